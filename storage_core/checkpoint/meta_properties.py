@@ -1,0 +1,125 @@
+"""``meta.properties``: which node of which cluster a log directory belongs to.
+
+Java properties text. Version 0, or none, is ZooKeeper's and may name ``broker.id``; version 1 is
+KRaft's and needs ``cluster.id`` and ``node.id``; both may have ``directory.id``. Source:
+``org.apache.kafka.metadata.properties.MetaProperties`` and ``MetaPropertiesEnsemble``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.checkpoint.checkpoint_text import INT_MAX, parse_number
+from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
+from storage_core.config import parse_java_properties
+from storage_core.errors import (
+    CheckpointError,
+    InconsistentClusterIdError,
+    InconsistentDirectoriesError,
+)
+
+MAX_META_PROPERTIES_BYTES: Final = 1 << 20
+_ZOOKEEPER_VERSION: Final = 0
+_KRAFT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """What the file says.
+
+    Attributes:
+        version: 0 or 1.
+        cluster_id: Id of the cluster; never None in version 1.
+        node_id: The node's number (``broker.id`` in version 0); never None in version 1.
+        directory_id: Id of the directory, as Kafka spells it.
+    """
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
+    """Parse the file.
+
+    Args:
+        data: The whole file.
+        file: Its name, for errors.
+
+    Raises:
+        CheckpointError: It is no properties text, has another version, lacks what its version
+            needs, or holds an id or number that is none.
+    """
+    properties = parse_java_properties(data, file=file)
+    version = _number(properties.get("version", "0").strip(), "version", file)
+    if version not in {_ZOOKEEPER_VERSION, _KRAFT_VERSION}:
+        raise CheckpointError(file, 0, f"version: expected 0 or 1, found {version}")
+    node_key = "broker.id" if version == _ZOOKEEPER_VERSION else "node.id"
+    node_text = properties.get(node_key)
+    cluster_id = properties.get("cluster.id")
+    if version == _KRAFT_VERSION:
+        for key, value in (("node.id", node_text), ("cluster.id", cluster_id)):
+            if value is None:
+                raise CheckpointError(file, 0, f"{key} is missing")
+    return MetaProperties(
+        version=version,
+        cluster_id=cluster_id,
+        node_id=None if node_text is None else _number(node_text, node_key, file),
+        directory_id=_directory_id(properties.get("directory.id"), file),
+    )
+
+
+def validate_one_broker(directories: Mapping[str, MetaProperties]) -> None:
+    """Check that log directories belong to one broker.
+
+    Args:
+        directories: What each directory's file says, by path; directories without one left out.
+
+    Raises:
+        InconsistentClusterIdError: They name different clusters.
+        InconsistentDirectoriesError: They name different nodes, two have the same directory id,
+            or one has an id that Kafka reserves.
+    """
+    cluster: tuple[str, str] | None = None
+    node: tuple[str, int] | None = None
+    owners: dict[str, str] = {}
+    for path, meta in sorted(directories.items()):
+        if meta.cluster_id is not None:
+            cluster = cluster if cluster is not None else (path, meta.cluster_id)
+            if meta.cluster_id != cluster[1]:
+                raise InconsistentClusterIdError(path, cluster[1], meta.cluster_id)
+        if meta.node_id is not None:
+            node = node if node is not None else (path, meta.node_id)
+            if meta.node_id != node[1]:
+                reason = f"belongs to node {meta.node_id}, but {node[0]} to node {node[1]}"
+                raise InconsistentDirectoriesError(path, reason)
+        _validate_directory_id(path, meta.directory_id, owners)
+
+
+def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str, str]) -> None:
+    """Check one directory's id against those seen so far, and add it to them."""
+    if directory_id is None:
+        return
+    if is_reserved_directory_id(directory_id):
+        raise InconsistentDirectoriesError(path, f"directory.id {directory_id} is reserved")
+    owner = owners.setdefault(directory_id, path)
+    if owner != path:
+        reason = f"directory.id {directory_id} is that of {owner} too"
+        raise InconsistentDirectoriesError(path, reason)
+
+
+def _number(text: str, key: str, file: str) -> int:
+    try:
+        return parse_number(text, INT_MAX, file=file, line=0)
+    except CheckpointError as error:
+        raise CheckpointError(file, 0, f"{key}: {error.reason}") from error
+
+
+def _directory_id(text: str | None, file: str) -> str | None:
+    if text is None:
+        return None
+    try:
+        return parse_uuid(text)
+    except ValueError as error:
+        raise CheckpointError(file, 0, f"directory.id: {error}") from error

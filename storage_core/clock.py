@@ -1,0 +1,35 @@
+"""Time, as a value that is passed down; nothing else in the project reads the wall clock."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Something that tells the time."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in epoch milliseconds."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in epoch milliseconds."""
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """Return the time that was set, in epoch milliseconds."""
+        return self._now_ms
+
+    def advance(self, milliseconds: int) -> None:
+        """Move the clock; a negative number moves it back."""
+        self._now_ms += milliseconds

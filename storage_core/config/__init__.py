@@ -1,0 +1,55 @@
+"""Configuration: Kafka's keys by their own names, and ours, as frozen objects."""
+
+from storage_core.config.broker_config import BrokerConfig
+from storage_core.config.cleaner_config import (
+    KAFKA_DEDUPE_BUFFER_BYTES,
+    OFFSET_MAP_SLOT_BYTES,
+    CleanerConfig,
+    OffsetMapHash,
+)
+from storage_core.config.java_properties import parse_java_properties
+from storage_core.config.keys import BrokerName, ConfigKey, Scope
+from storage_core.config.log_config import (
+    BrokerCompressionType,
+    CleanupPolicy,
+    LogConfig,
+    MessageTimestampType,
+)
+from storage_core.config.precedence import Origin
+from storage_core.config.settings import (
+    EffectiveSetting,
+    ServerProperties,
+    SettingGroups,
+    classify_settings,
+    effective_settings,
+    known_keys,
+    merge_broker_layers,
+    parse_server_properties,
+    split_settings,
+)
+
+__all__ = [
+    "KAFKA_DEDUPE_BUFFER_BYTES",
+    "OFFSET_MAP_SLOT_BYTES",
+    "BrokerCompressionType",
+    "BrokerConfig",
+    "BrokerName",
+    "CleanerConfig",
+    "CleanupPolicy",
+    "ConfigKey",
+    "EffectiveSetting",
+    "LogConfig",
+    "MessageTimestampType",
+    "OffsetMapHash",
+    "Origin",
+    "Scope",
+    "ServerProperties",
+    "SettingGroups",
+    "classify_settings",
+    "effective_settings",
+    "known_keys",
+    "merge_broker_layers",
+    "parse_java_properties",
+    "parse_server_properties",
+    "split_settings",
+]

@@ -1,0 +1,150 @@
+"""What a configuration key is, and how a frozen config class is declared from keys.
+
+A config class lists each setting once: a dataclass field whose value comes from ``setting``,
+which keeps Kafka's key, its type, default, unit and meaning in the field's metadata. Everything
+else (parsing, ``known_keys``, the nearest name to a misspelled one) is read from there.
+"""
+
+import dataclasses
+import difflib
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage_core.config.values import ValueType, render
+from storage_core.errors import ConfigError
+
+_METADATA_KEY: Final = "storage_core.config"
+
+
+class Scope(enum.StrEnum):
+    """What a key belongs to."""
+
+    TOPIC = "topic"
+    CLEANER = "cleaner"
+    BROKER = "broker"
+    PYLOG = "pylog"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerName:
+    """A broker-wide key that gives a topic key its default.
+
+    Attributes:
+        name: The broker's key.
+        type: Its own type, which may differ from the topic key's.
+        factor: What one of its units is in the topic key's unit; a negative value stands for
+            itself, since it means no limit.
+    """
+
+    name: str
+    type: ValueType
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """A key, as ``pylog config show`` prints it.
+
+    Attributes:
+        name: Kafka's own name, or ours.
+        attribute: The field of the config class.
+        scope: What it belongs to; PYLOG for a key that Kafka does not have.
+        broker_names: Broker-wide keys behind a topic key, the one that wins first.
+        default: The default as text that parses to it; empty where nothing is set.
+        type: How a text becomes a value.
+        unit: Unit of the value; empty where it has none.
+        doc: One line for a person.
+    """
+
+    name: str
+    attribute: str
+    scope: Scope
+    broker_names: tuple[BrokerName, ...]
+    default: str
+    type: ValueType
+    unit: str
+    doc: str
+
+    @property
+    def valid(self) -> str:
+        """The allowed values, as a person reads them."""
+        return self.type.valid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    name: str
+    type: ValueType
+    scope: Scope
+    unit: str
+    doc: str
+    broker_names: tuple[BrokerName, ...]
+
+
+def setting(  # noqa: PLR0913 - a row of the key table, every column named
+    name: str,
+    value_type: ValueType,
+    doc: str,
+    *,
+    default: object,
+    scope: Scope,
+    unit: str = "",
+    broker_names: tuple[BrokerName, ...] = (),
+) -> Any:
+    """Declare a field of a config class; the row of the key table that belongs to it."""
+    row = _Setting(
+        name=name, type=value_type, scope=scope, unit=unit, doc=doc, broker_names=broker_names
+    )
+    return dataclasses.field(default=default, metadata={_METADATA_KEY: row})
+
+
+def keys_of(config_class: type[Any]) -> dict[str, ConfigKey]:
+    """Return the keys that a config class declares, by name, in its order."""
+    keys = {}
+    for field in dataclasses.fields(config_class):
+        row: _Setting = field.metadata[_METADATA_KEY]
+        keys[row.name] = ConfigKey(
+            name=row.name,
+            attribute=field.name,
+            scope=row.scope,
+            broker_names=row.broker_names,
+            default=render(field.default),
+            type=row.type,
+            unit=row.unit,
+            doc=row.doc,
+        )
+    return keys
+
+
+def parse_settings(
+    settings: Mapping[str, str], keys: Mapping[str, ConfigKey], *, names: Collection[str] = ()
+) -> dict[str, object]:
+    """Parse texts into the values of a config class's fields.
+
+    Args:
+        settings: Texts by key.
+        keys: The keys that are allowed.
+        names: More names to suggest for a misspelled key.
+
+    Returns:
+        Values by field name, for the keys in settings only.
+
+    Raises:
+        ConfigError: A key is unknown, or its value is malformed or out of range.
+    """
+    values = {}
+    for name, text in settings.items():
+        key = keys.get(name)
+        if key is None:
+            raise unknown_key(name, text, [*keys, *names])
+        values[key.attribute] = key.type.parse(name, text)
+    return values
+
+
+def unknown_key(name: str, value: object, known: Collection[str]) -> ConfigError:
+    """Return the error for a key that nobody knows; it names the nearest one that is known."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(name, value, f"unknown key{hint}")

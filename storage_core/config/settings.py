@@ -1,0 +1,195 @@
+"""All keys together: what is known, what a mixed bag of settings contains, a broker's file.
+
+One ``--set`` may name a topic key, a broker's default for one, a cleaner key, a broker key or a
+key of ours. Here each finds its place.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.config.broker_config import BROKER_KEYS
+from storage_core.config.cleaner_config import CLEANER_KEYS, DEDUPE_BUFFER_KEY
+from storage_core.config.java_properties import parse_java_properties
+from storage_core.config.keys import ConfigKey, unknown_key
+from storage_core.config.log_config import (
+    TOPIC_KEY_OF_BROKER_KEY,
+    TOPIC_KEYS,
+    resolve_topic_settings,
+)
+from storage_core.config.precedence import Origin, find_broker_default
+from storage_core.config.values import render
+
+_ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}
+# Each group is one setting in several units: a layer that sets one of them hides all of them
+# in the layers below.
+_SYNONYM_GROUPS: Final = tuple(
+    frozenset(broker_name.name for broker_name in key.broker_names)
+    for key in TOPIC_KEYS.values()
+    if len(key.broker_names) > 1
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingGroups:
+    """Settings by what they belong to; texts by key, not parsed yet.
+
+    Attributes:
+        topic: Topic keys.
+        topic_defaults: Broker-wide keys that give topic keys their defaults.
+        cleaner: Keys of CleanerConfig.
+        broker: Keys of BrokerConfig.
+    """
+
+    topic: dict[str, str]
+    topic_defaults: dict[str, str]
+    cleaner: dict[str, str]
+    broker: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerProperties:
+    """A broker's configuration file, as far as it concerns us.
+
+    Attributes:
+        settings: Texts by key, for known keys only: others may be secrets.
+        unknown_keys: Names of the other keys, sorted; to be shown as a warning.
+    """
+
+    settings: Mapping[str, str]
+    unknown_keys: tuple[str, ...]
+
+    @property
+    def cleaner_settings(self) -> dict[str, str]:
+        """The cleaner keys of the file, without the size of the offset map.
+
+        A broker bounds its map because it lives in the broker's heap. That is no reason to clean
+        in several rounds here; who wants a bound says so.
+        """
+        return {
+            name: text
+            for name, text in self.settings.items()
+            if name in CLEANER_KEYS and name != DEDUPE_BUFFER_KEY
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveSetting:
+    """One topic key with the value in force.
+
+    Attributes:
+        key: Name of the topic key.
+        value: The value as text.
+        origin: Where it comes from.
+        source_key: The key that gave it: a broker's, or the topic key itself.
+    """
+
+    key: str
+    value: str
+    origin: Origin
+    source_key: str
+
+
+def known_keys() -> Mapping[str, ConfigKey]:
+    """Return every key by name: topic keys, then cleaner keys, then broker keys."""
+    return _ALL_KEYS
+
+
+def classify_settings(settings: Mapping[str, str]) -> SettingGroups:
+    """Put each setting where it belongs.
+
+    A name that is a topic key and a broker key at once (``compression.type``) counts as a topic
+    key.
+
+    Raises:
+        ConfigError: A key is unknown; the error names the nearest known one.
+    """
+    groups = SettingGroups(topic={}, topic_defaults={}, cleaner={}, broker={})
+    for name, text in settings.items():
+        if name in TOPIC_KEYS:
+            groups.topic[name] = text
+        elif name in TOPIC_KEY_OF_BROKER_KEY:
+            groups.topic_defaults[name] = text
+        elif name in CLEANER_KEYS:
+            groups.cleaner[name] = text
+        elif name in BROKER_KEYS:
+            groups.broker[name] = text
+        else:
+            raise unknown_key(name, text, [*_ALL_KEYS, *TOPIC_KEY_OF_BROKER_KEY])
+    return groups
+
+
+def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split settings that are the whole config into topic keys and cleaner keys.
+
+    A broker-wide default becomes the topic key that it stands for, unless that is set itself;
+    broker keys that concern no single partition are checked for their names and left out.
+
+    Raises:
+        ConfigError: A key is unknown, or a broker-wide default is malformed or out of range.
+    """
+    groups = classify_settings(settings)
+    topic = dict(groups.topic)
+    for name, key in TOPIC_KEYS.items():
+        default = find_broker_default(key, groups.topic_defaults)
+        if default is not None and name not in topic:
+            topic[name] = render(default.value)
+    return topic, groups.cleaner
+
+
+def parse_server_properties(data: bytes, *, file: str) -> ServerProperties:
+    """Read a broker's ``server.properties``.
+
+    Args:
+        data: The whole file.
+        file: Its name, for errors.
+
+    Raises:
+        CheckpointError: The file is no properties text.
+    """
+    known, unknown = {}, []
+    for name, text in parse_java_properties(data, file=file).items():
+        if name in TOPIC_KEY_OF_BROKER_KEY or name in CLEANER_KEYS or name in BROKER_KEYS:
+            known[name] = text
+        else:
+            unknown.append(name)
+    return ServerProperties(settings=known, unknown_keys=tuple(sorted(unknown)))
+
+
+def merge_broker_layers(*layers: Mapping[str, str]) -> dict[str, str]:
+    """Merge broker-wide settings, the weakest layer first.
+
+    Setting ``log.retention.ms`` in a layer also hides ``log.retention.hours`` of the layers
+    below, although it is another name.
+    """
+    merged: dict[str, str] = {}
+    for layer in layers:
+        for group in _SYNONYM_GROUPS:
+            if group & layer.keys():
+                for name in group:
+                    merged.pop(name, None)
+        merged.update(layer)
+    return merged
+
+
+def effective_settings(
+    overrides: Mapping[str, str], *, broker: Mapping[str, str] | None = None
+) -> list[EffectiveSetting]:
+    """Return every topic key with the value in force and its origin, sorted by key.
+
+    Raises:
+        ConfigError: As ``LogConfig.from_topic_overrides``, but for contradictions.
+    """
+    resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
+    settings = []
+    for name in sorted(TOPIC_KEYS):
+        found = resolved.get(name)
+        settings.append(
+            EffectiveSetting(
+                key=name,
+                value=TOPIC_KEYS[name].default if found is None else render(found.value),
+                origin=Origin.DEFAULT if found is None else found.origin,
+                source_key=name if found is None else found.source_key,
+            )
+        )
+    return settings

@@ -1,0 +1,225 @@
+"""Kafka's setting types: how a text becomes a value, and which values are allowed.
+
+Kafka trims a value, then parses it with Java's own parsers; what these refuse is refused here:
+no ``yes`` for a boolean, no ``10k`` for a number, no underscores, no empty items in a list.
+Source: ``org.apache.kafka.common.config.ConfigDef``, ``parseType`` and its validators.
+"""
+
+import enum
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.errors import ConfigError
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+DOUBLE_MAX: Final = 1.7976931348623157e308
+
+# Java's String.trim removes every character up to and including the blank.
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
+_INTEGER: Final = re.compile(r"[+-]?0*[0-9]{1,19}")
+# Java takes any number of leading zeros; int() refuses texts beyond a limit of its own.
+_MAX_INTEGER_LENGTH: Final = 1100
+_DOUBLE: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?)[fFdD]?")
+# Longer than any number that a double tells apart; bounds the work on a hostile value.
+_MAX_DOUBLE_LENGTH: Final = 1100
+_COMMA: Final = re.compile(r"[ \t\n\v\f\r]*,[ \t\n\v\f\r]*")
+_THROTTLED_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueType:
+    """A type of setting.
+
+    Attributes:
+        kind: Kafka's word for the type, in lower case.
+        valid: The allowed values, as a person reads them.
+        parse: From the key (for the error) and the text to the value; raises ConfigError.
+    """
+
+    kind: str
+    valid: str
+    parse: Callable[[str, str], object]
+
+
+def trim(text: str) -> str:
+    """Remove blanks and control characters from both ends, as Java's trim does."""
+    return text.strip(_TRIMMED)
+
+
+def boolean() -> ValueType:
+    """A type that takes true and false, in any case."""
+    return ValueType(kind="boolean", valid="true, false", parse=_parse_boolean)
+
+
+def int32(*, at_least: int | None = None, at_most: int | None = None) -> ValueType:
+    """A type that takes 32-bit integers within the bounds."""
+    return _integer("int", INT_MAX, at_least, at_most)
+
+
+def int64(*, at_least: int | None = None, at_most: int | None = None) -> ValueType:
+    """A type that takes 64-bit integers within the bounds."""
+    return _integer("long", LONG_MAX, at_least, at_most)
+
+
+def double(*, at_least: float | None = None, at_most: float | None = None) -> ValueType:
+    """A type that takes numbers within the bounds; NaN, which no bound stops, is refused."""
+
+    def parse(key: str, text: str) -> float:
+        number = _parse_double(key, trim(text))
+        if at_least is not None and number < at_least:
+            raise ConfigError(key, text, f"must be at least {at_least:g}")
+        if at_most is not None and number > at_most:
+            raise ConfigError(key, text, f"must be at most {at_most:g}")
+        return number
+
+    return ValueType(kind="double", valid=_range_text(at_least, at_most), parse=parse)
+
+
+def choice(options: type[enum.StrEnum]) -> ValueType:
+    """A type that takes one member's value, spelled exactly so."""
+    valid = ", ".join(options)
+
+    def parse(key: str, text: str) -> enum.StrEnum:
+        return _member(options, key, trim(text))
+
+    return ValueType(kind="string", valid=valid, parse=parse)
+
+
+def choice_set(options: type[enum.StrEnum]) -> ValueType:
+    """A type that takes a comma-separated list of members; repeats fold, an empty list is one."""
+    valid = "list of " + ", ".join(options)
+
+    def parse(key: str, text: str) -> frozenset[enum.StrEnum]:
+        return frozenset(_member(options, key, item) for item in _split(key, text))
+
+    return ValueType(kind="list", valid=valid, parse=parse)
+
+
+def string_list(*, may_be_empty: bool = True) -> ValueType:
+    """A type that takes a comma-separated list of any texts; repeats fold, order stays."""
+
+    def parse(key: str, text: str) -> tuple[str, ...]:
+        items = tuple(dict.fromkeys(_split(key, text)))
+        if not items and not may_be_empty:
+            raise ConfigError(key, text, "must not be empty")
+        return items
+
+    return ValueType(kind="list", valid="any" if may_be_empty else "not empty", parse=parse)
+
+
+def throttled_replicas() -> ValueType:
+    """A type that takes ``partition:broker`` pairs, one ``*``, or nothing."""
+
+    def parse(key: str, text: str) -> tuple[str, ...]:
+        items = tuple(item for item in _COMMA.split(trim(text)) if item)
+        if items == ("*",) or all(_THROTTLED_REPLICA.fullmatch(item) for item in items):
+            return items
+        raise ConfigError(key, text, "expected partition:broker, partition:broker, ... or *")
+
+    return ValueType(kind="list", valid="* or list of partition:broker", parse=parse)
+
+
+def gzip_level() -> ValueType:
+    """A type that takes gzip's levels: 1 to 9, or -1 for the library's default."""
+
+    def parse(key: str, text: str) -> int:
+        level = _parse_integer(key, text, INT_MAX)
+        if level != -1 and not 1 <= level <= 9:  # noqa: PLR2004 - gzip's own scale
+            raise ConfigError(key, text, "must lie between 1 and 9 or be -1")
+        return level
+
+    return ValueType(kind="int", valid="1 .. 9 or -1", parse=parse)
+
+
+def retention_time(inner: ValueType) -> ValueType:
+    """A type of a broker's retention time: none at all is refused, any negative is no limit."""
+
+    def parse(key: str, text: str) -> int:
+        number = inner.parse(key, text)
+        if not isinstance(number, int) or number == 0:
+            raise ConfigError(key, text, "must be unlimited (-1) or at least 1")
+        return max(number, -1)
+
+    return ValueType(kind=inner.kind, valid="-1 or >= 1", parse=parse)
+
+
+def render(value: object) -> str:
+    """Return a value as the text that parses to it; nothing set is the empty text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, frozenset):
+        return ",".join(sorted(map(str, value)))
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _parse_boolean(key: str, text: str) -> bool:
+    lowered = trim(text).lower()
+    if lowered not in {"true", "false"}:
+        raise ConfigError(key, text, "expected true or false")
+    return lowered == "true"
+
+
+def _integer(kind: str, largest: int, at_least: int | None, at_most: int | None) -> ValueType:
+    def parse(key: str, text: str) -> int:
+        number = _parse_integer(key, text, largest)
+        if at_least is not None and number < at_least:
+            raise ConfigError(key, text, f"must be at least {at_least}")
+        if at_most is not None and number > at_most:
+            raise ConfigError(key, text, f"must be at most {at_most}")
+        return number
+
+    return ValueType(kind=kind, valid=_range_text(at_least, at_most), parse=parse)
+
+
+def _parse_integer(key: str, text: str, largest: int) -> int:
+    trimmed = trim(text)
+    is_number = len(trimmed) <= _MAX_INTEGER_LENGTH and _INTEGER.fullmatch(trimmed)
+    number = int(trimmed) if is_number else None
+    if number is None or not -largest - 1 <= number <= largest:
+        bits = largest.bit_length() + 1
+        raise ConfigError(key, text, f"expected a whole number of {bits} bits")
+    return number
+
+
+def _parse_double(key: str, text: str) -> float:
+    match = _DOUBLE.fullmatch(text) if len(text) <= _MAX_DOUBLE_LENGTH else None
+    if match is not None:
+        return float(match[1])
+    if text in {"Infinity", "+Infinity", "-Infinity"}:
+        return -math.inf if text.startswith("-") else math.inf
+    raise ConfigError(key, text, "expected a number")
+
+
+def _member(options: type[enum.StrEnum], key: str, text: str) -> enum.StrEnum:
+    for member in options:
+        if member.value == text:
+            return member
+    raise ConfigError(key, text, "expected one of " + ", ".join(options))
+
+
+def _split(key: str, text: str) -> list[str]:
+    trimmed = trim(text)
+    if not trimmed:
+        return []
+    items = _COMMA.split(trimmed)
+    if "" in items:
+        raise ConfigError(key, text, "has an empty item")
+    return items
+
+
+def _range_text(at_least: float | None, at_most: float | None) -> str:
+    if at_least is None and at_most is None:
+        return "any"
+    if at_most is None:
+        return f">= {at_least}"
+    if at_least is None:
+        return f"<= {at_most}"
+    return f"{at_least} .. {at_most}"

@@ -1,0 +1,138 @@
+"""The only place that spells or parses the name of a file or directory of a Kafka log.
+
+A partition directory is ``<topic>-<partition>``. Its files are named by the base offset of their
+segment, zero padded to 20 digits, plus a suffix; a transient suffix may follow the first one
+(``00000000000000000042.log.swap``). A producer snapshot is named by the offset up to which its
+state is complete.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.errors import InvalidNameError
+
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+DELETED_SUFFIX: Final = ".deleted"
+# A KRaft snapshot that is on its way out: Kafka's log loader leaves it alone (REC-02).
+CHECKPOINT_DELETED_SUFFIX: Final = ".checkpoint.deleted"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+REPLICATION_FILE: Final = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+META_PROPERTIES_FILE: Final = "meta.properties"
+LOCK_FILE: Final = ".lock"
+REMOTE_INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
+# Scratch files of ours inside a partition directory begin with no digit and end with no suffix
+# of Kafka's, so that its loader ignores them.
+SCRATCH_PREFIX: Final = "pylog-scratch-"
+
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+MAX_TOPIC_LENGTH: Final = 249
+MAX_OFFSET: Final = 2**63 - 1
+MAX_PARTITION: Final = 2**31 - 1
+
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_NUMBER: Final = re.compile(r"[0-9]+")
+_UNIQUE_DIRECTORY: Final = re.compile(r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A topic's name and a partition's number, from 0."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def validate_topic(topic: str) -> str:
+    """Return the name if Kafka would take it for a topic.
+
+    Raises:
+        InvalidNameError: It is empty, ``.`` or ``..``, longer than 249 characters, or has a
+            character outside ``[a-zA-Z0-9._-]``.
+    """
+    if topic in {"", ".", ".."}:
+        raise InvalidNameError(topic, "is not a topic name")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise InvalidNameError(topic, f"a topic name has at most {MAX_TOPIC_LENGTH} characters")
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidNameError(topic, "a topic name has only letters, digits, '.', '_' and '-'")
+    return topic
+
+
+def parse_partition_directory(name: str) -> TopicPartition:
+    """Parse ``<topic>-<partition>``, split at the last hyphen.
+
+    Raises:
+        InvalidNameError: The name is not of that form.
+    """
+    topic, hyphen, number = name.rpartition("-")
+    if not hyphen or not _NUMBER.fullmatch(number):
+        raise InvalidNameError(name, "expected <topic>-<partition>")
+    if int(number) > MAX_PARTITION:
+        raise InvalidNameError(name, f"a partition number is at most {MAX_PARTITION}")
+    return TopicPartition(validate_topic(topic), int(number))
+
+
+def directory_state(name: str) -> str | None:
+    """Return ``delete``, ``future`` or ``stray`` for a directory that Kafka renamed so, else None."""
+    match = _UNIQUE_DIRECTORY.fullmatch(name)
+    return match["state"] if match else None
+
+
+def log_file(base_offset: int) -> str:
+    """Return the name of a segment's record file."""
+    return segment_file(base_offset, LOG_SUFFIX)
+
+
+def snapshot_file(offset: int) -> str:
+    """Return the name of the producer snapshot that is complete up to, not including, offset."""
+    return segment_file(offset, SNAPSHOT_SUFFIX)
+
+
+def segment_file(base_offset: int, suffix: str) -> str:
+    """Return ``<base_offset in 20 digits><suffix>``.
+
+    Raises:
+        InvalidNameError: The offset is negative or has more than 63 bits.
+    """
+    if not 0 <= base_offset <= MAX_OFFSET:
+        raise InvalidNameError(str(base_offset), "an offset lies between 0 and 2^63 - 1")
+    return f"{base_offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """Return the number before the first dot, or None where there is none (as Kafka reads names)."""
+    stem = name.partition(".")[0]
+    if "." not in name or not _NUMBER.fullmatch(stem) or int(stem) > MAX_OFFSET:
+        return None
+    return int(stem)
+
+
+def kind_of(name: str) -> str | None:
+    """Return the segment or snapshot suffix of a plain, not transient, file name, else None."""
+    for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
+        if name.endswith(suffix) and offset_of(name) is not None:
+            return suffix
+    return None

@@ -1,0 +1,1 @@
+"""Byte layouts as tables; nothing else."""

@@ -1,0 +1,15 @@
+"""Positions out of a format table, so that no position is ever spelled as a number."""
+
+import numpy as np
+
+
+def field_at(layout: np.dtype[np.void], name: str) -> int:
+    """Return the byte position of a field in a layout.
+
+    Raises:
+        KeyError: The layout has no such field.
+    """
+    fields = layout.fields
+    if fields is None:
+        raise KeyError(name)
+    return int(fields[name][1])

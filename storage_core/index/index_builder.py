@@ -1,0 +1,126 @@
+"""Offset and time index of a segment that is being written."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import BadBytesError, CorruptIndexError, IndexFullError, OffsetOverflowError
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+)
+from storage_core.kernels import index_build
+from storage_core.kernels.index_build import add_batches, offer_time_entry
+
+
+class IndexBuilder:
+    """Collects the index entries of one segment, batch by batch.
+
+    Args:
+        file: Name of the .log file, for messages.
+        base_offset: Base offset of the segment.
+        interval_bytes: ``index.interval.bytes``.
+        max_index_bytes: ``segment.index.bytes``.
+    """
+
+    def __init__(
+        self, file: str, base_offset: int, *, interval_bytes: int, max_index_bytes: int
+    ) -> None:
+        self._file = file
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._max_offset_entries = max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+        self._max_time_entries = max_index_bytes // TIME_INDEX_ENTRY.itemsize
+        self._state = np.zeros(index_build.STATE_SIZE, np.int64)
+        self._state[index_build.MAX_TIMESTAMP] = NO_TIMESTAMP
+        self._state[index_build.MAX_TIMESTAMP_OFFSET] = base_offset
+        self._state[index_build.LAST_TIME] = NO_TIMESTAMP
+        self._state[index_build.LAST_TIME_OFFSET] = base_offset
+        self._offset_parts: list[NDArray[np.int64]] = []
+        self._time_parts: list[NDArray[np.int64]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the batches so far."""
+        return int(self._state[index_build.POSITION])
+
+    def add(
+        self,
+        size: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> None:
+        """Count batches, in file order.
+
+        Raises:
+            OffsetOverflowError: A batch ends more than 2^31 - 1 above the base offset.
+            IndexFullError: An index may hold no further entry.
+            CorruptIndexError: The offsets of two entries do not rise.
+        """
+        # Each entry but the first of a block has at least interval_bytes before it.
+        room = int(size.sum()) // max(1, self._interval_bytes) + 2
+        room = min(room, size.size + 1)
+        offsets = np.empty((room, 2), np.int64)
+        times = np.empty((room, 2), np.int64)
+        offset_count = int(self._state[index_build.OFFSET_ENTRIES])
+        time_count = int(self._state[index_build.TIME_ENTRIES])
+        row, status = add_batches(
+            self._state,
+            self._base_offset,
+            size,
+            last_offset,
+            max_timestamp,
+            self._interval_bytes,
+            self._max_offset_entries,
+            self._max_time_entries,
+            MAX_RELATIVE_OFFSET,
+            offsets,
+            times,
+        )
+        if status != index_build.DONE:
+            raise self._error(status, int(last_offset[row]))
+        self._offset_parts.append(offsets[: self._state[index_build.OFFSET_ENTRIES] - offset_count])
+        self._time_parts.append(times[: self._state[index_build.TIME_ENTRIES] - time_count])
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """Add the last time entry and return the bytes of (.index, .timeindex)."""
+        last = np.empty((1, 2), np.int64)
+        before = int(self._state[index_build.TIME_ENTRIES])
+        status = offer_time_entry(self._state, last, before, self._max_time_entries, True)  # noqa: FBT003  # a kernel takes no keywords
+        if status != index_build.DONE:
+            raise self._error(status, int(self._state[index_build.MAX_TIMESTAMP_OFFSET]))
+        self._time_parts.append(last[: self._state[index_build.TIME_ENTRIES] - before])
+        return self._encode_offsets(), self._encode_times()
+
+    def _encode_offsets(self) -> bytes:
+        rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_parts])
+        entries = np.empty(len(rows), OFFSET_INDEX_ENTRY)
+        entries["relative_offset"] = rows[:, 0] - self._base_offset
+        entries["position"] = rows[:, 1]
+        return entries.tobytes()
+
+    def _encode_times(self) -> bytes:
+        rows = np.concatenate([np.empty((0, 2), np.int64), *self._time_parts])
+        entries = np.empty(len(rows), TIME_INDEX_ENTRY)
+        entries["timestamp"] = rows[:, 0]
+        entries["relative_offset"] = rows[:, 1] - self._base_offset
+        return entries.tobytes()
+
+    def _error(self, status: int, offset: int) -> BadBytesError:
+        position = self.size_bytes
+        if status == index_build.OFFSET_INDEX_FULL:
+            limit = f"{self._max_offset_entries} entries of segment.index.bytes"
+            return IndexFullError(self._file, position, f"the offset index is full ({limit})")
+        if status == index_build.TIME_INDEX_FULL:
+            limit = f"{self._max_time_entries} entries of segment.index.bytes, one kept for the end"
+            return IndexFullError(self._file, position, f"the time index is full ({limit})")
+        if status == index_build.OVERFLOW:
+            return OffsetOverflowError(
+                self._file,
+                position,
+                f"offset {offset} does not fit a segment with base offset {self._base_offset}",
+            )
+        return CorruptIndexError(
+            self._file, position, f"offset {offset} does not rise above the last index entry"
+        )

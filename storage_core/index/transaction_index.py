@@ -1,0 +1,95 @@
+"""The transaction index of a segment: the aborted transactions whose markers lie in it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.errors import CorruptIndexError
+from storage_core.formats.index_entries import TXN_INDEX_ENTRY, TXN_INDEX_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTxn:
+    """One aborted transaction.
+
+    Attributes:
+        producer_id: Whose it was.
+        first_offset: Offset of its first batch.
+        last_offset: Offset of its abort marker.
+        last_stable_offset: As it was when the marker was written.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[AbortedTxn, ...]:
+    """Read a ``.txnindex`` file; a tail shorter than an entry does not count.
+
+    Raises:
+        CorruptIndexError: An entry has an unknown version, or ends below the segment.
+    """
+    count = len(data) // TXN_INDEX_ENTRY.itemsize
+    entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
+    for row in np.flatnonzero(entries["version"] != TXN_INDEX_VERSION).tolist():
+        raise CorruptIndexError(
+            file,
+            row * TXN_INDEX_ENTRY.itemsize,
+            f"expected version {TXN_INDEX_VERSION}, found {entries['version'][row]}; "
+            "Kafka does not load such a log either",
+        )
+    for row in np.flatnonzero(entries["last_offset"] < base_offset).tolist():
+        raise CorruptIndexError(
+            file,
+            row * TXN_INDEX_ENTRY.itemsize,
+            f"expected a last offset of at least {base_offset}, "
+            f"found {entries['last_offset'][row]}",
+        )
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    columns = [entries[name].tolist() for name in names]
+    return tuple(
+        AbortedTxn(
+            producer_id=producer_id,
+            first_offset=first_offset,
+            last_offset=last_offset,
+            last_stable_offset=last_stable_offset,
+        )
+        for producer_id, first_offset, last_offset, last_stable_offset in zip(*columns, strict=True)
+    )
+
+
+def encode_transaction_index(transactions: Sequence[AbortedTxn]) -> bytes:
+    """Return the bytes of a file with these entries."""
+    entries = np.empty(len(transactions), TXN_INDEX_ENTRY)
+    entries["version"] = TXN_INDEX_VERSION
+    for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset"):
+        entries[name] = [getattr(transaction, name) for transaction in transactions]
+    return entries.tobytes()
+
+
+def collect_aborted(
+    indexes: Iterable[Sequence[AbortedTxn]], *, fetch_offset: int, upper_bound_offset: int
+) -> list[AbortedTxn]:
+    """Collect the aborted transactions that reach into [fetch_offset, upper_bound_offset).
+
+    Args:
+        indexes: Transaction indexes of consecutive segments, from the one that holds the first
+            offset of interest on.
+        fetch_offset: Transactions that ended before it do not count.
+        upper_bound_offset: Transactions that began at or above it do not count; the search ends
+            with the first whose last stable offset has reached it.
+    """
+    found = []
+    for index in indexes:
+        for transaction in index:
+            if (
+                transaction.last_offset >= fetch_offset
+                and transaction.first_offset < upper_bound_offset
+            ):
+                found.append(transaction)
+            if transaction.last_stable_offset >= upper_bound_offset:
+                return found
+    return found

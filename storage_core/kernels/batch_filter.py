@@ -1,0 +1,147 @@
+"""Which records of a window survive a round of compaction.
+
+Two steps: ``preview_batches`` settles what the bitmaps alone settle, so that those batches are
+never opened; ``filter_records`` opens the rest. What happens to a whole batch is an *action*,
+decided before, from headers.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._jit import kernel
+from storage_core.kernels.record_scan import (
+    BAD_RECORD,
+    DONE,
+    HAS_KEYLESS,
+    HAS_TOMBSTONE,
+    INDEXED,
+    LEFTOVER,
+    TOO_LARGE,
+    parse_record,
+)
+from storage_core.kernels.survivors import count_range, is_set
+
+# What is done with a batch.
+DROP: Final = 0  # the whole batch goes, unopened
+FILTER: Final = 1  # each record by key, offset and tombstone rules
+KEEP_RECORDS: Final = 2  # every record stays
+DISCARD_RECORDS: Final = 3  # every record goes, but the batch's header may stay
+
+NO_RECORD_OFFSET: Final = -(2**63)
+
+# A record of this batch breaks the order of offsets, or has an impossible timestamp: a batch that
+# is rebuilt from it would not be readable, and Kafka refuses it too.
+BAD_ORDER: Final = 5
+BAD_TIMESTAMP: Final = 6
+
+
+@kernel
+def preview_batches(  # noqa: PLR0913  # arrays side by side
+    action: NDArray[np.uint8],
+    flags: NDArray[np.uint8],
+    last_offset: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    latest_offset: int,
+    words: NDArray[np.uint64],
+    first_bit: NDArray[np.int64],
+    first: int,
+    end: int,
+    kept: NDArray[np.int64],
+    opened: NDArray[np.uint8],
+) -> None:
+    """Set kept and opened of rows [first, end).
+
+    A row is settled, opened 0 and kept final, when the bitmap says all or nothing about it:
+    its flags have INDEXED and not HAS_KEYLESS, it lies below latest_offset, and no bit is set, or
+    every bit is and it has no tombstone. KEEP_RECORDS and the other FILTER rows are opened.
+    """
+    for row in range(first, end):
+        kept[row] = 0
+        opened[row] = 0
+        if action[row] == KEEP_RECORDS:
+            opened[row] = 1
+        elif action[row] == FILTER:
+            opened[row] = 1
+            if (
+                flags[row] & INDEXED
+                and not flags[row] & HAS_KEYLESS
+                and last_offset[row] <= latest_offset
+            ):
+                count = record_count[row]
+                alive = count_range(words, first_bit[row], first_bit[row] + count)
+                if alive == 0:
+                    opened[row] = 0
+                elif alive == count and not flags[row] & HAS_TOMBSTONE:
+                    opened[row] = 0
+                    kept[row] = count
+
+
+@kernel
+def filter_records(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    base_offset: NDArray[np.int64],
+    action: NDArray[np.uint8],
+    keeps_tombstones: NDArray[np.uint8],
+    opened: NDArray[np.uint8],
+    latest_offset: int,
+    words: NDArray[np.uint64],
+    first_bit: NDArray[np.int64],
+    first_record: NDArray[np.int64],
+    first_row: int,
+    end_row: int,
+    max_body_bytes: int,
+    keep: NDArray[np.uint8],
+    kept: NDArray[np.int64],
+    kept_tombstones: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Set keep, kept and kept_tombstones of the opened rows in [first_row, end_row).
+
+    ``keep[first_record[row] + i]`` belongs to record i of a row.
+
+    Returns:
+        (invalid, status, row, position): keyless records dropped; DONE, or why and where it
+        stopped.
+    """
+    invalid = 0
+    for row in range(first_row, end_row):
+        if not opened[row]:
+            continue
+        source = arena if in_arena[row] else data
+        position = start[row]
+        kept[row] = 0
+        kept_tombstones[row] = 0
+        for i in range(record_count[row]):
+            record = parse_record(source, position, end[row])
+            if record.next_position < 0:
+                return invalid, BAD_RECORD, row, position
+            if record.body_bytes > max_body_bytes:
+                return invalid, TOO_LARGE, row, position
+            if record.offset_delta < 0:
+                return invalid, BAD_ORDER, row, position
+            if action[row] == KEEP_RECORDS:
+                stays = True
+            elif base_offset[row] + record.offset_delta > latest_offset:
+                stays = True
+            elif record.key_length < 0:
+                stays = False
+                invalid += 1
+            else:
+                stays = is_set(words, first_bit[row] + i) and (
+                    record.value_length >= 0 or keeps_tombstones[row] != 0
+                )
+            keep[first_record[row] + i] = 1 if stays else 0
+            if stays:
+                kept[row] += 1
+                if record.value_length < 0:
+                    kept_tombstones[row] += 1
+            position = record.next_position
+        if position != end[row]:
+            return invalid, LEFTOVER, row, position
+    return invalid, DONE, 0, 0

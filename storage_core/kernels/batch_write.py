@@ -1,0 +1,314 @@
+"""Batches written out: verbatim, as a bare header, or rebuilt from the records that survive."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import (
+    ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_AT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from storage_core.formats.record_v2 import NULL_LENGTH
+from storage_core.kernels._intrinsics import copy_bytes
+from storage_core.kernels._jit import kernel
+from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP, NO_RECORD_OFFSET
+from storage_core.kernels.batch_scan import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    SIZE,
+)
+from storage_core.kernels.crc32c import crc32c
+from storage_core.kernels.record_scan import DONE, parse_record
+from storage_core.kernels.varint import (
+    read_varint,
+    varlong_size,
+    write_i16,
+    write_i32,
+    write_i64,
+    write_varlong,
+)
+
+# What becomes of a batch.
+GONE: Final = 0
+VERBATIM: Final = 1
+HEADER_ONLY: Final = 2
+REBUILT: Final = 3
+
+# A rebuilt record may grow by a longer length field and a longer timestamp delta.
+MAX_RECORD_GROWTH_BYTES: Final = 16
+
+
+@kernel
+def write_header(  # noqa: PLR0913  # the fields of a header
+    out: NDArray[np.uint8],
+    at: int,
+    table: NDArray[np.int64],
+    row: int,
+    size: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    record_count: int,
+) -> None:
+    """Write a batch's header at out[at:], with the identity of the source batch `row`, and its CRC.
+
+    The records must be in place: the CRC covers them.
+    """
+    write_i64(out, at + BASE_OFFSET_AT, table[BASE_OFFSET, row])
+    write_i32(out, at + BATCH_LENGTH_AT, size - LENGTH_OVERHEAD)
+    write_i32(out, at + LEADER_EPOCH_AT, table[LEADER_EPOCH, row])
+    out[at + MAGIC_AT] = MAGIC_V2
+    write_i16(out, at + ATTRIBUTES_AT, attributes)
+    write_i32(
+        out, at + LAST_OFFSET_DELTA_AT, table[LAST_OFFSET, row] - table[BASE_OFFSET, row]
+    )
+    write_i64(out, at + BASE_TIMESTAMP_AT, base_timestamp)
+    write_i64(out, at + MAX_TIMESTAMP_AT, max_timestamp)
+    write_i64(out, at + PRODUCER_ID_AT, table[PRODUCER_ID, row])
+    write_i16(out, at + PRODUCER_EPOCH_AT, table[PRODUCER_EPOCH, row])
+    write_i32(out, at + BASE_SEQUENCE_AT, table[BASE_SEQUENCE, row])
+    write_i32(out, at + RECORD_COUNT_AT, record_count)
+    write_i32(out, at + CRC_AT, crc32c(out, at + CRC_START, at + size))
+
+
+@kernel
+def _write_headers(
+    out: NDArray[np.uint8], at: int, source: NDArray[np.uint8], position: int, count: int
+) -> int:
+    """Copy count record headers, lengths written anew; return the next position."""
+    for _ in range(count):
+        length, start = read_varint(source, position, source.size)
+        at = write_varlong(out, at, length)
+        copy_bytes(out, at, source, start, length)
+        at += length
+        length, start = read_varint(source, start + length, source.size)
+        at = write_varlong(out, at, max(length, NULL_LENGTH))
+        if length > 0:
+            copy_bytes(out, at, source, start, length)
+            at += length
+        position = start + max(length, 0)
+    return at
+
+
+@kernel
+def _headers_size(source: NDArray[np.uint8], position: int, count: int) -> int:
+    """Return how many bytes _write_headers will write."""
+    size = 0
+    for _ in range(count):
+        length, start = read_varint(source, position, source.size)
+        size += varlong_size(length) + length
+        length, start = read_varint(source, start + length, source.size)
+        size += varlong_size(max(length, NULL_LENGTH)) + max(length, 0)
+        position = start + max(length, 0)
+    return size
+
+
+@kernel
+def write_records(  # noqa: PLR0913  # arrays side by side
+    out: NDArray[np.uint8],
+    at: int,
+    source: NDArray[np.uint8],
+    start: int,
+    end: int,
+    record_count: int,
+    keep: NDArray[np.uint8],
+    first_record: int,
+    old_base_timestamp: int,
+    append_time: int,
+    delete_horizon_ms: int,
+) -> tuple[int, int, int, int]:
+    """Write the kept records of one batch, encoded as Kafka's builder encodes them.
+
+    Args:
+        out: uint8[], with room for the source bytes plus MAX_RECORD_GROWTH_BYTES a kept record.
+        at: Where in out to begin.
+        source: uint8[], the batch's records, not compressed; they have been parsed before.
+        start: Where they begin.
+        end: Where they end.
+        record_count: How many there are.
+        keep: uint8[], which to keep.
+        first_record: Where in keep the batch begins.
+        old_base_timestamp: The source batch's base timestamp field.
+        append_time: What every record's timestamp is, NO_TIMESTAMP for create time.
+        delete_horizon_ms: New base of the timestamp deltas, NO_TIMESTAMP for none: then it is the
+            first kept record's timestamp.
+
+    Returns:
+        (end, base_timestamp, max_timestamp, status); status DONE, BAD_ORDER or BAD_TIMESTAMP.
+    """
+    position = start
+    base_timestamp = delete_horizon_ms
+    has_base = delete_horizon_ms != NO_TIMESTAMP
+    max_timestamp = NO_TIMESTAMP
+    last_delta = NO_RECORD_OFFSET
+    for i in range(record_count):
+        record = parse_record(source, position, end)
+        position = record.next_position
+        if not keep[first_record + i]:
+            continue
+        timestamp = append_time
+        if append_time == NO_TIMESTAMP:
+            timestamp = old_base_timestamp + record.timestamp_delta
+        if timestamp < NO_TIMESTAMP:
+            return at, base_timestamp, max_timestamp, BAD_TIMESTAMP
+        if record.offset_delta <= last_delta:
+            return at, base_timestamp, max_timestamp, BAD_ORDER
+        last_delta = record.offset_delta
+        if not has_base:
+            base_timestamp = timestamp
+            has_base = True
+        max_timestamp = max(max_timestamp, timestamp)
+        key_bytes = max(record.key_length, 0)
+        value_bytes = max(record.value_length, 0)
+        delta = timestamp - base_timestamp
+        body = (
+            1
+            + varlong_size(delta)
+            + varlong_size(record.offset_delta)
+            + varlong_size(record.key_length)
+            + key_bytes
+            + varlong_size(record.value_length)
+            + value_bytes
+            + varlong_size(record.header_count)
+        )
+        if record.header_count:
+            body += _headers_size(source, record.header_start, record.header_count)
+        at = write_varlong(out, at, body)
+        out[at] = 0
+        at = write_varlong(out, at + 1, delta)
+        at = write_varlong(out, at, record.offset_delta)
+        at = write_varlong(out, at, record.key_length)
+        copy_bytes(out, at, source, record.key_start, key_bytes)
+        at = write_varlong(out, at + key_bytes, record.value_length)
+        copy_bytes(out, at, source, record.value_start, value_bytes)
+        at = write_varlong(out, at + value_bytes, record.header_count)
+        if record.header_count:
+            at = _write_headers(out, at, source, record.header_start, record.header_count)
+    return at, base_timestamp, max_timestamp, DONE
+
+
+@kernel
+def kept_attributes(attributes: int, codec: int, has_horizon: bool) -> int:  # noqa: FBT001  # numba takes no keyword-only arguments
+    """Return the attributes of a rebuilt batch: nothing of unused bits survives."""
+    kept = attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    return kept | codec | (DELETE_HORIZON_BIT if has_horizon else 0)
+
+
+@kernel
+def write_batches(  # noqa: PLR0913  # arrays side by side
+    out: NDArray[np.uint8],
+    at: int,
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    table: NDArray[np.int64],
+    fate: NDArray[np.uint8],
+    kept: NDArray[np.int64],
+    keep: NDArray[np.uint8],
+    first_record: NDArray[np.int64],
+    delete_horizon_ms: NDArray[np.int64],
+    first_row: int,
+    end_row: int,
+    out_size: NDArray[np.int64],
+    out_max_timestamp: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Write rows [first_row, end_row) by their fate, up to the first REBUILT one with a codec.
+
+    Returns:
+        (at, row, status): position in out, the row that was not written (end_row when all were),
+        and DONE, BAD_ORDER or BAD_TIMESTAMP.
+    """
+    for row in range(first_row, end_row):
+        if fate[row] == GONE:
+            out_size[row] = 0
+            continue
+        attributes = table[ATTRIBUTES, row]
+        out_max_timestamp[row] = table[MAX_TIMESTAMP, row]
+        if fate[row] == VERBATIM:
+            copy_bytes(out, at, data, table[POSITION, row], table[SIZE, row])
+            out_size[row] = table[SIZE, row]
+        elif fate[row] == HEADER_ONLY:
+            write_header(
+                out,
+                at,
+                table,
+                row,
+                HEADER_BYTES,
+                kept_attributes(attributes, 0, False),  # noqa: FBT003  # as above
+                NO_TIMESTAMP,
+                table[MAX_TIMESTAMP, row],
+                0,
+            )
+            out_size[row] = HEADER_BYTES
+        else:
+            if attributes & CODEC_MASK:
+                return at, row, DONE
+            append_time = NO_TIMESTAMP
+            if attributes & TIMESTAMP_TYPE_BIT:
+                append_time = table[MAX_TIMESTAMP, row]
+            source = arena if in_arena[row] else data
+            records_end, base_timestamp, max_timestamp, status = write_records(
+                out,
+                at + HEADER_BYTES,
+                source,
+                start[row],
+                end[row],
+                record_count[row],
+                keep,
+                first_record[row],
+                table[BASE_TIMESTAMP, row],
+                append_time,
+                delete_horizon_ms[row],
+            )
+            if status != DONE:
+                return at, row, status
+            if attributes & TIMESTAMP_TYPE_BIT:
+                max_timestamp = table[MAX_TIMESTAMP, row]
+            out_max_timestamp[row] = max_timestamp
+            out_size[row] = records_end - at
+            write_header(
+                out,
+                at,
+                table,
+                row,
+                records_end - at,
+                kept_attributes(attributes, 0, delete_horizon_ms[row] != NO_TIMESTAMP),
+                base_timestamp,
+                max_timestamp,
+                kept[row],
+            )
+        at += out_size[row]
+    return at, end_row, DONE

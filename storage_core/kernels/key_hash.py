@@ -1,0 +1,186 @@
+"""128-bit hashes of record keys: keyed SipHash-1-3 (the default) and MD5 (as Kafka's cleaner).
+
+SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", with 128-bit output as in the
+authors' reference implementation; one compression and three finalisation rounds. MD5: RFC 1321.
+Both hash a list of keys into two arrays of 64-bit halves.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._intrinsics import load_word
+from storage_core.kernels._jit import kernel
+
+_SIP_0: Final = np.uint64(0x736F6D6570736575)
+_SIP_1: Final = np.uint64(0x646F72616E646F6D ^ 0xEE)
+_SIP_2: Final = np.uint64(0x6C7967656E657261)
+_SIP_3: Final = np.uint64(0x7465646279746573)
+
+_MD5_SINES: Final = np.array(
+    [int(abs(math.sin(i + 1)) * 2**32) & 0xFFFFFFFF for i in range(64)], np.uint32
+)
+_MD5_SHIFTS: Final = np.array(
+    [7, 12, 17, 22] * 4 + [5, 9, 14, 20] * 4 + [4, 11, 16, 23] * 4 + [6, 10, 15, 21] * 4, np.uint32
+)
+_MD5_BLOCK: Final = 64
+_MD5_LENGTH_BYTES: Final = 8
+
+
+@kernel
+def _rotate(value: int, bits: int) -> int:
+    return (np.uint64(value) << np.uint64(bits)) | (np.uint64(value) >> np.uint64(64 - bits))
+
+
+@kernel
+def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    v0 = np.uint64(v0) + np.uint64(v1)
+    v1 = _rotate(v1, 13) ^ v0
+    v0 = _rotate(v0, 32)
+    v2 = np.uint64(v2) + np.uint64(v3)
+    v3 = _rotate(v3, 16) ^ v2
+    v0 = np.uint64(v0) + np.uint64(v3)
+    v3 = _rotate(v3, 21) ^ v0
+    v2 = np.uint64(v2) + np.uint64(v1)
+    v1 = _rotate(v1, 17) ^ v2
+    v2 = _rotate(v2, 32)
+    return v0, v1, v2, v3
+
+
+@kernel
+def siphash_1_3_128(
+    data: NDArray[np.uint8], start: int, length: int, key_low: int, key_high: int
+) -> tuple[int, int]:
+    """Return the two 64-bit halves of the hash of data[start : start + length]."""
+    v0 = np.uint64(key_low) ^ _SIP_0
+    v1 = np.uint64(key_high) ^ _SIP_1
+    v2 = np.uint64(key_low) ^ _SIP_2
+    v3 = np.uint64(key_high) ^ _SIP_3
+    words = length // 8
+    for i in range(words):
+        word = np.uint64(load_word(data, start + 8 * i))
+        v3 ^= word
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+        v0 ^= word
+    last = np.uint64(length & 0xFF) << np.uint64(56)
+    tail = start + 8 * words
+    for i in range(length - 8 * words):
+        last |= np.uint64(data[tail + i]) << np.uint64(8 * i)
+    v3 ^= last
+    v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    v0 ^= last
+    v2 ^= np.uint64(0xEE)
+    for _ in range(3):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    low = v0 ^ v1 ^ v2 ^ v3
+    v1 ^= np.uint64(0xDD)
+    for _ in range(3):
+        v0, v1, v2, v3 = _sip_round(v0, v1, v2, v3)
+    return low, v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel
+def siphash_keys(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    key_batch: NDArray[np.int32],
+    key_start: NDArray[np.int64],
+    key_length: NDArray[np.int64],
+    count: int,
+    key_low: int,
+    key_high: int,
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+) -> None:
+    """Hash count keys, given by where they lie, into low and high."""
+    for i in range(count):
+        source = arena if in_arena[key_batch[i]] else data
+        low[i], high[i] = siphash_1_3_128(source, key_start[i], key_length[i], key_low, key_high)
+
+
+@kernel
+def _md5_word(data: NDArray[np.uint8], start: int, length: int, at: int, padded: int) -> int:
+    """Return the little-endian 32-bit word at byte `at` of the padded message."""
+    word = np.uint32(0)
+    for i in range(4):
+        k = at + i
+        if k < length:
+            byte = np.uint32(data[start + k])
+        elif k == length:
+            byte = np.uint32(0x80)
+        elif k >= padded - _MD5_LENGTH_BYTES:
+            shift = np.uint64(8 * (k - (padded - _MD5_LENGTH_BYTES)))
+            byte = np.uint32(((np.uint64(length) * np.uint64(8)) >> shift) & np.uint64(0xFF))
+        else:
+            byte = np.uint32(0)
+        word |= byte << np.uint32(8 * i)
+    return word
+
+
+@kernel
+def md5_128(
+    data: NDArray[np.uint8], start: int, length: int, words: NDArray[np.uint32]
+) -> tuple[int, int]:
+    """Return the two little-endian 64-bit halves of the MD5 of data[start : start + length].
+
+    Args:
+        data: uint8[n].
+        start: First byte of the message.
+        length: Bytes of the message.
+        words: uint32[16], scratch space.
+    """
+    a0 = np.uint32(0x67452301)
+    b0 = np.uint32(0xEFCDAB89)
+    c0 = np.uint32(0x98BADCFE)
+    d0 = np.uint32(0x10325476)
+    padded = ((length + _MD5_LENGTH_BYTES) // _MD5_BLOCK + 1) * _MD5_BLOCK
+    for block in range(0, padded, _MD5_BLOCK):
+        for w in range(16):
+            words[w] = _md5_word(data, start, length, block + 4 * w, padded)
+        a, b, c, d = a0, b0, c0, d0
+        for i in range(64):
+            if i < 16:
+                mixed = (b & c) | (~b & d)
+                g = i
+            elif i < 32:
+                mixed = (d & b) | (~d & c)
+                g = (5 * i + 1) & 15
+            elif i < 48:
+                mixed = b ^ c ^ d
+                g = (3 * i + 5) & 15
+            else:
+                mixed = c ^ (b | ~d)
+                g = (7 * i) & 15
+            total = np.uint32(mixed + a + _MD5_SINES[i] + words[g])
+            shift = _MD5_SHIFTS[i]
+            a, d, c = d, c, b
+            b = np.uint32(b + ((total << shift) | (total >> (np.uint32(32) - shift))))
+        a0 = np.uint32(a0 + a)
+        b0 = np.uint32(b0 + b)
+        c0 = np.uint32(c0 + c)
+        d0 = np.uint32(d0 + d)
+    low = (np.uint64(b0) << np.uint64(32)) | np.uint64(a0)
+    high = (np.uint64(d0) << np.uint64(32)) | np.uint64(c0)
+    return low, high
+
+
+@kernel
+def md5_keys(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    key_batch: NDArray[np.int32],
+    key_start: NDArray[np.int64],
+    key_length: NDArray[np.int64],
+    count: int,
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+) -> None:
+    """Hash count keys, given by where they lie, into low and high."""
+    words = np.empty(16, np.uint32)
+    for i in range(count):
+        source = arena if in_arena[key_batch[i]] else data
+        low[i], high[i] = md5_128(source, key_start[i], key_length[i], words)

@@ -1,0 +1,114 @@
+"""The offset map: key hash to the place of the newest record of that key.
+
+Open addressing with linear probing over ``uint64[slots, 3]``: both halves of the hash, and the
+value plus one, so that a slot of zeros is empty. slots is a power of two. A value is a record's
+*rank*: the number of its segment among the dirty ones in the upper 32 bits, its ordinal in the
+segment in the lower ones. Ranks rise with offsets, so the larger rank is the newer record.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._jit import kernel
+
+SLOT_WORDS: Final = 3
+ABSENT: Final = -1
+ORDINAL_BITS: Final = 32
+ORDINAL_MASK: Final = 2**ORDINAL_BITS - 1
+
+
+@kernel
+def _find_slot(table: NDArray[np.uint64], low: int, high: int) -> int:
+    """Return the slot that holds the hash, or the empty one where it would go."""
+    mask = np.int64(table.shape[0] - 1)
+    slot = np.int64(np.uint64(low) & np.uint64(mask))
+    while table[slot, 2] != 0 and (table[slot, 0] != low or table[slot, 1] != high):
+        slot = (slot + 1) & mask
+    return slot
+
+
+@kernel
+def insert_block(  # noqa: PLR0913  # arrays side by side
+    table: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    rank: NDArray[np.int64],
+    first: int,
+    count: int,
+    used: int,
+    max_used: int,
+    max_keys: int,
+) -> tuple[int, int]:
+    """Put hashes[first:count] into the table, in order; a known key keeps its larger rank.
+
+    Args:
+        table: uint64[slots, 3].
+        low: uint64[>= count], lower halves.
+        high: uint64[>= count], upper halves.
+        rank: int64[>= count].
+        first: Where to begin.
+        count: Where to end.
+        used: Keys in the table so far.
+        max_used: Stop before a new key would make more than this many; the caller grows the table.
+        max_keys: Stop before *any* put once this many keys are in: Kafka's full-map rule, which
+            looks at the number of keys alone, even where the next key is known already.
+
+    Returns:
+        (next, used): the first index that was not put, count where all were.
+    """
+    for i in range(first, count):
+        if used >= max_keys:
+            return i, used
+        slot = _find_slot(table, low[i], high[i])
+        if table[slot, 2] == 0:
+            if used >= max_used:
+                return i, used
+            used += 1
+            table[slot, 0] = low[i]
+            table[slot, 1] = high[i]
+        table[slot, 2] = max(table[slot, 2], np.uint64(rank[i] + 1))
+    return count, used
+
+
+@kernel
+def look_up_block(
+    table: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    count: int,
+    rank: NDArray[np.int64],
+) -> None:
+    """Set rank[i] to what the table holds for hash i, or ABSENT."""
+    for i in range(count):
+        slot = _find_slot(table, low[i], high[i])
+        rank[i] = np.int64(table[slot, 2]) - 1
+
+
+@kernel
+def copy_entries(source: NDArray[np.uint64], target: NDArray[np.uint64]) -> None:
+    """Put every entry of a table into an empty, larger one."""
+    for i in range(source.shape[0]):
+        if source[i, 2] != 0:
+            slot = _find_slot(target, source[i, 0], source[i, 1])
+            for word in range(SLOT_WORDS):
+                target[slot, word] = source[i, word]
+
+
+@kernel
+def list_entries(
+    table: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    high: NDArray[np.uint64],
+    rank: NDArray[np.int64],
+) -> int:
+    """Write out the table's entries in slot order; return how many there are."""
+    count = 0
+    for i in range(table.shape[0]):
+        if table[i, 2] != 0:
+            low[count] = table[i, 0]
+            high[count] = table[i, 1]
+            rank[count] = np.int64(table[i, 2]) - 1
+            count += 1
+    return count

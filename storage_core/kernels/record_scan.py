@@ -1,0 +1,236 @@
+"""Records of the batches of a window.
+
+A batch's records lie either in the window itself (no codec) or, decompressed, in an arena beside
+it; ``in_arena`` says which, ``start`` and ``end`` where. Nothing outside of that range is read.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.record_v2 import MIN_RECORD_BYTES, NULL_LENGTH
+from storage_core.kernels._jit import kernel
+from storage_core.kernels.varint import INVALID, read_varint, read_varlong
+
+# Why a batch's records cannot be read.
+DONE: Final = 0
+BAD_RECORD: Final = 1  # lengths or counts inside a record that contradict each other
+BAD_COUNT: Final = 2  # a record count that is negative or cannot fit the bytes
+LEFTOVER: Final = 3  # bytes after the last record
+TOO_LARGE: Final = 4  # a record body above the configured maximum
+
+# What pass one notes of a batch, so that pass two need not open it.
+INDEXED: Final = 1  # all its keyed records are in the offset map
+HAS_TOMBSTONE: Final = 2
+HAS_KEYLESS: Final = 4
+OPENED: Final = 8  # its records have ordinals
+
+
+class ParsedRecord(NamedTuple):
+    """One record; next_position is INVALID where it is malformed, and the rest means nothing."""
+
+    next_position: int
+    timestamp_delta: int
+    offset_delta: int
+    key_start: int
+    key_length: int  # negative: null
+    value_start: int
+    value_length: int  # negative: null
+    header_start: int  # of the first header
+    header_count: int
+    body_bytes: int
+
+
+@kernel
+def _skip_headers(data: NDArray[np.uint8], position: int, end: int, count: int) -> int:
+    """Return the position after count headers, or INVALID."""
+    for _ in range(count):
+        length, position = read_varint(data, position, end)
+        if position < 0 or length < 0 or length > end - position:
+            return INVALID
+        length, position = read_varint(data, position + length, end)
+        if position < 0 or length > end - position:
+            return INVALID
+        if length > 0:
+            position += length
+    return position
+
+
+@kernel
+def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
+    """Read the record at position, which may not reach past end."""
+    bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    body_bytes, body = read_varint(data, position, end)
+    if body < 0 or body_bytes < 1 or body_bytes > end - body:
+        return bad
+    body_end = body + body_bytes
+    timestamp_delta, at = read_varlong(data, body + 1, body_end)
+    if at < 0:
+        return bad
+    offset_delta, at = read_varint(data, at, body_end)
+    if at < 0:
+        return bad
+    key_length, key_start = read_varint(data, at, body_end)
+    if key_start < 0 or key_length > body_end - key_start:
+        return bad
+    at = key_start + max(key_length, 0)
+    value_length, value_start = read_varint(data, at, body_end)
+    if value_start < 0 or value_length > body_end - value_start:
+        return bad
+    at = value_start + max(value_length, 0)
+    header_count, header_start = read_varint(data, at, body_end)
+    if header_start < 0 or header_count < 0 or header_count > body_end - header_start:
+        return bad
+    at = header_start
+    if header_count:
+        at = _skip_headers(data, header_start, body_end, header_count)
+    if at != body_end:
+        return bad
+    return ParsedRecord(
+        body_end,
+        timestamp_delta,
+        offset_delta,
+        key_start,
+        max(key_length, NULL_LENGTH),
+        value_start,
+        max(value_length, NULL_LENGTH),
+        header_start,
+        header_count,
+        body_bytes,
+    )
+
+
+@kernel
+def check_counts(
+    start: NDArray[np.int64], end: NDArray[np.int64], record_count: NDArray[np.int64]
+) -> tuple[int, int]:
+    """Return (records in all, first row whose count cannot be true, or -1).
+
+    A record takes at least MIN_RECORD_BYTES, so a count that passes here bounds what may be
+    allocated for it.
+    """
+    total = 0
+    for row in range(record_count.size):
+        if not 0 <= record_count[row] <= (end[row] - start[row]) // MIN_RECORD_BYTES:
+            return total, row
+        total += record_count[row]
+    return total, -1
+
+
+# Columns of the table that decode_records fills, int64[RECORD_COLUMN_COUNT, capacity].
+RECORD_BATCH: Final = 0  # row of the batch
+RECORD_TIMESTAMP_DELTA: Final = 1
+RECORD_OFFSET_DELTA: Final = 2
+RECORD_KEY_START: Final = 3
+RECORD_KEY_LENGTH: Final = 4
+RECORD_VALUE_START: Final = 5
+RECORD_VALUE_LENGTH: Final = 6
+RECORD_HEADER_START: Final = 7
+RECORD_HEADER_COUNT: Final = 8
+RECORD_COLUMN_COUNT: Final = 9
+
+
+@kernel
+def decode_records(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    max_body_bytes: int,
+    records: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Fill one column of records a record, for every batch given.
+
+    Returns:
+        (count, status, row, position): records decoded; DONE, or why and in which batch and at
+        which position of its bytes it stopped.
+    """
+    count = 0
+    for row in range(start.size):
+        source = arena if in_arena[row] else data
+        position = start[row]
+        for _ in range(record_count[row]):
+            record = parse_record(source, position, end[row])
+            if record.next_position < 0:
+                return count, BAD_RECORD, row, position
+            if record.body_bytes > max_body_bytes:
+                return count, TOO_LARGE, row, position
+            records[RECORD_BATCH, count] = row
+            records[RECORD_TIMESTAMP_DELTA, count] = record.timestamp_delta
+            records[RECORD_OFFSET_DELTA, count] = record.offset_delta
+            records[RECORD_KEY_START, count] = record.key_start
+            records[RECORD_KEY_LENGTH, count] = record.key_length
+            records[RECORD_VALUE_START, count] = record.value_start
+            records[RECORD_VALUE_LENGTH, count] = record.value_length
+            records[RECORD_HEADER_START, count] = record.header_start
+            records[RECORD_HEADER_COUNT, count] = record.header_count
+            count += 1
+            position = record.next_position
+        if position != end[row]:
+            return count, LEFTOVER, row, position
+    return count, DONE, 0, 0
+
+
+@kernel
+def parse_keys(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    record_count: NDArray[np.int64],
+    base_offset: NDArray[np.int64],
+    wanted: NDArray[np.uint8],
+    first_offset: int,
+    max_body_bytes: int,
+    batch_flags: NDArray[np.uint8],
+    key_batch: NDArray[np.int32],
+    key_ordinal: NDArray[np.int64],
+    key_offset_delta: NDArray[np.int64],
+    key_start: NDArray[np.int64],
+    key_length: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """List the keyed records at or above first_offset of the wanted batches, in order.
+
+    ``key_ordinal`` counts the records of the wanted batches from 0: the count in the header of
+    a batch that is not opened proves nothing. ``batch_flags`` of the wanted ones gets OPENED,
+    INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE and HAS_KEYLESS.
+
+    Returns:
+        (count, status, row, position) as decode_records does.
+    """
+    count = 0
+    first_ordinal = 0
+    for row in range(start.size):
+        if wanted[row]:
+            source = arena if in_arena[row] else data
+            position = start[row]
+            flags = OPENED
+            if base_offset[row] >= first_offset:
+                flags |= INDEXED
+            for i in range(record_count[row]):
+                record = parse_record(source, position, end[row])
+                if record.next_position < 0:
+                    return count, BAD_RECORD, row, position
+                if record.body_bytes > max_body_bytes:
+                    return count, TOO_LARGE, row, position
+                if record.value_length < 0:
+                    flags |= HAS_TOMBSTONE
+                if record.key_length < 0:
+                    flags |= HAS_KEYLESS
+                elif base_offset[row] + record.offset_delta >= first_offset:
+                    key_batch[count] = row
+                    key_ordinal[count] = first_ordinal + i
+                    key_offset_delta[count] = record.offset_delta
+                    key_start[count] = record.key_start
+                    key_length[count] = record.key_length
+                    count += 1
+                position = record.next_position
+            if position != end[row]:
+                return count, LEFTOVER, row, position
+            batch_flags[row] = flags
+            first_ordinal += record_count[row]
+    return count, DONE, 0, 0

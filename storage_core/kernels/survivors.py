@@ -1,0 +1,76 @@
+"""Bitmaps of survivors: one bit a record, by its ordinal in the segment.
+
+A record of the dirty section survives exactly when its rank is the one that the offset map holds
+for its key, so the whole map reduces to one bit a record. Bit i of a map is bit ``i % 64`` of
+word ``i // 64``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._jit import kernel
+from storage_core.kernels.offset_table import ORDINAL_BITS, ORDINAL_MASK
+
+
+@kernel
+def mark_survivors(
+    table: NDArray[np.uint64], first_word: NDArray[np.int64], words: NDArray[np.uint64]
+) -> None:
+    """Set the bit of every record that the offset table names.
+
+    Args:
+        table: uint64[slots, 3], an offset table.
+        first_word: int64[n_segments], where each segment's bitmap begins in words.
+        words: uint64[], the bitmaps of all segments, zeroed.
+    """
+    for i in range(table.shape[0]):
+        if table[i, 2] != 0:
+            rank = np.int64(table[i, 2]) - 1
+            ordinal = rank & ORDINAL_MASK
+            word = first_word[rank >> ORDINAL_BITS] + (ordinal >> 6)
+            words[word] |= np.uint64(1) << np.uint64(ordinal & 63)
+
+
+@kernel
+def mark_latest(
+    found: NDArray[np.int64],
+    own: NDArray[np.int64],
+    ordinal: NDArray[np.int64],
+    count: int,
+    words: NDArray[np.uint64],
+) -> None:
+    """Set the bit of every record that is not older than what the offset map holds for its key.
+
+    Args:
+        found: int64[>= count], ranks by look-up.
+        own: int64[>= count], ranks of the records themselves, ABSENT below the dirty section.
+        ordinal: int64[>= count], which bit is the record's.
+        count: How many records.
+        words: uint64[], zeroed.
+    """
+    for i in range(count):
+        if own[i] >= found[i]:
+            words[ordinal[i] >> 6] |= np.uint64(1) << np.uint64(ordinal[i] & 63)
+
+
+@kernel
+def is_set(words: NDArray[np.uint64], bit: int) -> bool:
+    """Whether a bit is set."""
+    return (words[bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1) != 0
+
+
+@kernel
+def count_range(words: NDArray[np.uint64], first: int, end: int) -> int:
+    """Count the bits that are set in [first, end)."""
+    total = 0
+    bit = first
+    while bit < end:
+        word = words[bit >> 6] >> np.uint64(bit & 63)
+        width = min(64 - (bit & 63), end - bit)
+        if width < 64:
+            word &= (np.uint64(1) << np.uint64(width)) - np.uint64(1)
+        while word != 0:
+            word &= word - np.uint64(1)
+            total += 1
+        bit += width
+    return total

@@ -1,0 +1,129 @@
+"""Zigzag varints of a record, and the fixed-width integers of headers.
+
+A reader returns ``(value, next_position)``; next_position is INVALID where the number runs past
+``end`` or past the bytes that it may have. Nothing is read outside ``[position, end)``.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.record_v2 import MAX_VARINT_BYTES, MAX_VARLONG_BYTES
+from storage_core.kernels._jit import kernel
+
+INVALID: Final = -1
+
+
+@kernel
+def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Read a 32-bit zigzag varint of at most 5 bytes; bits above the 32nd are dropped."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    limit = min(end, position + MAX_VARINT_BYTES)
+    while position < limit:
+        byte = np.uint64(buffer[position])
+        position += 1
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            raw &= np.uint64(0xFFFFFFFF)
+            value = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            return value, position
+        shift += np.uint64(7)
+    return np.int64(0), INVALID
+
+
+@kernel
+def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
+    """Read a 64-bit zigzag varint of at most 10 bytes."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    limit = min(end, position + MAX_VARLONG_BYTES)
+    while position < limit:
+        byte = np.uint64(buffer[position])
+        position += 1
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            value = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            return value, position
+        shift += np.uint64(7)
+    return np.int64(0), INVALID
+
+
+@kernel
+def varlong_size(value: int) -> int:
+    """Return how many bytes the zigzag varint of a 64-bit value takes, 1 to 10."""
+    signed = np.int64(value)
+    raw = np.uint64(signed << np.int64(1)) ^ np.uint64(signed >> np.int64(63))
+    size = 1
+    while raw >= np.uint64(0x80):
+        raw >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@kernel
+def write_varlong(buffer: NDArray[np.uint8], position: int, value: int) -> int:
+    """Write a 64-bit zigzag varint (a 32-bit one has the same bytes); return the next position."""
+    signed = np.int64(value)
+    raw = np.uint64(signed << np.int64(1)) ^ np.uint64(signed >> np.int64(63))
+    while raw >= np.uint64(0x80):
+        buffer[position] = np.uint8(raw & np.uint64(0x7F)) | np.uint8(0x80)
+        raw >>= np.uint64(7)
+        position += 1
+    buffer[position] = np.uint8(raw)
+    return position + 1
+
+
+@kernel
+def read_i16(buffer: NDArray[np.uint8], position: int) -> int:
+    """Return the big-endian signed 16-bit number at position."""
+    raw = (np.int64(buffer[position]) << 8) | np.int64(buffer[position + 1])
+    return raw - ((raw & 0x8000) << 1)
+
+
+@kernel
+def read_u32(buffer: NDArray[np.uint8], position: int) -> int:
+    """Return the big-endian unsigned 32-bit number at position."""
+    return (
+        (np.int64(buffer[position]) << 24)
+        | (np.int64(buffer[position + 1]) << 16)
+        | (np.int64(buffer[position + 2]) << 8)
+        | np.int64(buffer[position + 3])
+    )
+
+
+@kernel
+def read_i32(buffer: NDArray[np.uint8], position: int) -> int:
+    """Return the big-endian signed 32-bit number at position."""
+    raw = read_u32(buffer, position)
+    return raw - ((raw & 0x80000000) << 1)
+
+
+@kernel
+def read_i64(buffer: NDArray[np.uint8], position: int) -> int:
+    """Return the big-endian signed 64-bit number at position."""
+    return (np.int64(read_i32(buffer, position)) << 32) | read_u32(buffer, position + 4)
+
+
+@kernel
+def write_i16(buffer: NDArray[np.uint8], position: int, value: int) -> None:
+    """Write a big-endian signed 16-bit number."""
+    buffer[position] = (value >> 8) & 0xFF
+    buffer[position + 1] = value & 0xFF
+
+
+@kernel
+def write_i32(buffer: NDArray[np.uint8], position: int, value: int) -> None:
+    """Write a big-endian 32-bit number, signed or not."""
+    buffer[position] = (value >> 24) & 0xFF
+    buffer[position + 1] = (value >> 16) & 0xFF
+    buffer[position + 2] = (value >> 8) & 0xFF
+    buffer[position + 3] = value & 0xFF
+
+
+@kernel
+def write_i64(buffer: NDArray[np.uint8], position: int, value: int) -> None:
+    """Write a big-endian signed 64-bit number."""
+    write_i32(buffer, position, (value >> 32) & 0xFFFFFFFF)
+    write_i32(buffer, position + 4, value & 0xFFFFFFFF)

@@ -1,0 +1,66 @@
+"""Which leader epoch began at which offset, by the rules of Kafka's LeaderEpochFileCache."""
+
+from collections.abc import Iterable
+
+from storage_core.checkpoint.leader_epoch_file import EpochEntry
+
+
+class LeaderEpochCache:
+    """Entries with strictly rising epochs and start offsets.
+
+    Args:
+        entries: As they stand in a file; each goes through `assign`, so that one that is out of
+            order removes those that it contradicts.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """The entries, oldest epoch first."""
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Take note that an epoch began at an offset; return whether that changed anything.
+
+        Raises:
+            ValueError: A number is negative.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} at offset {start_offset}")
+        if self._entries:
+            latest = self._entries[-1]
+            if latest.epoch == epoch and start_offset >= latest.start_offset:
+                return False
+        while self._entries and (
+            self._entries[-1].epoch >= epoch or self._entries[-1].start_offset >= start_offset
+        ):
+            self._entries.pop()
+        self._entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Drop the epochs that began at or above end_offset; return whether there were any."""
+        if end_offset < 0:
+            return False
+        before = len(self._entries)
+        while self._entries and self._entries[-1].start_offset >= end_offset:
+            self._entries.pop()
+        return len(self._entries) != before
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Let the log begin at start_offset: the epoch that holds it now begins there.
+
+        Returns:
+            Whether the entries changed.
+        """
+        before = list(self._entries)
+        kept = [entry for entry in before if entry.start_offset > start_offset]
+        gone = before[: len(before) - len(kept)]
+        if not gone:
+            return False
+        self._entries = [EpochEntry(gone[-1].epoch, start_offset), *kept]
+        return self._entries != before

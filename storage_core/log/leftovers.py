@@ -1,0 +1,77 @@
+"""What a crash inside a swap left behind, and how a log loader settles it: the loader's passes 1-3.
+
+``.cleaned`` files are unfinished and go; so do ``.swap`` files at or above the lowest of them. The
+other ``.swap`` files are complete: what they replace goes, then they lose the suffix. ``.deleted``
+files only waited for their end.
+"""
+
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    OFFSET_INDEX_SUFFIX,
+    SCRATCH_PREFIX,
+    SWAP_SUFFIX,
+    offset_of,
+)
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.end_offset import find_next_offset
+
+
+def settle_leftovers(view: DirectoryView) -> None:
+    """Plan the loader's passes 1 to 3 on a directory."""
+    _sweep_scratch(view)
+    _drop_deleted(view)
+    _drop_unfinished(view)
+    _drop_replaced(view)
+    _finish_swaps(view)
+
+
+def _sweep_scratch(view: DirectoryView) -> None:
+    for name in view.names:
+        if name.startswith(SCRATCH_PREFIX):
+            view.delete(name, "scratch file of a run that was killed")
+
+
+def _drop_deleted(view: DirectoryView) -> None:
+    for name in view.names:
+        if name.endswith(DELETED_SUFFIX) and not name.endswith(CHECKPOINT_DELETED_SUFFIX):
+            view.delete(name, "leftover of a deletion that was decided before")
+
+
+def _drop_unfinished(view: DirectoryView) -> None:
+    cleaned = [name for name in view.names if name.endswith(CLEANED_SUFFIX)]
+    lowest = min(
+        (offset for name in cleaned if (offset := offset_of(name)) is not None), default=MAX_OFFSET
+    )
+    for name in view.names:
+        offset = offset_of(name)
+        if name.endswith(SWAP_SUFFIX) and offset is not None and offset >= lowest:
+            view.delete(name, f"swap that was not complete: a .cleaned file at {lowest} is left")
+    for name in cleaned:
+        view.delete(name, "leftover of a cleaning that did not finish")
+
+
+def _drop_replaced(view: DirectoryView) -> None:
+    first, end = MAX_OFFSET, -1
+    for name in view.names:
+        if not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            continue
+        base = offset_of(name)
+        if base is None:
+            continue
+        index = name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX) + OFFSET_INDEX_SUFFIX + SWAP_SUFFIX
+        first = min(first, base)
+        end = max(end, find_next_offset(view, base, name, index))
+    for name in view.names:
+        offset = offset_of(name)
+        if not name.endswith(SWAP_SUFFIX) and offset is not None and first <= offset < end:
+            view.delete(name, f"replaced by the swap of offsets {first} to {end}")
+
+
+def _finish_swaps(view: DirectoryView) -> None:
+    for name in view.names:
+        if name.endswith(SWAP_SUFFIX):
+            view.rename(name, name.removesuffix(SWAP_SUFFIX), "completes an interrupted swap")

@@ -1,0 +1,1 @@
+"""One round of compaction: of every key, the newest record stays."""

@@ -1,0 +1,273 @@
+"""Pass one: the newest record of every key of the dirty section.
+
+In process one `CompactionIndexer` goes through the dirty segments in order. Spread over executors,
+each segment gives a `PartialIndex` (``partial.py``), and their merge the same `CompactionIndex`.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import CorruptRecordError
+from storage_core.index.transaction_index import collect_aborted
+from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.kernels.offset_table import ORDINAL_BITS
+from storage_core.kernels.record_scan import INDEXED
+from storage_core.kernels.survivors import mark_survivors
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.end_offset import read_offset_index
+from storage_core.log.log_segment import SegmentState
+from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.transactions import TransactionRows, TransactionTracker
+from storage_core.records.payload import open_batches
+from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.store.base import LogStore
+
+NO_OFFSET = -1
+_WORD_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirtySegment:
+    """What pass one noted of one dirty segment.
+
+    Attributes:
+        base_offset: Which segment.
+        start_position: Where pass one began in it.
+        flags: uint8[n], of each batch from there on (record_scan.INDEXED and so on).
+        record_count: Records that have an ordinal.
+        first_word: Where its bitmap begins in the words of the index.
+    """
+
+    base_offset: int
+    start_position: int
+    flags: NDArray[np.uint8]
+    record_count: int
+    first_word: int
+
+    @property
+    def word_count(self) -> int:
+        """Length of its bitmap in 64-bit words."""
+        return words_for(self.record_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexStats:
+    """What pass one read.
+
+    Attributes:
+        bytes_read: Bytes of the batches.
+        messages_read: Records, markers included.
+        keys: Distinct keys found.
+    """
+
+    bytes_read: int
+    messages_read: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionIndex:
+    """The result of pass one.
+
+    Attributes:
+        offset_map: Every key's newest record, for records that have no bit.
+        segments: The dirty segments, by base offset.
+        words: uint64[], survivors' bitmaps of all dirty segments.
+        latest_offset: Records above it are not touched, -1 where nothing was mapped.
+        stats: What was read.
+    """
+
+    offset_map: OffsetMap
+    segments: dict[int, DirtySegment]
+    words: NDArray[np.uint64]
+    latest_offset: int
+    stats: IndexStats
+
+    @property
+    def end_offset(self) -> int:
+        """Segments below it are rewritten, and the next round begins there."""
+        return self.latest_offset + 1
+
+
+def words_for(record_count: int) -> int:
+    """Return how many 64-bit words hold a bit for each record."""
+    return (record_count + _WORD_BITS - 1) // _WORD_BITS
+
+
+def rank_of(segment_number: int, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ranks: number of the dirty segment in the upper bits, ordinal in the lower ones."""
+    return ordinal + (segment_number << ORDINAL_BITS)
+
+
+def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState) -> int:
+    """Return where pass one begins in a dirty segment: by its offset index, as Kafka does."""
+    if plan.first_dirty_offset <= segment.base_offset:
+        return 0
+    index = read_offset_index(DirectoryView(store), segment.base_offset, segment.offset_index_file)
+    return index.look_up(plan.first_dirty_offset)
+
+
+def check_control_records(window: Window) -> None:
+    """Refuse a control batch whose record cannot be read.
+
+    Raises:
+        CorruptRecordError: There is one.
+    """
+    bad = np.flatnonzero(window.batches.control_type == BAD_CONTROL_RECORD)
+    if bad.size:
+        row = int(bad[0])
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"control batch at offset {window.batches.base_offset[row]}: "
+            "expected a record with a key of a version and a type",
+        )
+
+
+class CompactionIndexer:
+    """Builds the offset map over the dirty segments, in order, up to a full map."""
+
+    def __init__(self, store: LogStore, plan: CompactionPlan) -> None:
+        self._store = store
+        self._plan = plan
+        self._map = OffsetMap(plan.max_keys)
+        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        self._tracker = TransactionTracker()
+        self._latest = NO_OFFSET
+        self._bytes_read = 0
+        self._messages_read = 0
+        self._segments: list[DirtySegment] = []
+
+    def run(self) -> CompactionIndex:
+        """Read the dirty segments and return the index.
+
+        Raises:
+            BadBytesError: A batch or record is malformed; its text has file and position.
+            StorageError: A file cannot be read.
+        """
+        plan = self._plan
+        self._tracker.add_aborted(
+            collect_aborted(
+                plan.aborted_from(plan.first_dirty_offset),
+                fetch_offset=plan.log_start_offset,
+                upper_bound_offset=plan.first_uncleanable_offset,
+            )
+        )
+        dirty = plan.dirty_segments
+        ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
+        for number, (segment, end) in enumerate(zip(dirty, ends, strict=True)):
+            if not self._read_segment(number, segment):
+                break
+            self._latest = end - 1
+        return self._finish()
+
+    def _read_segment(self, number: int, segment: SegmentState) -> bool:
+        """Map one segment; return whether the map had room for all of it."""
+        start = start_position(self._store, self._plan, segment)
+        flags: list[NDArray[np.uint8]] = []
+        ordinal = 0
+        has_room = True
+        with closing(self._store.open_file(segment.log_file)) as reader:
+            for window in scan_windows(
+                reader,
+                start=start,
+                window_bytes=self._plan.window_bytes,
+                crc=CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP,
+            ):
+                check_control_records(window)
+                window_flags = np.zeros(len(window.batches), np.uint8)
+                flags.append(window_flags)
+                ordinal, has_room = self._read_window(number, window, window_flags, ordinal)
+                if not has_room:
+                    break
+                self._bytes_read += len(window.data)
+        first_word = sum(known.word_count for known in self._segments)
+        self._segments.append(
+            DirtySegment(
+                base_offset=segment.base_offset,
+                start_position=start,
+                flags=np.concatenate(flags) if flags else np.zeros(0, np.uint8),
+                record_count=ordinal,
+                first_word=first_word,
+            )
+        )
+        return has_room
+
+    def _read_window(
+        self, number: int, window: Window, flags: NDArray[np.uint8], ordinal: int
+    ) -> tuple[int, bool]:
+        """Map one window.
+
+        Returns:
+            (ordinal, has_room): ordinal of the next record, and whether the map had room.
+        """
+        rows, transactions = TransactionRows.select(window.batches)
+        discard, _ = self._tracker.decide(transactions)
+        wanted = ~window.batches.is_control
+        wanted[rows[discard]] = False
+        row = 0
+        while row < len(wanted):
+            payload = open_batches(window, wanted, row, self._plan.limits)
+            self._keys.read(payload, wanted, self._plan.first_dirty_offset, self._plan.limits)
+            flags[row : payload.end_row] = self._keys.flags
+            ranks = rank_of(number, self._keys.ordinal[: self._keys.count] + ordinal)
+            put = self._map.put(self._keys.low, self._keys.high, ranks, self._keys.count)
+            opened = np.where(wanted[row : payload.end_row], window.batches.record_count[row : payload.end_row], 0)
+            ordinal += int(opened.sum())
+            if put < self._keys.count:
+                self._stop_at(window, row, put, flags)
+                return ordinal, False
+            self._advance(window, row, payload.end_row)
+            row = payload.end_row
+        return ordinal, True
+
+    def _advance(self, window: Window, first_row: int, end_row: int) -> None:
+        """Take note that whole batches are mapped."""
+        batches = window.batches.rows(first_row, end_row)
+        reaching = batches.last_offset[batches.last_offset >= self._plan.first_dirty_offset]
+        if reaching.size:
+            self._latest = int(reaching[-1])
+        self._messages_read += int(np.where(batches.is_control, 1, batches.record_count).sum())
+
+    def _stop_at(self, window: Window, row: int, put: int, flags: NDArray[np.uint8]) -> None:
+        """Take note of where the map was full: before key number `put` of the block."""
+        stopped_row = row + int(self._keys.batch[put])
+        self._advance(window, row, stopped_row)
+        flags[stopped_row:] &= ~np.uint8(INDEXED)
+        if put:
+            # The last put may lie in the batch before: then that batch's end is further.
+            self._latest = max(self._latest, self._offset_of_key(window, row, put - 1))
+        self._messages_read += self._records_before(window, row, put)
+
+    def _offset_of_key(self, window: Window, row: int, key: int) -> int:
+        """Return the offset of a key of the current block."""
+        return int(window.batches.base_offset[row + int(self._keys.batch[key])]) + int(
+            self._keys.offset_delta[key]
+        )
+
+    def _records_before(self, window: Window, row: int, key: int) -> int:
+        """Return how many records of its own batch stand before a key of the current block."""
+        own_row = int(self._keys.batch[key])
+        counts = window.batches.record_count[row : row + own_row]
+        opened = np.where(self._keys.flags[:own_row] != 0, counts, 0)
+        return int(self._keys.ordinal[key]) - int(opened.sum())
+
+    def _finish(self) -> CompactionIndex:
+        words = np.zeros(sum(segment.word_count for segment in self._segments), np.uint64)
+        first_words = np.array([segment.first_word for segment in self._segments], np.int64)
+        mark_survivors(self._map.table, first_words, words)
+        return CompactionIndex(
+            offset_map=self._map,
+            segments={segment.base_offset: segment for segment in self._segments},
+            words=words,
+            latest_offset=self._latest,
+            stats=IndexStats(
+                bytes_read=self._bytes_read,
+                messages_read=self._messages_read,
+                keys=len(self._map),
+            ),
+        )

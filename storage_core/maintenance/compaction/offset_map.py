@@ -1,0 +1,170 @@
+"""The offset map of a round, and what is left of it for pass two."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.config import OffsetMapHash
+from storage_core.kernels.key_hash import md5_keys, siphash_keys
+from storage_core.kernels.offset_table import (
+    SLOT_WORDS,
+    copy_entries,
+    insert_block,
+    list_entries,
+    look_up_block,
+)
+from storage_core.kernels.record_scan import DONE, parse_keys
+from storage_core.records.payload import Limits, Payload
+
+_FIRST_SLOTS = 1 << 12
+# Linear probing stays short up to here.
+_MAX_FILL = 0.5
+_GROWTH = 4
+_NO_LIMIT = 2**62
+
+
+class OffsetMap:
+    """Key hash to rank of the newest record, growing as needed.
+
+    Args:
+        max_keys: How many keys it may hold, None for no limit.
+    """
+
+    def __init__(self, max_keys: int | None = None) -> None:
+        self.table = np.zeros((_FIRST_SLOTS, SLOT_WORDS), np.uint64)
+        self._max_keys = _NO_LIMIT if max_keys is None else max_keys
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    @classmethod
+    def from_entries(
+        cls, low: NDArray[np.uint64], high: NDArray[np.uint64], rank: NDArray[np.int64]
+    ) -> "OffsetMap":
+        """Return a map of these entries."""
+        whole = cls()
+        whole.put(low, high, rank, len(rank))
+        return whole
+
+    def put(
+        self,
+        low: NDArray[np.uint64],
+        high: NDArray[np.uint64],
+        rank: NDArray[np.int64],
+        count: int,
+    ) -> int:
+        """Put the first count hashes, in order.
+
+        Returns:
+            How many were put: fewer than count once the map is full.
+        """
+        done = 0
+        while True:
+            max_used = int(self.table.shape[0] * _MAX_FILL)
+            done, self._used = insert_block(
+                self.table, low, high, rank, done, count, self._used, max_used, self._max_keys
+            )
+            if done == count or self._used >= self._max_keys:
+                return done
+            larger = np.zeros((self.table.shape[0] * _GROWTH, SLOT_WORDS), np.uint64)
+            copy_entries(self.table, larger)
+            self.table = larger
+
+    def look_up(
+        self, low: NDArray[np.uint64], high: NDArray[np.uint64], count: int
+    ) -> NDArray[np.int64]:
+        """Return the ranks of the first count hashes, ABSENT for those not in the map."""
+        rank = np.empty(count, np.int64)
+        look_up_block(self.table, low, high, count, rank)
+        return rank
+
+    def entries(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+        """Return (low, high, rank) of every key."""
+        low = np.empty(self._used, np.uint64)
+        high = np.empty(self._used, np.uint64)
+        rank = np.empty(self._used, np.int64)
+        list_entries(self.table, low, high, rank)
+        return low, high, rank
+
+
+class KeyBlock:
+    """The keyed records of some batches, hashed; its arrays are used again for the next ones.
+
+    Attributes:
+        count: How many keys there are.
+        batch: int32[>= count], rows of their batches in the window.
+        ordinal: int64[>= count], number of each record among those of the wanted rows.
+        offset_delta: int64[>= count], offset of each record above its batch's base offset.
+        low: uint64[>= count], lower halves of the hashes.
+        high: uint64[>= count], upper halves.
+        flags: uint8[rows], what was seen of each batch (record_scan.INDEXED and so on).
+    """
+
+    def __init__(self, kind: OffsetMapHash, hash_key: bytes) -> None:
+        self._kind = kind
+        self._key_low = np.uint64(int.from_bytes(hash_key[:8], "little"))
+        self._key_high = np.uint64(int.from_bytes(hash_key[8:16], "little"))
+        self.count = 0
+        self.flags = np.empty(0, np.uint8)
+        self._reserve(1)
+
+    def _reserve(self, capacity: int) -> None:
+        self.batch = np.empty(capacity, np.int32)
+        self.ordinal = np.empty(capacity, np.int64)
+        self.offset_delta = np.empty(capacity, np.int64)
+        self._start = np.empty(capacity, np.int64)
+        self._length = np.empty(capacity, np.int64)
+        self.low = np.empty(capacity, np.uint64)
+        self.high = np.empty(capacity, np.uint64)
+
+    def read(
+        self, payload: Payload, wanted: NDArray[np.bool_], first_offset: int, limits: Limits
+    ) -> None:
+        """Take the keyed records at or above first_offset of the wanted rows of a payload.
+
+        Raises:
+            InvalidRecordError: A record is malformed or too large.
+        """
+        rows = slice(payload.first_row, payload.end_row)
+        batches = payload.window.batches
+        wanted_here = wanted[rows]
+        capacity = int(batches.record_count[rows][wanted_here].sum())
+        if capacity > len(self.ordinal):
+            self._reserve(capacity + capacity // 2)
+        self.flags = np.zeros(payload.end_row - payload.first_row, np.uint8)
+        self.count, status, row, position = parse_keys(
+            payload.window.data,
+            payload.arena,
+            payload.in_arena[rows],
+            payload.start[rows],
+            payload.end[rows],
+            batches.record_count[rows],
+            batches.base_offset[rows],
+            wanted_here.astype(np.uint8),
+            first_offset,
+            limits.max_record_bytes,
+            self.flags,
+            self.batch,
+            self.ordinal,
+            self.offset_delta,
+            self._start,
+            self._length,
+        )
+        if status != DONE:
+            raise payload.error(status, payload.first_row + row, position)
+        self._hash(payload, rows)
+
+    def _hash(self, payload: Payload, rows: slice) -> None:
+        places = (
+            payload.window.data,
+            payload.arena,
+            payload.in_arena[rows],
+            self.batch,
+            self._start,
+            self._length,
+            self.count,
+        )
+        if self._kind is OffsetMapHash.MD5:
+            md5_keys(*places, self.low, self.high)
+        else:
+            siphash_keys(*places, self._key_low, self._key_high, self.low, self.high)

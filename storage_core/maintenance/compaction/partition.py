@@ -1,0 +1,162 @@
+"""One round of compaction on one partition directory, in process."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
+from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
+from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
+from storage_core.maintenance.compaction.plan import (
+    CompactionPlan,
+    group_segments,
+    plan_compaction,
+)
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.transactions import TransactionTracker
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+HASH_KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanResult:
+    """What a round did.
+
+    Attributes:
+        next_offset: Where the next round begins, None where nothing was cleaned.
+        messages_read: Records looked at while cleaning.
+        messages_written: Records kept.
+        bytes_read: Bytes of batches read while cleaning.
+        bytes_written: Bytes of batches kept.
+        map_messages_read: Records read while the offset map was built.
+        invalid_messages_read: Records without a key that were dropped.
+        segments: Segments that the log has now.
+        size: Bytes of their records.
+        cleaner_checkpoint: What the partition's entry in the cleaner checkpoint should be now,
+            None for no entry.
+        nothing_to_clean: Whether there was nothing to do.
+    """
+
+    next_offset: int | None
+    messages_read: int
+    messages_written: int
+    bytes_read: int
+    bytes_written: int
+    map_messages_read: int
+    invalid_messages_read: int
+    segments: int
+    size: int
+    cleaner_checkpoint: int | None
+    nothing_to_clean: bool
+
+    def to_json(self) -> str:
+        """Return the result as one JSON object on one line."""
+        return json.dumps(asdict(self))
+
+
+def clean_partition(
+    directory: Path, *, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+) -> CleanResult:
+    """Load a partition that was closed cleanly, clean it once, and close it.
+
+    Args:
+        directory: The partition directory; scratch files lie in it while the round runs.
+        config: The topic's configuration.
+        cleaner: How to clean.
+        request: Clock and checkpoints.
+
+    Raises:
+        PylogError: Something is wrong with the partition; it is untouched then, unless the store
+            itself failed while the result was put into place.
+    """
+    store = LocalStore(directory)
+    log = load_log(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )
+    cleanable = choose_range(log, config, request)
+    if not cleanable.is_due:
+        commit(Plan(location=store.location, operations=log.operations), store)
+        return _nothing(log, cleanable, request)
+    plan = plan_compaction(
+        log,
+        config,
+        cleaner,
+        cleanable,
+        now_ms=request.now_ms,
+        hash_key=secrets.token_bytes(HASH_KEY_BYTES),
+    )
+    index = CompactionIndexer(store, plan).run()
+    groups: list[CleanedGroup] = []
+    try:
+        tracker = TransactionTracker()
+        for group in group_segments(plan, index.end_offset):
+            groups.append(
+                clean_group(
+                    store, plan, index, group, tracker, scratch=directory, attempt="in-process"
+                )
+            )
+        verify_inputs(store, plan)
+        operations = plan_commit(log, plan, groups)
+    except BaseException:
+        for cleaned in groups:
+            for file in cleaned.files:
+                Path(file.path).unlink(missing_ok=True)
+        raise
+    commit(operations, store)
+    return _done(log, index, groups, request)
+
+
+def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -> CleanResult:
+    checkpoint = request.cleaner_checkpoint
+    if checkpoint is not None and cleanable.checkpoint_is_invalid:
+        checkpoint = cleanable.first_dirty_offset
+    return CleanResult(
+        next_offset=None,
+        messages_read=0,
+        messages_written=0,
+        bytes_read=0,
+        bytes_written=0,
+        map_messages_read=0,
+        invalid_messages_read=0,
+        segments=len(log.segments),
+        size=log.size_bytes,
+        cleaner_checkpoint=checkpoint,
+        nothing_to_clean=True,
+    )
+
+
+def _done(
+    log: LoadedLog, index: CompactionIndex, groups: list[CleanedGroup], request: CleanRequest
+) -> CleanResult:
+    stats = sum((group.stats for group in groups), RewriteStats())
+    sources = {base for group in groups for base in group.base_offsets}
+    untouched = [s for s in log.segments if s.base_offset not in sources]
+    return CleanResult(
+        next_offset=index.end_offset,
+        messages_read=stats.messages_read,
+        messages_written=stats.messages_written,
+        bytes_read=stats.bytes_read,
+        bytes_written=stats.bytes_written,
+        map_messages_read=index.stats.messages_read,
+        invalid_messages_read=stats.invalid_messages_read,
+        segments=len(untouched) + len(groups),
+        size=sum(s.size_bytes for s in untouched) + stats.bytes_written,
+        # A range of the caller's own choice says nothing of what lies before it.
+        cleaner_checkpoint=(
+            index.end_offset if request.first_dirty_offset is None else request.cleaner_checkpoint
+        ),
+        nothing_to_clean=False,
+    )

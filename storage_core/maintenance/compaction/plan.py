@@ -1,0 +1,205 @@
+"""The plan of one round of compaction: all that its two passes need, as data."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.index.transaction_index import AbortedTxn
+from storage_core.log.log_loader import LoadedLog
+from storage_core.log.log_segment import SegmentState
+from storage_core.maintenance.compaction.candidates import CleanableRange, segments_between
+from storage_core.records.payload import Limits
+
+# A slot of Kafka's offset map: an MD5 digest and an offset.
+MAP_SLOT_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveProducer:
+    """A producer that the log still knows, and the batch that keeps its sequence alive.
+
+    Attributes:
+        producer_id: Its id.
+        producer_epoch: Its epoch.
+        last_data_offset: Last offset of its last data batch, -1 if none is remembered.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """One round on one partition.
+
+    Attributes:
+        location: Path or URL of the partition directory.
+        now_ms: Clock of the run.
+        first_dirty_offset: Keys are collected from here.
+        first_uncleanable_offset: Base offset of the first segment left alone.
+        high_watermark: The batch that ends there stays, empty if need be.
+        log_start_offset: For the search of aborted transactions.
+        segments: Every segment of the log, oldest first, the active one last.
+        producers: Those alive.
+        max_keys: How many keys the offset map may hold; None for no limit.
+        offset_map_hash: How keys are known.
+        hash_key: 16 bytes of key for SipHash, in hexadecimal; secret within a run.
+        segment_bytes: ``segment.bytes``.
+        segment_index_bytes: ``segment.index.bytes``.
+        index_interval_bytes: ``index.interval.bytes``.
+        delete_retention_ms: ``delete.retention.ms``.
+        max_record_bytes: ``max.decompressed.message.bytes``.
+        max_batch_bytes: Limit of one decompressed batch.
+        window_bytes: How much of a segment is held at a time.
+        verify_crc: Whether a batch with a wrong CRC stops the round.
+    """
+
+    location: str
+    now_ms: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    high_watermark: int
+    log_start_offset: int
+    segments: tuple[SegmentState, ...]
+    producers: tuple[ActiveProducer, ...]
+    max_keys: int | None
+    offset_map_hash: OffsetMapHash
+    hash_key: str
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    max_record_bytes: int
+    max_batch_bytes: int
+    window_bytes: int
+    verify_crc: bool
+
+    @property
+    def dirty_segments(self) -> list[SegmentState]:
+        """Segments whose keys are collected, oldest first."""
+        return segments_between(
+            self.segments, self.first_dirty_offset, self.first_uncleanable_offset
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """What a batch may expand to."""
+        return Limits(max_record_bytes=self.max_record_bytes, max_batch_bytes=self.max_batch_bytes)
+
+    def aborted_from(self, base_offset: int) -> list[tuple[AbortedTxn, ...]]:
+        """Return the transaction indexes from the segment that holds base_offset on."""
+        floor = max((s.base_offset for s in self.segments if s.base_offset <= base_offset), default=0)
+        return [s.aborted for s in self.segments if s.base_offset >= floor]
+
+    def segments_below(self, end_offset: int) -> list[SegmentState]:
+        """Return the segments that begin below end_offset, oldest first."""
+        return [segment for segment in self.segments if segment.base_offset < end_offset]
+
+    def to_json(self) -> str:
+        """Return the plan as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CompactionPlan":
+        """Return the plan that to_json wrote."""
+        fields = json.loads(text)
+        segments = tuple(
+            SegmentState(
+                **{
+                    **segment,
+                    "aborted": tuple(AbortedTxn(**entry) for entry in segment["aborted"]),
+                }
+            )
+            for segment in fields.pop("segments")
+        )
+        producers = tuple(ActiveProducer(**entry) for entry in fields.pop("producers"))
+        hash_kind = OffsetMapHash(fields.pop("offset_map_hash"))
+        return cls(**fields, segments=segments, producers=producers, offset_map_hash=hash_kind)
+
+
+def plan_compaction(
+    log: LoadedLog,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    cleanable: CleanableRange,
+    *,
+    now_ms: int,
+    hash_key: bytes,
+) -> CompactionPlan:
+    """Plan a round over the range that was chosen.
+
+    Args:
+        log: The partition.
+        config: Its topic's configuration.
+        cleaner: How to clean.
+        cleanable: What to clean.
+        now_ms: Clock of the run.
+        hash_key: 16 random bytes, fresh for each run.
+    """
+    return CompactionPlan(
+        location=log.location,
+        now_ms=now_ms,
+        first_dirty_offset=cleanable.first_dirty_offset,
+        first_uncleanable_offset=cleanable.first_uncleanable_offset,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.log_start_offset,
+        segments=log.segments,
+        producers=tuple(
+            ActiveProducer(
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_data_offset=entry.last_offset,
+            )
+            for entry in log.producers
+        ),
+        max_keys=map_capacity(cleaner),
+        offset_map_hash=cleaner.offset_map_hash,
+        hash_key=hash_key.hex(),
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        delete_retention_ms=config.delete_retention_ms,
+        max_record_bytes=config.max_decompressed_message_bytes,
+        max_batch_bytes=cleaner.max_decompressed_batch_bytes,
+        window_bytes=cleaner.window_bytes,
+        verify_crc=cleaner.verify_crc,
+    )
+
+
+def map_capacity(cleaner: CleanerConfig) -> int | None:
+    """Return how many keys a map of the configured size holds, None without a size."""
+    if cleaner.dedupe_buffer_bytes is None:
+        return None
+    per_thread = min(cleaner.dedupe_buffer_bytes // max(1, cleaner.threads), 2**31 - 1)
+    return int(per_thread // MAP_SLOT_BYTES * cleaner.load_factor)
+
+
+def group_segments(plan: CompactionPlan, end_offset: int) -> list[list[SegmentState]]:
+    """Gather the segments below end_offset into groups, each of which becomes one segment.
+
+    A group takes the next segment while the sums of log, offset index and time index sizes stay
+    within the limits, and the last offset it could hold stays in reach of the group's base.
+    """
+    left = plan.segments_below(end_offset)
+    groups: list[list[SegmentState]] = []
+    while left:
+        group = [left.pop(0)]
+        while left and _fits(plan, group, left):
+            group.append(left.pop(0))
+        groups.append(group)
+    return groups
+
+
+def _fits(
+    plan: CompactionPlan, group: Sequence[SegmentState], left: Sequence[SegmentState]
+) -> bool:
+    together = [*group, left[0]]
+    last_possible = (left[1].base_offset if len(left) > 1 else plan.first_uncleanable_offset) - 1
+    return (
+        sum(s.size_bytes for s in together) <= plan.segment_bytes
+        and sum(s.offset_index_bytes for s in together) <= plan.segment_index_bytes
+        and sum(s.time_index_bytes for s in together) <= plan.segment_index_bytes
+        and (left[0].size_bytes == 0 or last_possible - group[0].base_offset <= 2**31 - 1)
+    )

@@ -1,0 +1,365 @@
+"""Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import StorageError
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SCRATCH_PREFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
+from storage_core.index.index_builder import IndexBuilder
+from storage_core.index.transaction_index import (
+    AbortedTxn,
+    collect_aborted,
+    encode_transaction_index,
+)
+from storage_core.kernels.batch_write import (
+    GONE,
+    MAX_RECORD_GROWTH_BYTES,
+    kept_attributes,
+    write_batches,
+    write_header,
+    write_records,
+)
+from storage_core.kernels.record_scan import DONE
+from storage_core.log.log_segment import SegmentState
+from storage_core.maintenance.compaction.index import CompactionIndex, check_control_records
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
+from storage_core.maintenance.compaction.transactions import TransactionRows, TransactionTracker
+from storage_core.records.codecs import compress
+from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.store.base import LogStore
+
+SCRATCH_SUFFIX = ".part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteStats:
+    """What pass two read and wrote; Kafka's names.
+
+    Attributes:
+        messages_read: Records looked at; those of batches dropped whole are not.
+        messages_written: Records kept.
+        bytes_read: Bytes of all source batches.
+        bytes_written: Bytes of the cleaned segment's batches.
+        invalid_messages_read: Records without a key that were dropped.
+    """
+
+    messages_read: int = 0
+    messages_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    invalid_messages_read: int = 0
+
+    def __add__(self, other: "RewriteStats") -> "RewriteStats":
+        return RewriteStats(
+            messages_read=self.messages_read + other.messages_read,
+            messages_written=self.messages_written + other.messages_written,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+            invalid_messages_read=self.invalid_messages_read + other.invalid_messages_read,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchFile:
+    """One finished, synced file of a cleaned segment.
+
+    Attributes:
+        suffix: Which file of the segment it will be.
+        path: Where it lies.
+        size_bytes: Its length.
+    """
+
+    suffix: str
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedGroup:
+    """The result of pass two on one group.
+
+    Attributes:
+        base_offsets: Base offsets of the source segments; the first names the cleaned segment.
+        files: Its files: log, offset index, time index, and a transaction index if it has entries.
+        stats: What was read and written.
+    """
+
+    base_offsets: tuple[int, ...]
+    files: tuple[ScratchFile, ...]
+    stats: RewriteStats
+
+    def to_json(self) -> str:
+        """Return the manifest as one JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "CleanedGroup":
+        """Return the manifest that to_json wrote."""
+        fields = json.loads(text)
+        return cls(
+            base_offsets=tuple(fields["base_offsets"]),
+            files=tuple(ScratchFile(**file) for file in fields["files"]),
+            stats=RewriteStats(**fields["stats"]),
+        )
+
+
+def clean_group(
+    store: LogStore,
+    plan: CompactionPlan,
+    index: CompactionIndex,
+    group: list[SegmentState],
+    tracker: TransactionTracker,
+    *,
+    scratch: Path,
+    attempt: str,
+) -> CleanedGroup:
+    """Filter the segments of a group into scratch files.
+
+    Args:
+        store: The partition directory; it is only read.
+        plan: The round.
+        index: Its pass one.
+        group: Consecutive segments.
+        tracker: As it stands after all segments before the group; it is moved on.
+        scratch: Existing folder on the filesystem of the partition.
+        attempt: Name of this attempt, part of the files' names.
+
+    Raises:
+        BadBytesError: A batch or record is malformed, or an index is full.
+        StorageError: A file cannot be read or written; no scratch file is left behind then.
+    """
+    with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
+        producers = ProducerLookup(plan)
+        for segment in group:
+            next_bases = [s.base_offset for s in plan.segments if s.base_offset > segment.base_offset]
+            tracker.add_aborted(
+                collect_aborted(
+                    plan.aborted_from(segment.base_offset),
+                    fetch_offset=plan.log_start_offset,
+                    upper_bound_offset=next_bases[0] if next_bases else plan.first_uncleanable_offset,
+                )
+            )
+            judge = SegmentFilter(plan, index, producers, segment.base_offset)
+            for window in _windows(store, plan, index, segment):
+                check_control_records(window)
+                rows, transactions = TransactionRows.select(window.batches)
+                discard = np.zeros(len(window.batches), bool)
+                discard[rows], ended = tracker.decide(transactions)
+                writer.aborted.extend(ended)
+                for verdict in judge.judge(window, discard):
+                    writer.write(window, verdict)
+                writer.bytes_read += len(window.data)
+        return writer.finish()
+
+
+def _windows(
+    store: LogStore, plan: CompactionPlan, index: CompactionIndex, segment: SegmentState
+) -> Iterator[Window]:
+    known = index.segments.get(segment.base_offset)
+    was_checked = known is not None and known.start_position == 0
+    # A segment in which the map was full was checked only up to there.
+    was_checked &= segment.base_offset + 1 <= index.end_offset
+    crc = CrcCheck.RAISE if plan.verify_crc and not was_checked else CrcCheck.SKIP
+    with closing(store.open_file(segment.log_file)) as reader:
+        yield from scan_windows(reader, window_bytes=plan.window_bytes, crc=crc)
+
+
+class _GroupWriter:
+    """Writes one cleaned segment and its indexes."""
+
+    def __init__(
+        self, plan: CompactionPlan, group: list[SegmentState], scratch: Path, attempt: str
+    ) -> None:
+        self._group = group
+        base_offset = group[0].base_offset
+        self._prefix = scratch / f"{SCRATCH_PREFIX}{attempt}-{segment_file(base_offset, '')}"
+        self._index = IndexBuilder(
+            segment_file(base_offset, LOG_SUFFIX),
+            base_offset,
+            interval_bytes=plan.index_interval_bytes,
+            max_index_bytes=plan.segment_index_bytes,
+        )
+        self._log: BinaryIO
+        self._out = np.empty(0, np.uint8)
+        self._raw = np.empty(0, np.uint8)
+        self._stats = RewriteStats()
+        self.bytes_read = 0
+        self.aborted: list[AbortedTxn] = []
+
+    @contextmanager
+    def opened(self) -> Iterator["_GroupWriter"]:
+        """Open the log file; after an error none of the files is left."""
+        try:
+            with self._path(LOG_SUFFIX).open("wb") as self._log:
+                yield self
+        except BaseException as error:
+            for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                self._path(suffix).unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise StorageError(str(self._prefix), error.strerror or str(error)) from error
+            raise
+
+    def write(self, window: Window, verdict: Verdict) -> None:
+        """Write what is left of a block of batches."""
+        batches, payload = window.batches, verdict.payload
+        self._reserve(verdict)
+        sizes = np.zeros(len(batches), np.int64)
+        max_timestamps = np.zeros(len(batches), np.int64)
+        at, row = 0, payload.first_row
+        while row < payload.end_row:
+            at, row, status = write_batches(
+                self._out,
+                at,
+                window.data,
+                payload.arena,
+                payload.in_arena,
+                payload.start,
+                payload.end,
+                batches.record_count,
+                batches.columns,
+                verdict.fate,
+                verdict.kept,
+                verdict.keep,
+                verdict.first_record,
+                verdict.delete_horizon_ms,
+                row,
+                payload.end_row,
+                sizes,
+                max_timestamps,
+            )
+            if status != DONE:
+                raise payload.error(status, row, int(payload.start[row]))
+            if row < payload.end_row:
+                at = self._write_compressed(window, verdict, row, at, sizes, max_timestamps)
+                row += 1
+        here = slice(payload.first_row, payload.end_row)
+        written = np.flatnonzero(verdict.fate[here] != GONE) + payload.first_row
+        if self._index.size_bytes + at > MAX_BATCH_BYTES:
+            raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
+        self._index.add(sizes[written], batches.last_offset[written], max_timestamps[written])
+        self._log.write(memoryview(self._out)[:at])
+        self._stats += RewriteStats(
+            messages_read=verdict.messages_read,
+            messages_written=int(verdict.kept[written].sum()),
+            bytes_written=at,
+            invalid_messages_read=verdict.invalid_messages,
+        )
+
+    def finish(self) -> CleanedGroup:
+        """Write the indexes, sync everything and return the manifest."""
+        offsets, times = self._index.finish()
+        sizes = {LOG_SUFFIX: self._index.size_bytes}
+        self._log.flush()
+        os.fsync(self._log.fileno())
+        contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
+        if self.aborted:
+            contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
+        for suffix, content in contents.items():
+            with self._path(suffix).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            sizes[suffix] = len(content)
+        modified_ns = self._group[-1].modified_ms * 1_000_000
+        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            os.utime(self._path(suffix), ns=(modified_ns, modified_ns))
+        stats = self._stats + RewriteStats(bytes_read=self.bytes_read)
+        return CleanedGroup(
+            base_offsets=tuple(segment.base_offset for segment in self._group),
+            files=tuple(
+                ScratchFile(suffix=suffix, path=str(self._path(suffix)), size_bytes=size)
+                for suffix, size in sizes.items()
+            ),
+            stats=stats,
+        )
+
+    def _path(self, suffix: str) -> Path:
+        return self._prefix.with_name(self._prefix.name + suffix + SCRATCH_SUFFIX)
+
+    def _reserve(self, verdict: Verdict) -> None:
+        """Make room for the largest output that a block can have."""
+        payload = verdict.payload
+        here = slice(payload.first_row, payload.end_row)
+        stays = verdict.fate[here] != GONE
+        source = np.maximum(
+            payload.window.batches.size[here],
+            payload.end[here] - payload.start[here] + HEADER_BYTES,
+        )
+        growth = verdict.kept[here] * MAX_RECORD_GROWTH_BYTES + HEADER_BYTES
+        # Incompressible records grow a little when compressed.
+        needed = int(((source + growth) * stays).sum())
+        needed += needed // 64 + 4096
+        if needed > len(self._out):
+            self._out = np.empty(needed, np.uint8)
+
+    def _write_compressed(
+        self,
+        window: Window,
+        verdict: Verdict,
+        row: int,
+        at: int,
+        sizes: NDArray[np.int64],
+        max_timestamps: NDArray[np.int64],
+    ) -> int:
+        """Write one batch that is rebuilt and compressed anew; return the next position."""
+        batches, payload = window.batches, verdict.payload
+        start, end = int(payload.start[row]), int(payload.end[row])
+        room = end - start + int(verdict.kept[row]) * MAX_RECORD_GROWTH_BYTES
+        if room > len(self._raw):
+            self._raw = np.empty(room, np.uint8)
+        is_append_time = bool(batches.is_log_append_time[row])
+        horizon = int(verdict.delete_horizon_ms[row])
+        length, base_timestamp, max_timestamp, status = write_records(
+            self._raw,
+            0,
+            payload.arena if payload.in_arena[row] else window.data,
+            start,
+            end,
+            int(batches.record_count[row]),
+            verdict.keep,
+            int(verdict.first_record[row]),
+            int(batches.base_timestamp[row]),
+            int(batches.max_timestamp[row]) if is_append_time else NO_TIMESTAMP,
+            horizon,
+        )
+        if status != DONE:
+            raise payload.error(status, row, start)
+        if is_append_time:
+            max_timestamp = int(batches.max_timestamp[row])
+        codec = Codec(int(batches.codec[row]))
+        packed = np.frombuffer(compress(codec, memoryview(self._raw)[:length]), np.uint8)
+        size = HEADER_BYTES + len(packed)
+        if at + size > len(self._out):
+            self._out = np.concatenate([self._out[:at], np.empty(2 * (at + size), np.uint8)])
+        self._out[at + HEADER_BYTES : at + size] = packed
+        write_header(
+            self._out,
+            at,
+            batches.columns,
+            row,
+            size,
+            kept_attributes(int(batches.attributes[row]), int(codec), horizon != NO_TIMESTAMP),
+            base_timestamp,
+            max_timestamp,
+            int(verdict.kept[row]),
+        )
+        sizes[row] = size
+        max_timestamps[row] = max_timestamp
+        return at + size

@@ -1,0 +1,341 @@
+"""Which batches and records of a window stay: the cleaner's retention rules over arrays."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import ChangedWhileReadError
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.kernels.batch_filter import (
+    DISCARD_RECORDS,
+    DROP,
+    FILTER,
+    KEEP_RECORDS,
+    filter_records,
+    preview_batches,
+)
+from storage_core.kernels.batch_write import GONE, HEADER_ONLY, REBUILT, VERBATIM
+from storage_core.kernels.offset_table import ABSENT
+from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
+from storage_core.kernels.survivors import mark_latest
+from storage_core.maintenance.compaction.index import (
+    CompactionIndex,
+    DirtySegment,
+    rank_of,
+    words_for,
+)
+from storage_core.maintenance.compaction.offset_map import KeyBlock
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.payload import Payload, open_batches
+from storage_core.records.reader import Window
+
+_NO_WORDS = np.zeros(1, np.uint64)
+_LOWEST_OFFSET = -(2**63)
+# In place of an ordinal: the record lies before the dirty part.
+_NOT_DIRTY = -(2**62)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of batches [first_row, end_row) of a window.
+
+    Arrays have one element a batch of the whole window, but for keep.
+
+    Attributes:
+        payload: Where the records of the rebuilt ones lie.
+        fate: uint8[], batch_write.GONE and so on.
+        kept: int64[], records that stay.
+        keep: uint8[], by record, where first_record says.
+        first_record: int64[], where in keep a batch begins.
+        delete_horizon_ms: int64[], of the rebuilt ones, NO_TIMESTAMP for none.
+        messages_read: Records looked at.
+        invalid_messages: Records without a key that were dropped.
+    """
+
+    payload: Payload
+    fate: NDArray[np.uint8]
+    kept: NDArray[np.int64]
+    keep: NDArray[np.uint8]
+    first_record: NDArray[np.int64]
+    delete_horizon_ms: NDArray[np.int64]
+    messages_read: int
+    invalid_messages: int
+
+
+class ProducerLookup:
+    """The batches that keep the sequences of live producers alive."""
+
+    def __init__(self, plan: CompactionPlan) -> None:
+        by_id = sorted(plan.producers, key=lambda producer: producer.producer_id)
+        self._ids = np.array([producer.producer_id for producer in by_id], np.int64)
+        self._epochs = np.array([producer.producer_epoch for producer in by_id], np.int64)
+        self._offsets = np.array([producer.last_data_offset for producer in by_id], np.int64)
+
+    def is_last_batch(self, batches: BatchTable) -> NDArray[np.bool_]:
+        """Return which batches are the last of their producer.
+
+        A producer without a remembered data batch has its markers of the current epoch instead.
+        """
+        if not len(self._ids):
+            return np.zeros(len(batches), bool)
+        slot = np.minimum(np.searchsorted(self._ids, batches.producer_id), len(self._ids) - 1)
+        is_known = batches.has_producer_id & (self._ids[slot] == batches.producer_id)
+        by_offset = self._offsets[slot] == batches.last_offset
+        by_epoch = batches.is_control & (self._epochs[slot] == batches.producer_epoch)
+        return is_known & np.where(self._offsets[slot] >= 0, by_offset, by_epoch)
+
+
+class SegmentFilter:
+    """Judges the windows of one source segment, in order."""
+
+    def __init__(
+        self,
+        plan: CompactionPlan,
+        index: CompactionIndex,
+        producers: ProducerLookup,
+        base_offset: int,
+    ) -> None:
+        self._plan = plan
+        self._index = index
+        self._producers = producers
+        self._dirty: DirtySegment | None = index.segments.get(base_offset)
+        self._number = list(index.segments).index(base_offset) if self._dirty else 0
+        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        # Rows of the dirty part and their ordinals seen so far.
+        self._next_flag = 0
+        self._next_ordinal = 0
+        self._words = _NO_WORDS
+        if self._dirty is not None:
+            first = self._dirty.first_word
+            self._words = index.words[first : first + max(1, self._dirty.word_count)]
+            if not self._dirty.word_count:
+                self._words = _NO_WORDS
+
+    def judge(self, window: Window, discard: NDArray[np.bool_]) -> Iterator[Verdict]:
+        """Yield the verdicts on a window, a block of rows at a time.
+
+        Args:
+            window: The next window of the segment.
+            discard: bool[n], what the transaction tracker says of each batch.
+
+        Raises:
+            BadBytesError: A record that has to be read is malformed.
+            ChangedWhileReadError: The segment is not what pass one read.
+        """
+        judged = self._observe(window, discard)
+        row = 0
+        while row < len(window.batches):
+            verdict = self._block(judged, row)
+            yield verdict
+            row = verdict.payload.end_row
+
+    def _block(self, judged: "_Judged", first_row: int) -> Verdict:
+        """Judge the rows of a window from first_row on, as many as memory allows."""
+        window = judged.window
+        plan = self._plan
+        payload = open_batches(window, judged.needs_records, first_row, plan.limits)
+        end_row = payload.end_row
+        batches = window.batches
+        kept, opened = judged.kept, judged.opened
+        local_words, local_bit = self._look_up(judged, payload)
+        is_local = judged.is_looked_up[first_row:end_row]
+        invalid = 0
+        kept_tombstones = np.zeros(len(batches), np.int64)
+        counted = np.where(judged.needs_records, batches.record_count, 0)
+        counted[:first_row] = 0
+        counted[end_row:] = 0
+        first_record = np.cumsum(counted) - counted
+        keep = np.empty(int(counted.sum()), np.uint8)
+        for words, first_bit, rows in (
+            (self._words, judged.first_bit, ~is_local),
+            (local_words, local_bit, is_local),
+        ):
+            chosen = np.zeros(len(batches), np.uint8)
+            chosen[first_row:end_row] = opened[first_row:end_row] & rows
+            found, status, row, position = filter_records(
+                window.data,
+                payload.arena,
+                payload.in_arena,
+                payload.start,
+                payload.end,
+                batches.record_count,
+                batches.base_offset,
+                judged.action,
+                judged.keeps_tombstones,
+                chosen,
+                self._index.latest_offset,
+                words,
+                first_bit,
+                first_record,
+                first_row,
+                end_row,
+                plan.max_record_bytes,
+                keep,
+                kept,
+                kept_tombstones,
+            )
+            if status != DONE:
+                raise payload.error(status, row, position)
+            invalid += found
+        fate, horizon = self._decide_fate(judged, kept_tombstones)
+        here = slice(first_row, end_row)
+        was_read = judged.action[here] != DROP
+        return Verdict(
+            payload=payload,
+            fate=fate,
+            kept=kept,
+            keep=keep,
+            first_record=first_record,
+            delete_horizon_ms=horizon,
+            messages_read=int(batches.record_count[here][was_read].sum()),
+            invalid_messages=invalid,
+        )
+
+    def _observe(self, window: Window, discard: NDArray[np.bool_]) -> "_Judged":
+        """Settle what headers and bitmaps settle of a window."""
+        batches = window.batches
+        count = len(batches)
+        has_horizon = batches.has_delete_horizon
+        horizon_passed = has_horizon & (batches.base_timestamp <= self._plan.now_ms)
+        loses_records = discard & (~batches.is_control | horizon_passed)
+        retains_empty = self._producers.is_last_batch(batches) | (
+            batches.last_offset + 1 == self._plan.high_watermark
+        )
+        action = np.full(count, FILTER, np.uint8)
+        action[batches.is_control] = KEEP_RECORDS
+        action[loses_records] = np.where(retains_empty[loses_records], DISCARD_RECORDS, DROP)
+        flags, first_bit, own_ordinal = self._take_flags(window)
+        kept = np.zeros(count, np.int64)
+        opened = np.zeros(count, np.uint8)
+        preview_batches(
+            action,
+            flags,
+            batches.last_offset,
+            batches.record_count,
+            self._index.latest_offset,
+            self._words,
+            first_bit,
+            0,
+            count,
+            kept,
+            opened,
+        )
+        is_looked_up = (
+            (action == FILTER)
+            & ((flags & INDEXED) == 0)
+            & (batches.base_offset <= self._index.latest_offset)
+        )
+        return _Judged(
+            window=window,
+            action=action,
+            retains_empty=retains_empty,
+            loses_transaction=discard & batches.is_control,
+            keeps_tombstones=(~horizon_passed).astype(np.uint8),
+            kept=kept,
+            opened=opened,
+            needs_records=opened != 0,
+            is_looked_up=is_looked_up,
+            first_bit=first_bit,
+            own_ordinal=own_ordinal,
+            has_ordinals=(flags & OPENED) != 0,
+        )
+
+    def _take_flags(
+        self, window: Window
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """Return what pass one noted of a window's batches.
+
+        Returns:
+            (flags, first_bit, own_ordinal): flags as noted, 0 where pass one did not look;
+            where each batch's bits begin; and the ordinal of its first record, or of the last
+            record before it where it has none, _NOT_DIRTY before the dirty part.
+        """
+        batches = window.batches
+        count = len(batches)
+        flags = np.zeros(count, np.uint8)
+        own_ordinal = np.full(count, _NOT_DIRTY, np.int64)
+        dirty = self._dirty
+        if dirty is None:
+            return flags, np.zeros(count, np.int64), own_ordinal
+        positions = batches.position + window.file_position
+        first = int(np.searchsorted(positions, dirty.start_position))
+        noted = dirty.flags[self._next_flag : self._next_flag + count - first]
+        self._next_flag += count - first
+        flags[first : first + len(noted)] = noted
+        has_ordinals = (flags & OPENED) != 0
+        counts = np.where(has_ordinals, batches.record_count, 0)
+        first_bit = self._next_ordinal + np.cumsum(counts) - counts
+        self._next_ordinal += int(counts.sum())
+        if int(counts.min(initial=0)) < 0 or self._next_ordinal > dirty.record_count:
+            raise ChangedWhileReadError(
+                window.file, f"{dirty.record_count} records", "more of them in the second pass"
+            )
+        own_ordinal[first:] = np.where(has_ordinals, first_bit, first_bit - 1)[first:]
+        return flags, first_bit, own_ordinal
+
+    def _look_up(
+        self, judged: "_Judged", payload: Payload
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Return bitmaps, for the rows that have none yet, of who is the newest of its key."""
+        batches = judged.window.batches
+        here = slice(payload.first_row, payload.end_row)
+        wanted = np.zeros(len(batches), bool)
+        wanted[here] = judged.is_looked_up[here]
+        first_bit = np.zeros(len(batches), np.int64)
+        if not wanted.any():
+            return _NO_WORDS, first_bit
+        self._keys.read(payload, wanted, _LOWEST_OFFSET, self._plan.limits)
+        count = self._keys.count
+        counts = np.where(wanted, batches.record_count, 0)
+        first_bit = np.cumsum(counts) - counts
+        words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
+        found = self._index.offset_map.look_up(self._keys.low, self._keys.high, count)
+        rows = payload.first_row + self._keys.batch[:count]
+        ordinal = self._keys.ordinal[:count]
+        own = judged.own_ordinal[rows]
+        inside = np.where(judged.has_ordinals[rows], ordinal - first_bit[rows], 0)
+        rank = np.where(own == _NOT_DIRTY, ABSENT, rank_of(self._number, own + inside))
+        mark_latest(found, rank, ordinal, count, words)
+        return words, first_bit
+
+    def _decide_fate(
+        self, judged: "_Judged", kept_tombstones: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return (fate, delete_horizon_ms) of every batch of a window."""
+        batches = judged.window.batches
+        has_records = judged.kept > 0
+        horizon = batches.delete_horizon_ms
+        needs_horizon = (
+            has_records
+            & ~batches.has_delete_horizon
+            & ((kept_tombstones > 0) | judged.loses_transaction)
+        )
+        horizon = np.where(needs_horizon, self._plan.now_ms + self._plan.delete_retention_ms, horizon)
+        is_whole = judged.kept == batches.record_count
+        fate = np.full(len(batches), GONE, np.uint8)
+        fate[~has_records & judged.retains_empty] = HEADER_ONLY
+        fate[has_records] = REBUILT
+        fate[has_records & is_whole & ~needs_horizon] = VERBATIM
+        fate[judged.action == DROP] = GONE
+        return fate, np.where(fate == REBUILT, horizon, NO_TIMESTAMP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What is known of a window's batches before their records are opened."""
+
+    window: Window
+    action: NDArray[np.uint8]
+    retains_empty: NDArray[np.bool_]
+    loses_transaction: NDArray[np.bool_]
+    keeps_tombstones: NDArray[np.uint8]
+    kept: NDArray[np.int64]
+    opened: NDArray[np.uint8]
+    needs_records: NDArray[np.bool_]
+    is_looked_up: NDArray[np.bool_]
+    first_bit: NDArray[np.int64]
+    own_ordinal: NDArray[np.int64]
+    has_ordinals: NDArray[np.bool_]

@@ -1,0 +1,118 @@
+"""Transactions as a round of compaction sees them: Kafka's CleanedTransactionMetadata."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.index.transaction_index import AbortedTxn
+from storage_core.kernels.transaction_scan import NO_TXN, track_transactions
+from storage_core.records.batch_table import BatchTable
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRows:
+    """The batches that a tracker looks at, of one stretch of a segment, in order.
+
+    Attributes:
+        producer_id: int64[n].
+        last_offset: int64[n].
+        is_transactional: uint8[n].
+        is_control: uint8[n].
+        control_type: int64[n].
+    """
+
+    producer_id: NDArray[np.int64]
+    last_offset: NDArray[np.int64]
+    is_transactional: NDArray[np.uint8]
+    is_control: NDArray[np.uint8]
+    control_type: NDArray[np.int64]
+
+    @classmethod
+    def select(cls, batches: BatchTable) -> "tuple[NDArray[np.int64], TransactionRows]":
+        """Return which rows matter, and those rows copied."""
+        rows = np.flatnonzero(batches.is_transactional | batches.is_control)
+        return rows, cls(
+            batches.producer_id[rows],
+            batches.last_offset[rows],
+            batches.is_transactional[rows].astype(np.uint8),
+            batches.is_control[rows].astype(np.uint8),
+            batches.control_type[rows],
+        )
+
+
+class TransactionTracker:
+    """Decides, batch by batch in offset order, what belongs to aborted transactions."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._entries: list[AbortedTxn] = []
+        self._pending: list[int] = []
+        self._pending_next = 0
+        self._ongoing_aborted = np.empty(0, np.int64)
+        self._was_seen = np.empty(0, np.uint8)
+        self._ongoing_committed = np.empty(0, np.uint8)
+
+    def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
+        """Take note of aborted transactions that later batches may belong to."""
+        first = len(self._entries)
+        self._entries.extend(transactions)
+        if first == len(self._entries):
+            return
+        self._pending = self._pending[self._pending_next :] + list(
+            range(first, len(self._entries))
+        )
+        self._pending.sort(key=lambda entry: self._entries[entry].first_offset)
+        self._pending_next = 0
+
+    def decide(self, rows: TransactionRows) -> tuple[NDArray[np.bool_], list[AbortedTxn]]:
+        """Look at the next batches.
+
+        Returns:
+            (discard, ended): for each row whether nothing refers to it any more (data of an
+            aborted transaction; a marker none of whose data was seen), and the aborted
+            transactions whose markers passed and of which data was seen, in order.
+        """
+        count = len(rows.producer_id)
+        discard = np.zeros(count, np.uint8)
+        if not count:
+            return discard.astype(bool), []
+        ended = np.empty(count, np.int64)
+        pending = [self._entries[entry] for entry in self._pending]
+        self._number(rows.producer_id, [transaction.producer_id for transaction in pending])
+        self._pending_next = track_transactions(
+            self._dense(rows.producer_id),
+            np.ascontiguousarray(rows.last_offset),
+            rows.is_transactional,
+            rows.is_control,
+            np.ascontiguousarray(rows.control_type),
+            np.array([transaction.first_offset for transaction in pending], np.int64),
+            np.array([self._numbers[t.producer_id] for t in pending], np.int64),
+            np.array(self._pending, np.int64),
+            self._pending_next,
+            self._ongoing_aborted,
+            self._was_seen,
+            self._ongoing_committed,
+            discard,
+            ended,
+        )
+        entries = ended[ended != NO_TXN].tolist()
+        return discard.astype(bool), [self._entries[entry] for entry in entries]
+
+    def _number(self, producer_ids: NDArray[np.int64], more: list[int]) -> None:
+        """Give every producer that is new a dense number, and room in the state."""
+        for producer_id in [*np.unique(producer_ids).tolist(), *more]:
+            self._numbers.setdefault(producer_id, len(self._numbers))
+        room = len(self._numbers) - len(self._was_seen)
+        if room:
+            self._ongoing_aborted = np.append(
+                self._ongoing_aborted, np.full(room, NO_TXN, np.int64)
+            )
+            self._was_seen = np.append(self._was_seen, np.zeros(room, np.uint8))
+            self._ongoing_committed = np.append(self._ongoing_committed, np.zeros(room, np.uint8))
+
+    def _dense(self, producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        unique, inverse = np.unique(producer_ids, return_inverse=True)
+        numbers = np.array([self._numbers[producer_id] for producer_id in unique.tolist()], np.int64)
+        return numbers[inverse]

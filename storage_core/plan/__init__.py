@@ -1,0 +1,27 @@
+"""What may happen to a partition's files, as data, and the one executor that commits it."""
+
+from storage_core.plan.executor import commit
+from storage_core.plan.operations import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+    TruncateFile,
+    WriteFile,
+)
+from storage_core.plan.plan import Plan
+
+__all__ = [
+    "CreateEmptyFile",
+    "DeleteFile",
+    "Operation",
+    "Plan",
+    "PromoteFile",
+    "RenameFile",
+    "SyncDirectory",
+    "TruncateFile",
+    "WriteFile",
+    "commit",
+]

@@ -1,0 +1,78 @@
+"""The changes that may be made to the files of one partition, as data.
+
+Each operation carries the reason for it: a dry run prints it, the ledger keeps it. Every one may
+be applied again after a crash that followed it: an executor that finds it done goes on.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFile:
+    """Create or replace a small file."""
+
+    name: str
+    content: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateEmptyFile:
+    """Create an empty file unless there is one."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteFile:
+    """Move a finished, synced scratch file into the partition directory."""
+
+    scratch_path: str
+    name: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameFile:
+    """Rename a file, replacing the target."""
+
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFile:
+    """Delete a file."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateFile:
+    """Cut a file to a length."""
+
+    name: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncDirectory:
+    """Make all that happened to the directory's entries so far durable."""
+
+    reason: str
+
+
+Operation = (
+    WriteFile
+    | CreateEmptyFile
+    | PromoteFile
+    | RenameFile
+    | DeleteFile
+    | TruncateFile
+    | SyncDirectory
+)

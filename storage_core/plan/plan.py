@@ -1,0 +1,46 @@
+"""A plan: an ordered list of operations on one partition, each with its reason."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage_core.plan.operations import Operation, PromoteFile, WriteFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be done to one partition directory, in this order.
+
+    Attributes:
+        location: Path or URL of the partition directory.
+        operations: The steps; a crash after any of them leaves a state that a log loader brings
+            to the old or the new content.
+    """
+
+    location: str
+    operations: tuple[Operation, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.operations
+
+    @property
+    def peak_extra_bytes(self) -> int:
+        """Upper bound of the disk space needed beside what the directory holds now."""
+        return sum(
+            operation.size_bytes if isinstance(operation, PromoteFile) else len(operation.content)
+            for operation in self.operations
+            if isinstance(operation, PromoteFile | WriteFile)
+        )
+
+    def describe(self) -> Iterator[dict[str, str | int]]:
+        """Yield one flat dictionary a step: its kind, its fields (contents as their size)."""
+        for operation in self.operations:
+            row: dict[str, str | int] = {"operation": type(operation).__name__}
+            for field in operation.__slots__:
+                value = getattr(operation, field)
+                if isinstance(value, bytes):
+                    row["size_bytes"] = len(value)
+                else:
+                    row[field] = value
+            yield row

@@ -1,0 +1,1 @@
+"""Batches and records of a segment, as arrays side by side."""

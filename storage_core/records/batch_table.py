@@ -1,0 +1,105 @@
+"""The headers of a run of batches, as columns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    MAX_SEQUENCE,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
+from storage_core.kernels import batch_scan
+
+
+def _column(number: int) -> property:
+    def read(table: "BatchTable") -> NDArray[np.int64]:
+        return table.columns[number]
+
+    return property(read)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTable:
+    """One row a batch, in file order.
+
+    Attributes:
+        columns: int64[batch_scan.COLUMN_COUNT, n]; the properties name its rows. ``position`` is
+            relative to the window that the batches were read from.
+    """
+
+    columns: NDArray[np.int64]
+
+    position = _column(batch_scan.POSITION)
+    size = _column(batch_scan.SIZE)
+    base_offset = _column(batch_scan.BASE_OFFSET)
+    last_offset = _column(batch_scan.LAST_OFFSET)
+    leader_epoch = _column(batch_scan.LEADER_EPOCH)
+    magic = _column(batch_scan.MAGIC)
+    attributes = _column(batch_scan.ATTRIBUTES)
+    base_timestamp = _column(batch_scan.BASE_TIMESTAMP)
+    max_timestamp = _column(batch_scan.MAX_TIMESTAMP)
+    producer_id = _column(batch_scan.PRODUCER_ID)
+    producer_epoch = _column(batch_scan.PRODUCER_EPOCH)
+    base_sequence = _column(batch_scan.BASE_SEQUENCE)
+    record_count = _column(batch_scan.RECORD_COUNT)
+    crc = _column(batch_scan.CRC)
+    crc_ok = _column(batch_scan.CRC_OK)
+    control_type = _column(batch_scan.CONTROL_TYPE)
+    coordinator_epoch = _column(batch_scan.COORDINATOR_EPOCH)
+
+    def __len__(self) -> int:
+        return self.columns.shape[1]
+
+    def rows(self, first: int, end: int) -> "BatchTable":
+        """Return the rows [first, end), without copying."""
+        return BatchTable(self.columns[:, first:end])
+
+    @property
+    def codec(self) -> NDArray[np.int64]:
+        """Codec number, 0 to 7."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> NDArray[np.bool_]:
+        """Whether the records' timestamps are the broker's."""
+        return (self.attributes & TIMESTAMP_TYPE_BIT) != 0
+
+    @property
+    def is_transactional(self) -> NDArray[np.bool_]:
+        """Whether the batch is part of a transaction."""
+        return (self.attributes & TRANSACTIONAL_BIT) != 0
+
+    @property
+    def is_control(self) -> NDArray[np.bool_]:
+        """Whether the batch holds a control record."""
+        return (self.attributes & CONTROL_BIT) != 0
+
+    @property
+    def has_delete_horizon(self) -> NDArray[np.bool_]:
+        """Whether the base timestamp field holds a delete horizon."""
+        return (self.attributes & DELETE_HORIZON_BIT) != 0
+
+    @property
+    def delete_horizon_ms(self) -> NDArray[np.int64]:
+        """Delete horizon in epoch milliseconds, NO_TIMESTAMP where there is none."""
+        return np.where(self.has_delete_horizon, self.base_timestamp, NO_TIMESTAMP)
+
+    @property
+    def has_producer_id(self) -> NDArray[np.bool_]:
+        """Whether an idempotent producer wrote the batch; any id but -1 counts, as in Kafka."""
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> NDArray[np.int64]:
+        """Sequence of the last record, wrapped past MAX_SEQUENCE to 0."""
+        delta = self.last_offset - self.base_offset
+        wrapped = (self.base_sequence + delta) & MAX_SEQUENCE
+        return np.where(self.base_sequence == NO_SEQUENCE, NO_SEQUENCE, wrapped)

@@ -1,0 +1,5 @@
+"""The four compressions of record batches, framed as Kafka frames them, with bounded expansion."""
+
+from storage_core.records.codecs.registry import compress, decompress
+
+__all__ = ["compress", "decompress"]

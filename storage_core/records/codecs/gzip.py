@@ -1,0 +1,96 @@
+"""gzip: RFC 1952 members, read by ISA-L, written by zlib.
+
+Kafka writes one member at level -1 through Java's ``GZIPOutputStream``, whose header has neither
+time nor name, and operating system 255 since JDK 16 (0 before). Java's Deflater is zlib, so zlib
+writes here: ISA-L is twice as fast but makes other, larger output.
+
+The end of the data is as ``GZIPInputStream`` has it: further members follow directly, and their
+contents are joined; what follows a member and does not begin like one, or is too short to be one,
+is ignored. Each member's CRC and size are checked. (Java also ignores a member whose header is
+cut; it is an error here.)
+"""
+
+import struct
+import zlib
+from typing import Final, cast
+
+from isal import igzip_lib, isal_zlib
+
+from storage_core.errors import DecompressionError
+from storage_core.formats.batch_v2 import Codec
+from storage_core.records.codecs.base import limit_error
+
+_NAME: Final = Codec.GZIP.name.lower()
+# The stubs of isal declare the class as an instance.
+_IsalError: Final = cast("type[Exception]", igzip_lib.IsalError)
+
+_GZIP_WINDOW_BITS: Final = zlib.MAX_WBITS + 16  # a gzip header is expected
+_RAW_WINDOW_BITS: Final = -zlib.MAX_WBITS  # no header: ours is written by hand
+_LEVEL: Final = -1
+_MEMORY_LEVEL: Final = 8  # java.util.zip.Deflater's, and zlib's default
+
+_MEMBER_START: Final = b"\x1f\x8b\x08"  # magic, method deflate
+# Magic, method, flags, no time, no extra flags, unknown operating system: as JDK 16 and later.
+_HEADER: Final = _MEMBER_START + bytes(6) + b"\xff"
+_TRAILER: Final = struct.Struct("<II")  # CRC-32 and size of the contents, modulo 2^32
+_MIN_MEMBER_BYTES: Final = len(_HEADER) + 2 + _TRAILER.size
+
+# ISA-L hands back a copy of what follows a member. A second and later member is fed in pieces
+# from this size on, doubling, so that many tiny members cost no quadratic copying.
+_FIRST_PIECE_BYTES: Final = 512
+
+
+def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> bytes:
+    """Expand every member of the block; see ``RecordCodec``."""
+    view = memoryview(data)
+    parts: list[bytes] = []
+    position, room = _decompress_member(view, 0, len(view), limit_bytes, limit_bytes, parts)
+    while _is_member_at(view, position):
+        position, room = _decompress_member(
+            view, position, _FIRST_PIECE_BYTES, room, limit_bytes, parts
+        )
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _is_member_at(view: memoryview, position: int) -> bool:
+    return (
+        len(view) - position >= _MIN_MEMBER_BYTES
+        and bytes(view[position : position + len(_MEMBER_START)]) == _MEMBER_START
+    )
+
+
+def _decompress_member(
+    view: memoryview,
+    position: int,
+    piece_bytes: int,
+    room: int,
+    limit_bytes: int,
+    parts: list[bytes],
+) -> tuple[int, int]:
+    """Append a member's contents to parts; return the position after it and the room left."""
+    decoder = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+    while not decoder.eof:
+        piece = view[position : position + piece_bytes]
+        if not piece:
+            raise DecompressionError(
+                _NAME, f"truncated: the member has no end at {len(view)} bytes"
+            )
+        try:
+            # One byte more than there is room for shows a block that is too large.
+            part = decoder.decompress(piece, room + 1)
+        except _IsalError as error:
+            raise DecompressionError(_NAME, f"corrupt: {error}") from error
+        if len(part) > room:
+            raise limit_error(Codec.GZIP, limit_bytes)
+        parts.append(part)
+        room -= len(part)
+        position += len(piece) - len(decoder.unused_data)
+        piece_bytes *= 2
+    return position, room
+
+
+def compress(data: bytes | bytearray | memoryview) -> bytes:
+    """Compress a block into one member; see ``RecordCodec``."""
+    deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW_WINDOW_BITS, _MEMORY_LEVEL)
+    trailer = _TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join((_HEADER, deflater.compress(data), deflater.flush(), trailer))

@@ -1,0 +1,191 @@
+"""Zstandard: RFC 8878 frames.
+
+::
+
+    frame     = magic header block* [checksum]
+    block     = 3 bytes, little-endian: 1 bit last, 2 bits kind, 21 bits size; then the contents
+    skippable = magic (0x184D2A50 to 5F) uint32 length, that many bytes
+
+The data are frames to the very end, as zstd-jni's input stream has it: contents are joined,
+skippable frames skipped, and anything else after a frame is an error. (Of a second frame that is
+cut, zstd-jni hands out what there is without an error; it is an error here.) A window larger than
+128 MiB, libzstd's limit for streams, is refused. Kafka writes one streaming frame, level 3,
+without content size and checksum.
+
+The walk over the block headers finds where a frame ends and how far it can expand, so that a cut
+frame is told from one beyond the limit, and nothing is allocated on the word of a header.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+import zstandard
+
+from storage_core.errors import DecompressionError
+from storage_core.formats.batch_v2 import Codec
+from storage_core.records.codecs.base import limit_error
+
+_NAME: Final = Codec.ZSTD.name.lower()
+
+_LEVEL: Final = 3
+_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024
+_MAX_BLOCK_BYTES: Final = 128 * 1024
+
+_MAGIC_BYTES: Final = 4
+_SKIPPABLE_MAGIC: Final = 0x184D2A50
+_SKIPPABLE_MASK: Final = 0xFFFFFFF0
+_SKIPPABLE_LENGTH_BYTES: Final = 4
+_MAX_HEADER_BYTES: Final = 18
+_CHECKSUM_BYTES: Final = 4
+
+_BLOCK_HEADER_BYTES: Final = 3
+_LAST_BLOCK: Final = 1
+_KIND_SHIFT: Final = 1
+_KIND_MASK: Final = 3
+_SIZE_SHIFT: Final = 3
+_RAW, _REPEATED, _COMPRESSED = range(3)
+
+
+class _Contexts(threading.local):
+    """Compressor and decompressor of a thread; neither may be used by two at once."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+
+_CONTEXTS: Final = _Contexts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """Where a frame ends, and bounds for the size of its contents.
+
+    Attributes:
+        end: Position just past it.
+        least_bytes: What its raw and repeated blocks expand to.
+        most_bytes: The most that all of its blocks can expand to.
+        content_bytes: What its header claims; None where it claims nothing.
+    """
+
+    end: int
+    least_bytes: int
+    most_bytes: int
+    content_bytes: int | None
+
+
+def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> bytes:
+    """Expand every frame of the block; see ``RecordCodec``."""
+    view = memoryview(data)
+    parts = []
+    position, room = 0, limit_bytes
+    while position < len(view):
+        frame = _read_frame(view, position)
+        part = _decompress_frame(view[position : frame.end], frame, room, limit_bytes)
+        parts.append(part)
+        room -= len(part)
+        position = frame.end
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_frame(data: memoryview, frame: _Frame, room: int, limit_bytes: int) -> bytes:
+    if max(frame.least_bytes, frame.content_bytes or 0) > room:
+        raise limit_error(Codec.ZSTD, limit_bytes)
+    if frame.content_bytes is not None and frame.content_bytes > frame.most_bytes:
+        raise DecompressionError(
+            _NAME,
+            f"corrupt: a frame claims {frame.content_bytes} bytes, "
+            f"its blocks have at most {frame.most_bytes}",
+        )
+    if frame.most_bytes == 0:
+        return b""
+    # One byte more than there is room for shows a frame that is too large.
+    capacity = min(frame.most_bytes, room + 1)
+    try:
+        out = _CONTEXTS.decompressor.decompress(data, max_output_size=capacity)
+    except zstandard.ZstdError as error:
+        if capacity > room and "did not decompress full frame" in str(error):
+            raise limit_error(Codec.ZSTD, limit_bytes) from error
+        raise DecompressionError(_NAME, f"corrupt: {error}") from error
+    if len(out) > room:
+        raise limit_error(Codec.ZSTD, limit_bytes)
+    return out
+
+
+def _read_frame(view: memoryview, start: int) -> _Frame:
+    magic = int.from_bytes(view[start : start + _MAGIC_BYTES], "little")
+    if magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC:
+        return _read_skippable_frame(view, start)
+    head = view[start : start + _MAX_HEADER_BYTES]
+    try:
+        parameters = zstandard.get_frame_parameters(head)
+        position = start + zstandard.frame_header_size(head)
+    except zstandard.ZstdError as error:
+        raise DecompressionError(_NAME, f"no frame at {start}: {error}") from error
+    if parameters.window_size > _MAX_WINDOW_BYTES:
+        raise DecompressionError(
+            _NAME,
+            f"the frame at {start} has a window of {parameters.window_size} bytes, "
+            f"expected at most {_MAX_WINDOW_BYTES}",
+        )
+    end, least_bytes, most_bytes = _walk_blocks(
+        view, position, min(parameters.window_size, _MAX_BLOCK_BYTES)
+    )
+    end += _CHECKSUM_BYTES if parameters.has_checksum else 0
+    if end > len(view):
+        raise _truncated(start, len(view))
+    content_bytes = parameters.content_size
+    return _Frame(
+        end=end,
+        least_bytes=least_bytes,
+        most_bytes=most_bytes,
+        content_bytes=None if content_bytes == zstandard.CONTENTSIZE_UNKNOWN else content_bytes,
+    )
+
+
+def _read_skippable_frame(view: memoryview, start: int) -> _Frame:
+    contents_at = start + _MAGIC_BYTES + _SKIPPABLE_LENGTH_BYTES
+    length = int.from_bytes(view[start + _MAGIC_BYTES : contents_at], "little")
+    if contents_at + length > len(view):
+        raise _truncated(start, len(view))
+    return _Frame(end=contents_at + length, least_bytes=0, most_bytes=0, content_bytes=None)
+
+
+def _walk_blocks(view: memoryview, position: int, max_block_bytes: int) -> tuple[int, int, int]:
+    """Return the position after the last block, and the least and the most that all expand to."""
+    least_bytes = most_bytes = 0
+    is_last = False
+    while not is_last:
+        contents_at = position + _BLOCK_HEADER_BYTES
+        if contents_at > len(view):
+            raise _truncated(position, len(view))
+        header = int.from_bytes(view[position:contents_at], "little")
+        is_last = bool(header & _LAST_BLOCK)
+        kind, size = header >> _KIND_SHIFT & _KIND_MASK, header >> _SIZE_SHIFT
+        if kind == _COMPRESSED:
+            most_bytes += max_block_bytes
+        elif kind in {_RAW, _REPEATED}:
+            least_bytes += size
+            most_bytes += size
+        else:
+            raise DecompressionError(_NAME, f"corrupt: the block at {position} has kind {kind}")
+        position = contents_at + (1 if kind == _REPEATED else size)
+    return position, least_bytes, most_bytes
+
+
+def _truncated(position: int, size: int) -> DecompressionError:
+    return DecompressionError(
+        _NAME, f"truncated: what begins at {position} has no end at {size} bytes"
+    )
+
+
+def compress(data: bytes | bytearray | memoryview) -> bytes:
+    """Compress a block into one streaming frame; see ``RecordCodec``."""
+    # A stream, for the one-call function would know the size, choose by it and write it down.
+    # Java's streams flush before they close, so that the last block of a frame is an empty one.
+    stream = _CONTEXTS.compressor.compressobj()
+    blocks = (
+        stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) if data else b""
+    )
+    return blocks + stream.flush(zstandard.COMPRESSOBJ_FLUSH_FINISH)

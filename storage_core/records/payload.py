@@ -1,0 +1,164 @@
+"""The records of batches, decompressed where needed, within a budget of memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import (
+    DecompressionError,
+    InvalidRecordError,
+    UnsupportedCompressionError,
+)
+from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
+from storage_core.kernels import batch_filter, record_scan
+from storage_core.kernels.record_scan import check_counts
+from storage_core.records.codecs import decompress
+from storage_core.records.reader import Window
+
+# How many decompressed bytes one block may gather before it is handed over.
+ARENA_BUDGET_BYTES = 64 * 1024 * 1024
+_EMPTY = np.empty(0, np.uint8)
+_CODECS = {int(codec) for codec in Codec}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a batch may expand to.
+
+    Attributes:
+        max_record_bytes: Largest body of a record (``max.decompressed.message.bytes``).
+        max_batch_bytes: Largest decompressed batch (``max.decompressed.batch.bytes``).
+    """
+
+    max_record_bytes: int
+    max_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Where the records of batches [first_row, end_row) of a window lie.
+
+    Arrays have one element a batch of the whole window; those outside of the range, and those
+    that were not opened, mean nothing.
+
+    Attributes:
+        window: The window.
+        first_row: First batch.
+        end_row: Just past the last batch.
+        arena: uint8[n], decompressed records of all batches, end to end.
+        in_arena: uint8[batches], 1 where a batch's records lie in the arena.
+        start: int64[batches], where they begin, in the arena or the window.
+        end: int64[batches], where they end.
+    """
+
+    window: Window
+    first_row: int
+    end_row: int
+    arena: NDArray[np.uint8]
+    in_arena: NDArray[np.uint8]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    def error(self, status: int, row: int, position: int) -> InvalidRecordError:
+        """Return the error for a status of a record kernel, with file and position."""
+        inside = position - int(self.start[row])
+        return InvalidRecordError(
+            self.window.file,
+            self.window.position_of(row),
+            f"batch at offset {self.window.batches.base_offset[row]}, {_REASONS[status]}, "
+            f"{inside} bytes into its {int(self.end[row] - self.start[row])} bytes of records",
+        )
+
+
+_REASONS = {
+    record_scan.BAD_RECORD: "a record whose lengths contradict each other or its batch's end",
+    record_scan.LEFTOVER: "bytes after the last record that the header counts",
+    record_scan.TOO_LARGE: "a record larger than max.decompressed.message.bytes",
+    batch_filter.BAD_ORDER: "a record whose offset does not rise",
+    batch_filter.BAD_TIMESTAMP: "a record with a negative timestamp",
+}
+
+
+def open_batches(
+    window: Window, wanted: NDArray[np.bool_], first_row: int, limits: Limits
+) -> Payload:
+    """Make the records of the wanted batches readable, from first_row on.
+
+    Stops after the batch with which the decompressed bytes exceed ARENA_BUDGET_BYTES: call again
+    with the returned end_row until that is the number of batches.
+
+    Raises:
+        UnsupportedCompressionError: A wanted batch names a codec that does not exist.
+        InvalidRecordError: A batch cannot be decompressed, or not within the limits, or its
+            record count cannot be true.
+    """
+    batches = window.batches
+    start = batches.position + HEADER_BYTES
+    end = batches.position + batches.size
+    in_arena = np.zeros(len(batches), np.uint8)
+    end_row = len(batches)
+    pieces: list[bytes | bytearray] = []
+    used = 0
+    compressed = np.flatnonzero(wanted[first_row:] & (batches.codec[first_row:] != Codec.NONE))
+    for row in (compressed + first_row).tolist():
+        piece = _decompress(window, row, int(start[row]), int(end[row]), limits)
+        pieces.append(piece)
+        in_arena[row] = 1
+        start[row], end[row] = used, used + len(piece)
+        used += len(piece)
+        if used > ARENA_BUDGET_BYTES:
+            end_row = row + 1
+            break
+    arena = np.frombuffer(bytearray().join(pieces), np.uint8) if pieces else _EMPTY
+    _check_counts(window, wanted, first_row, end_row, start, end)
+    return Payload(
+        window=window,
+        first_row=first_row,
+        end_row=end_row,
+        arena=arena,
+        in_arena=in_arena,
+        start=start,
+        end=end,
+    )
+
+
+def _check_counts(
+    window: Window,
+    wanted: NDArray[np.bool_],
+    first_row: int,
+    end_row: int,
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> None:
+    rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
+    counts = window.batches.record_count[rows]
+    _, bad = check_counts(start[rows], end[rows], counts)
+    if bad >= 0:
+        row = int(rows[bad])
+        raise InvalidRecordError(
+            window.file,
+            window.position_of(row),
+            f"batch at offset {window.batches.base_offset[row]}: its header counts "
+            f"{int(counts[bad])} records, which do not fit its "
+            f"{int(end[row] - start[row])} bytes of records",
+        )
+
+
+def _decompress(
+    window: Window, row: int, start: int, end: int, limits: Limits
+) -> bytes | bytearray:
+    number = int(window.batches.codec[row])
+    where = window.position_of(row)
+    if number not in _CODECS:
+        raise UnsupportedCompressionError(
+            window.file, where, f"expected codec 0 to 4, found {number}"
+        )
+    try:
+        return decompress(
+            Codec(number), memoryview(window.data)[start:end], limit_bytes=limits.max_batch_bytes
+        )
+    except DecompressionError as error:
+        raise InvalidRecordError(
+            window.file, where, f"batch at offset {window.batches.base_offset[row]}: {error}"
+        ) from error

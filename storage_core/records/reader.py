@@ -1,0 +1,176 @@
+"""A segment read in windows: bounded buffers that hold whole batches.
+
+A window is as large as it was asked for, or as the one batch that does not fit. The next window
+overwrites the last one's bytes: keep nothing but what you copied.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import CorruptRecordError, UnsupportedFormatError
+from storage_core.formats.batch_v2 import (
+    BATCH_LENGTH_AT,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_V2,
+)
+from storage_core.kernels import batch_scan
+from storage_core.kernels.batch_scan import (
+    COLUMN_COUNT,
+    check_crcs,
+    read_control_types,
+    scan_batches,
+)
+from storage_core.records.batch_table import BatchTable
+from storage_core.store.base import FileReader
+
+DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
+# A window begins with room for the headers of small batches and grows when there are more.
+_FIRST_CAPACITY = 4096
+
+
+class Tail(enum.Enum):
+    """What to do where bytes stop being whole batches."""
+
+    RAISE = "raise"  # it is corruption
+    STOP = "stop"  # end there, as Kafka's file iterator does at a torn tail
+
+
+class CrcCheck(enum.Enum):
+    """What to do about the CRC-32C of each batch."""
+
+    SKIP = "skip"  # it has been checked before
+    NOTE = "note"  # set the column crc_ok
+    RAISE = "raise"  # a wrong one is corruption
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of a segment that begins and ends with a batch.
+
+    Attributes:
+        file: Name of the file, for messages.
+        file_position: Where in the file ``data[0]`` lies.
+        data: uint8[n], the bytes; valid until the next window is asked for.
+        batches: The batches in it; their positions count from ``data[0]``.
+    """
+
+    file: str
+    file_position: int
+    data: NDArray[np.uint8]
+    batches: BatchTable
+
+    def position_of(self, row: int) -> int:
+        """Return where in the file a batch begins."""
+        return self.file_position + int(self.batches.position[row])
+
+
+def scan_windows(
+    reader: FileReader,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    window_bytes: int = DEFAULT_WINDOW_BYTES,
+    crc: CrcCheck = CrcCheck.RAISE,
+    tail: Tail = Tail.RAISE,
+) -> Iterator[Window]:
+    """Read the batches of a segment between two positions.
+
+    Args:
+        reader: The open .log file.
+        start: Position of a batch.
+        end: Where to stop reading, the end of the file if None. A batch that reaches past it is
+            a tail.
+        window_bytes: How much to hold at a time, unless one batch is larger.
+        crc: What to do about checksums.
+        tail: What to do where no whole batch follows.
+
+    Yields:
+        Windows with at least one batch, in file order.
+
+    Raises:
+        CorruptRecordError: A batch's length is impossible, it ends past the file (Tail.RAISE), or
+            its CRC is wrong
+            (CrcCheck.RAISE).
+        UnsupportedFormatError: A batch has magic 0 or 1, or an unknown one.
+        StorageError: The file cannot be read.
+    """
+    stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
+    buffer = np.empty(max(HEADER_BYTES, min(window_bytes, stop - start)), np.uint8)
+    table = np.empty((COLUMN_COUNT, _FIRST_CAPACITY), np.int64)
+    position = start
+    while position < stop:
+        wanted = min(buffer.size, stop - position)
+        filled = reader.read_into(position, buffer[:wanted])
+        if filled < wanted:
+            raise CorruptRecordError(
+                reader.name,
+                position + filled,
+                f"the file ends here while it is read; it had {reader.size_bytes} bytes when opened",
+            )
+        count, used, status = scan_batches(buffer, 0, filled, table)
+        while status == batch_scan.NO_ROOM:
+            table = np.empty((COLUMN_COUNT, 4 * table.shape[1]), np.int64)
+            count, used, status = scan_batches(buffer, 0, filled, table)
+        if count == 0:
+            needed = _bytes_of_first_batch(reader.name, position, buffer[:filled], stop, tail)
+            if needed is None:
+                return
+            buffer = np.empty(needed, np.uint8)
+            continue
+        batches = BatchTable(table[:, :count])
+        _check(reader.name, position, buffer, batches, crc)
+        yield Window(reader.name, position, buffer[:used], batches)
+        position += used
+
+
+def _bytes_of_first_batch(
+    file: str, position: int, data: NDArray[np.uint8], stop: int, tail: Tail
+) -> int | None:
+    """Return how large a window must be to hold the batch that did not fit, None to stop."""
+    left = stop - position
+    if data.size >= LENGTH_OVERHEAD:
+        length = int.from_bytes(
+            data[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big", signed=True
+        )
+        size = length + LENGTH_OVERHEAD
+        if data.size < size <= left:
+            return size
+        reason = (
+            f"the batch says that it has {size} bytes; expected {HEADER_BYTES} to {left}, "
+            "which is what the file still has"
+        )
+    else:
+        reason = f"expected a batch, found {left} bytes, fewer than a batch's first fields have"
+    if tail is Tail.STOP and (data.size <= batch_scan.HEADER_UP_TO_MAGIC_BYTES or size > left):
+        return None
+    raise CorruptRecordError(file, position, reason)
+
+
+def _check(
+    file: str, position: int, data: NDArray[np.uint8], batches: BatchTable, crc: CrcCheck
+) -> None:
+    other = np.flatnonzero(batches.magic != MAGIC_V2)
+    if other.size:
+        row = int(other[0])
+        magic = int(batches.magic[row])
+        where = position + int(batches.position[row])
+        if magic in {0, 1}:
+            raise UnsupportedFormatError(
+                file, where, f"message format v{magic} is not supported yet, only v2 is"
+            )
+        raise CorruptRecordError(file, where, f"expected magic 2, found {magic}")
+    if crc is not CrcCheck.SKIP:
+        row = check_crcs(data, batches.columns, len(batches))
+        if row >= 0 and crc is CrcCheck.RAISE:
+            raise CorruptRecordError(
+                file,
+                position + int(batches.position[row]),
+                f"CRC-32C of the batch at offset {batches.base_offset[row]} is wrong: "
+                f"stored {batches.crc[row]:#010x}",
+            )
+    read_control_types(data, batches.columns, len(batches))

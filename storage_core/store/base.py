@@ -1,0 +1,103 @@
+"""The protocol that every home of a partition's files fulfils.
+
+Names are plain file names inside the partition directory, never paths. Reading methods may be
+called by anyone; the methods that change something are for ``plan.executor`` alone.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FileInfo:
+    """What a listing says of one file.
+
+    Attributes:
+        name: Plain file name.
+        size_bytes: Length at the time of the listing.
+        modified_ms: Time of the last modification, epoch milliseconds.
+    """
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+
+
+class FileReader(Protocol):
+    """One open file, read at positions of the caller's choice."""
+
+    name: str
+    size_bytes: int
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were (fewer at the end)."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+class LogStore(Protocol):
+    """The files of one partition directory."""
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory, for messages."""
+        ...
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the regular files, sorted by name.
+
+        Raises:
+            PartitionNotFoundError: The directory does not exist.
+            StorageError: It cannot be listed, or a file in it cannot be read.
+        """
+        ...
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole.
+
+        Raises:
+            StorageError: It does not exist, cannot be read, or is longer than limit_bytes.
+        """
+        ...
+
+    def open_file(self, name: str) -> FileReader:
+        """Open a file for ranged reads.
+
+        Raises:
+            StorageError: It does not exist or cannot be opened.
+        """
+        ...
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Create or replace a small file; durable and never half written when this returns."""
+        ...
+
+    def create_empty(self, name: str) -> None:
+        """Create an empty file unless there is one of that name."""
+        ...
+
+    def promote(self, scratch_path: str, name: str) -> None:
+        """Move a finished scratch file of the same filesystem into the directory."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file, replacing the target if there is one."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone already is no error."""
+        ...
+
+    def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut a file to size_bytes and sync it."""
+        ...
+
+    def sync_directory(self) -> None:
+        """Make the directory's entries durable."""
+        ...

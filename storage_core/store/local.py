@@ -1,0 +1,172 @@
+"""A partition directory on a local disk.
+
+Every failure of the operating system becomes a ``StorageError`` that names the path. Files that
+this store creates get owner, group and mode of the directory's oldest kin: the file they replace
+or, without one, any file beside them, so that a broker running as another user can open them.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import PartitionNotFoundError, StorageError
+from storage_core.filenames import TEMPORARY_SUFFIX
+from storage_core.store.base import FileInfo
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+
+
+class LocalFileReader:
+    """Ranged reads of one local file by ``pread``; a shrinking file ends a read, never a process."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._path = path
+        with _storage_errors(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        filled = 0
+        view = memoryview(target)
+        with _storage_errors(self._path):
+            while filled < len(view):
+                count = os.preadv(self._descriptor, [view[filled:]], position + filled)
+                if count == 0:
+                    break
+                filled += count
+        return filled
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        os.close(self._descriptor)
+
+
+class LocalStore:
+    """The files of one partition directory on a local disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def location(self) -> str:
+        """Path of the directory."""
+        return str(self.directory)
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the regular files, sorted by name."""
+        if not self.directory.is_dir():
+            raise PartitionNotFoundError(self.location)
+        files = []
+        with _storage_errors(self.directory):
+            for entry in os.scandir(self.directory):
+                if entry.is_file():
+                    facts = entry.stat()
+                    files.append(FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000))
+        return sorted(files)
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole."""
+        path = self.directory / name
+        with _storage_errors(path), path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
+        if len(content) > limit_bytes:
+            raise StorageError(str(path), f"is longer than the {limit_bytes} bytes it may have")
+        return content
+
+    def open_file(self, name: str) -> LocalFileReader:
+        """Open a file for ranged reads."""
+        return LocalFileReader(self.directory / name)
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Create or replace a small file: temporary file beside it, sync, rename, sync."""
+        path = self.directory / name
+        temporary = path.with_name(name + TEMPORARY_SUFFIX)
+        with _storage_errors(path):
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                self._adopt_owner(file.fileno(), path)
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        self.sync_directory()
+
+    def create_empty(self, name: str) -> None:
+        """Create an empty file unless there is one of that name."""
+        path = self.directory / name
+        with _storage_errors(path):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                if os.fstat(descriptor).st_size == 0:
+                    self._adopt_owner(descriptor, path)
+            finally:
+                os.close(descriptor)
+
+    def promote(self, scratch_path: str, name: str) -> None:
+        """Move a finished scratch file of the same filesystem into the directory."""
+        path = self.directory / name
+        with _storage_errors(path):
+            descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._adopt_owner(descriptor, path)
+            finally:
+                os.close(descriptor)
+            Path(scratch_path).replace(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file, replacing the target if there is one."""
+        path = self.directory / source
+        with _storage_errors(path):
+            path.replace(self.directory / target)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is gone already is no error."""
+        path = self.directory / name
+        with _storage_errors(path):
+            path.unlink(missing_ok=True)
+
+    def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut a file to size_bytes and sync it.
+
+        Raises:
+            StorageError: The file has several hard links: cutting it would cut the other names'
+                data too.
+        """
+        path = self.directory / name
+        with _storage_errors(path), path.open("rb+") as file:
+            if os.fstat(file.fileno()).st_nlink > 1:
+                raise StorageError(str(path), "has several hard links and may not be cut in place")
+            file.truncate(size_bytes)
+            os.fsync(file.fileno())
+
+    def sync_directory(self) -> None:
+        """Make the directory's entries durable."""
+        with _storage_errors(self.directory):
+            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _adopt_owner(self, descriptor: int, path: Path) -> None:
+        """Give a new file the owner and mode of the one it replaces, else of its directory."""
+        replaced = path if path.exists() else None
+        model = (replaced or self.directory).stat()
+        mine = os.fstat(descriptor)
+        if (mine.st_uid, mine.st_gid) != (model.st_uid, model.st_gid) and os.geteuid() == 0:
+            os.fchown(descriptor, model.st_uid, model.st_gid)
+        mode = stat.S_IMODE(model.st_mode) & 0o666
+        if stat.S_IMODE(mine.st_mode) != mode:
+            os.fchmod(descriptor, mode)
