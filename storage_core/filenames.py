@@ -37,6 +37,10 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 LOCK_FILE: Final = ".lock"
 REMOTE_INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+# A snapshot of the cluster's metadata: its end offset and epoch, then this.
+CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
+# One per partition of a managed root; see the store of that name.
+MANIFEST_FILE: Final = "pylog-manifest.json"
 
 # Scratch files of ours inside a partition directory begin with no digit and end with no suffix
 # of Kafka's, so that its loader ignores them.
@@ -51,6 +55,7 @@ MAX_PARTITION: Final = 2**31 - 1
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
+_CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _UNIQUE_DIRECTORY: Final = re.compile(r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
 
 
@@ -136,3 +141,20 @@ def kind_of(name: str) -> str | None:
         if name.endswith(suffix) and offset_of(name) is not None:
             return suffix
     return None
+
+
+def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:
+    """Return partition and state of a directory that Kafka renamed, else None.
+
+    Of a deleted or stray one, the topic may be cut: the name has at most 255 characters.
+    """
+    match = _UNIQUE_DIRECTORY.fullmatch(name)
+    if match is None:
+        return None
+    return parse_partition_directory(match["partition"]), match["state"]
+
+
+def parse_cluster_snapshot(name: str) -> tuple[int, int] | None:
+    """Return end offset (exclusive) and epoch of a finished metadata snapshot, else None."""
+    match = _CLUSTER_SNAPSHOT.fullmatch(name)
+    return (int(match["offset"]), int(match["epoch"])) if match else None

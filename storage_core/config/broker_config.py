@@ -16,7 +16,7 @@ ALL_DIRECTORIES: Final = "*"
 
 
 def _broker(name: str, value_type: ValueType, doc: str, *, default: object, unit: str = "") -> Any:
-    return setting(name, value_type, doc, default=default, scope=Scope.BROKER, unit=unit)
+    return setting(name, value_type, default, doc=doc, scope=Scope.BROKER, unit=unit)
 
 
 def _live(name: str, value_type: ValueType, doc: str, *, default: object, unit: str = "ms") -> Any:

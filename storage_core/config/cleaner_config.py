@@ -46,7 +46,7 @@ def _cleaner(
     unit: str = "",
     scope: Scope = Scope.CLEANER,
 ) -> Any:
-    return setting(name, value_type, doc, default=default, scope=scope, unit=unit)
+    return setting(name, value_type, default, doc=doc, scope=scope, unit=unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

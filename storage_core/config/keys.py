@@ -86,9 +86,9 @@ class _Setting:
 def setting(  # noqa: PLR0913 - a row of the key table, every column named
     name: str,
     value_type: ValueType,
-    doc: str,
-    *,
     default: object,
+    *,
+    doc: str,
     scope: Scope,
     unit: str = "",
     broker_names: tuple[BrokerName, ...] = (),

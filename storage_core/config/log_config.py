@@ -82,8 +82,8 @@ def _topic(
     return setting(
         name,
         value_type,
-        doc,
-        default=default,
+        default,
+        doc=doc,
         scope=Scope.TOPIC,
         unit=unit,
         broker_names=names,

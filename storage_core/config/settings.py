@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage_core.config.broker_config import BROKER_KEYS
-from storage_core.config.cleaner_config import CLEANER_KEYS, DEDUPE_BUFFER_KEY
+from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.java_properties import parse_java_properties
 from storage_core.config.keys import ConfigKey, unknown_key
 from storage_core.config.log_config import (
@@ -58,19 +58,6 @@ class ServerProperties:
 
     settings: Mapping[str, str]
     unknown_keys: tuple[str, ...]
-
-    @property
-    def cleaner_settings(self) -> dict[str, str]:
-        """The cleaner keys of the file, without the size of the offset map.
-
-        A broker bounds its map because it lives in the broker's heap. That is no reason to clean
-        in several rounds here; who wants a bound says so.
-        """
-        return {
-            name: text
-            for name, text in self.settings.items()
-            if name in CLEANER_KEYS and name != DEDUPE_BUFFER_KEY
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Which records of a window survive a round of compaction.
 
 Two steps: ``preview_batches`` settles what the bitmaps alone settle, so that those batches are
-never opened; ``filter_records`` opens the rest. What happens to a whole batch is an *action*,
+never opened or only copied from; ``filter_records`` opens the rest. What happens to a whole batch is an *action*,
 decided before, from headers.
 """
 
@@ -29,6 +29,11 @@ FILTER: Final = 1  # each record by key, offset and tombstone rules
 KEEP_RECORDS: Final = 2  # every record stays
 DISCARD_RECORDS: Final = 3  # every record goes, but the batch's header may stay
 
+# What preview_batches says of a row.
+SETTLED: Final = 0  # kept is final, and the records are not needed
+TO_FILTER: Final = 1  # filter_records has to look at the records
+BY_BITS: Final = 2  # kept is final, and the bits say which records stay
+
 NO_RECORD_OFFSET: Final = -(2**63)
 
 # A record of this batch breaks the order of offsets, or has an impossible timestamp: a batch that
@@ -49,21 +54,21 @@ def preview_batches(  # noqa: PLR0913  # arrays side by side
     first: int,
     end: int,
     kept: NDArray[np.int64],
-    opened: NDArray[np.uint8],
+    step: NDArray[np.uint8],
 ) -> None:
-    """Set kept and opened of rows [first, end).
+    """Set kept and step (SETTLED, TO_FILTER or BY_BITS) of rows [first, end).
 
-    A row is settled, opened 0 and kept final, when the bitmap says all or nothing about it:
-    its flags have INDEXED and not HAS_KEYLESS, it lies below latest_offset, and no bit is set, or
-    every bit is and it has no tombstone. KEEP_RECORDS and the other FILTER rows are opened.
+    The bitmap decides about a row alone when its flags have INDEXED and not HAS_KEYLESS and it
+    lies below latest_offset: then a row without a set bit goes, and one without a tombstone keeps
+    exactly the records whose bits are set. KEEP_RECORDS and the other FILTER rows are filtered.
     """
     for row in range(first, end):
         kept[row] = 0
-        opened[row] = 0
+        step[row] = SETTLED
         if action[row] == KEEP_RECORDS:
-            opened[row] = 1
+            step[row] = TO_FILTER
         elif action[row] == FILTER:
-            opened[row] = 1
+            step[row] = TO_FILTER
             if (
                 flags[row] & INDEXED
                 and not flags[row] & HAS_KEYLESS
@@ -72,10 +77,10 @@ def preview_batches(  # noqa: PLR0913  # arrays side by side
                 count = record_count[row]
                 alive = count_range(words, first_bit[row], first_bit[row] + count)
                 if alive == 0:
-                    opened[row] = 0
-                elif alive == count and not flags[row] & HAS_TOMBSTONE:
-                    opened[row] = 0
-                    kept[row] = count
+                    step[row] = SETTLED
+                elif not flags[row] & HAS_TOMBSTONE:
+                    step[row] = SETTLED if alive == count else BY_BITS
+                    kept[row] = alive
 
 
 @kernel
@@ -89,7 +94,7 @@ def filter_records(  # noqa: PLR0913  # arrays side by side
     base_offset: NDArray[np.int64],
     action: NDArray[np.uint8],
     keeps_tombstones: NDArray[np.uint8],
-    opened: NDArray[np.uint8],
+    step: NDArray[np.uint8],
     latest_offset: int,
     words: NDArray[np.uint64],
     first_bit: NDArray[np.int64],
@@ -101,7 +106,9 @@ def filter_records(  # noqa: PLR0913  # arrays side by side
     kept: NDArray[np.int64],
     kept_tombstones: NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Set keep, kept and kept_tombstones of the opened rows in [first_row, end_row).
+    """Set keep of the rows in [first_row, end_row) that are TO_FILTER or BY_BITS.
+
+    Of those TO_FILTER also kept and kept_tombstones.
 
     ``keep[first_record[row] + i]`` belongs to record i of a row.
 
@@ -111,7 +118,10 @@ def filter_records(  # noqa: PLR0913  # arrays side by side
     """
     invalid = 0
     for row in range(first_row, end_row):
-        if not opened[row]:
+        if step[row] == BY_BITS:
+            for i in range(record_count[row]):
+                keep[first_record[row] + i] = 1 if is_set(words, first_bit[row] + i) else 0
+        if step[row] != TO_FILTER:
             continue
         source = arena if in_arena[row] else data
         position = start[row]

@@ -48,7 +48,7 @@ from storage_core.kernels.batch_scan import (
     SIZE,
 )
 from storage_core.kernels.crc32c import crc32c
-from storage_core.kernels.record_scan import DONE, parse_record
+from storage_core.kernels.record_scan import BAD_RECORD, DONE, parse_record
 from storage_core.kernels.varint import (
     read_varint,
     varlong_size,
@@ -164,7 +164,8 @@ def write_records(  # noqa: PLR0913  # arrays side by side
             first kept record's timestamp.
 
     Returns:
-        (end, base_timestamp, max_timestamp, status); status DONE, BAD_ORDER or BAD_TIMESTAMP.
+        (end, base_timestamp, max_timestamp, status); status DONE, BAD_RECORD, BAD_ORDER or
+        BAD_TIMESTAMP.
     """
     position = start
     base_timestamp = delete_horizon_ms
@@ -172,10 +173,16 @@ def write_records(  # noqa: PLR0913  # arrays side by side
     max_timestamp = NO_TIMESTAMP
     last_delta = NO_RECORD_OFFSET
     for i in range(record_count):
-        record = parse_record(source, position, end)
-        position = record.next_position
         if not keep[first_record + i]:
+            length, body = read_varint(source, position, end)
+            if body < 0 or length < 0 or length > end - body:
+                return at, base_timestamp, max_timestamp, BAD_RECORD
+            position = body + length
             continue
+        record = parse_record(source, position, end)
+        if record.next_position < 0:
+            return at, base_timestamp, max_timestamp, BAD_RECORD
+        position = record.next_position
         timestamp = append_time
         if append_time == NO_TIMESTAMP:
             timestamp = old_base_timestamp + record.timestamp_delta

@@ -2,7 +2,7 @@
 
 SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", with 128-bit output as in the
 authors' reference implementation; one compression and three finalisation rounds. MD5: RFC 1321.
-Both hash a list of keys into two arrays of 64-bit halves.
+Both give two 64-bit halves.
 """
 
 import math
@@ -82,26 +82,6 @@ def siphash_1_3_128(
 
 
 @kernel
-def siphash_keys(  # noqa: PLR0913  # arrays side by side
-    data: NDArray[np.uint8],
-    arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    key_batch: NDArray[np.int32],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    count: int,
-    key_low: int,
-    key_high: int,
-    low: NDArray[np.uint64],
-    high: NDArray[np.uint64],
-) -> None:
-    """Hash count keys, given by where they lie, into low and high."""
-    for i in range(count):
-        source = arena if in_arena[key_batch[i]] else data
-        low[i], high[i] = siphash_1_3_128(source, key_start[i], key_length[i], key_low, key_high)
-
-
-@kernel
 def _md5_word(data: NDArray[np.uint8], start: int, length: int, at: int, padded: int) -> int:
     """Return the little-endian 32-bit word at byte `at` of the padded message."""
     word = np.uint32(0)
@@ -165,22 +145,3 @@ def md5_128(
     low = (np.uint64(b0) << np.uint64(32)) | np.uint64(a0)
     high = (np.uint64(d0) << np.uint64(32)) | np.uint64(c0)
     return low, high
-
-
-@kernel
-def md5_keys(  # noqa: PLR0913  # arrays side by side
-    data: NDArray[np.uint8],
-    arena: NDArray[np.uint8],
-    in_arena: NDArray[np.uint8],
-    key_batch: NDArray[np.int32],
-    key_start: NDArray[np.int64],
-    key_length: NDArray[np.int64],
-    count: int,
-    low: NDArray[np.uint64],
-    high: NDArray[np.uint64],
-) -> None:
-    """Hash count keys, given by where they lie, into low and high."""
-    words = np.empty(16, np.uint32)
-    for i in range(count):
-        source = arena if in_arena[key_batch[i]] else data
-        low[i], high[i] = md5_128(source, key_start[i], key_length[i], words)

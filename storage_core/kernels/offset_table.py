@@ -11,12 +11,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.kernels._intrinsics import prefetch_row
 from storage_core.kernels._jit import kernel
 
 SLOT_WORDS: Final = 3
 ABSENT: Final = -1
 ORDINAL_BITS: Final = 32
 ORDINAL_MASK: Final = 2**ORDINAL_BITS - 1
+# How many keys ahead a slot is asked for: enough to cover the latency of memory.
+_AHEAD: Final = 12
 
 
 @kernel
@@ -58,7 +61,10 @@ def insert_block(  # noqa: PLR0913  # arrays side by side
     Returns:
         (next, used): the first index that was not put, count where all were.
     """
+    mask = np.int64(table.shape[0] - 1)
     for i in range(first, count):
+        if i + _AHEAD < count:
+            prefetch_row(table, np.int64(low[i + _AHEAD] & np.uint64(mask)))
         if used >= max_keys:
             return i, used
         slot = _find_slot(table, low[i], high[i])

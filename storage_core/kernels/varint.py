@@ -18,6 +18,9 @@ INVALID: Final = -1
 @kernel
 def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Read a 32-bit zigzag varint of at most 5 bytes; bits above the 32nd are dropped."""
+    if position < end and buffer[position] < 0x80:
+        byte = np.int64(buffer[position])
+        return (byte >> 1) ^ -(byte & 1), position + 1
     raw = np.uint64(0)
     shift = np.uint64(0)
     limit = min(end, position + MAX_VARINT_BYTES)
@@ -36,6 +39,9 @@ def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int
 @kernel
 def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Read a 64-bit zigzag varint of at most 10 bytes."""
+    if position < end and buffer[position] < 0x80:
+        byte = np.int64(buffer[position])
+        return (byte >> 1) ^ -(byte & 1), position + 1
     raw = np.uint64(0)
     shift = np.uint64(0)
     limit = min(end, position + MAX_VARLONG_BYTES)

@@ -21,8 +21,9 @@ from storage_core.log.end_offset import read_offset_index
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.compaction.transactions import TransactionRows, TransactionTracker
-from storage_core.records.payload import open_batches
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.records.columns import decode_records
+from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
 
@@ -98,8 +99,8 @@ def words_for(record_count: int) -> int:
     return (record_count + _WORD_BITS - 1) // _WORD_BITS
 
 
-def rank_of(segment_number: int, ordinal: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ranks: number of the dirty segment in the upper bits, ordinal in the lower ones."""
+def rank_of(segment_number: int, ordinal: int) -> int:
+    """Return a rank: number of the dirty segment in the upper bits, ordinal in the lower ones."""
     return ordinal + (segment_number << ORDINAL_BITS)
 
 
@@ -212,14 +213,21 @@ class CompactionIndexer:
         row = 0
         while row < len(wanted):
             payload = open_batches(window, wanted, row, self._plan.limits)
-            self._keys.read(payload, wanted, self._plan.first_dirty_offset, self._plan.limits)
-            flags[row : payload.end_row] = self._keys.flags
-            ranks = rank_of(number, self._keys.ordinal[: self._keys.count] + ordinal)
-            put = self._map.put(self._keys.low, self._keys.high, ranks, self._keys.count)
-            opened = np.where(wanted[row : payload.end_row], window.batches.record_count[row : payload.end_row], 0)
-            ordinal += int(opened.sum())
-            if put < self._keys.count:
-                self._stop_at(window, row, put, flags)
+            keys = self._keys
+            first_rank = rank_of(number, ordinal)
+            keys.read(
+                payload,
+                wanted,
+                self._plan.limits,
+                first_offset=self._plan.first_dirty_offset,
+                first_rank=first_rank,
+            )
+            flags[row : payload.end_row] = keys.flags
+            put = self._map.put(keys.low, keys.high, keys.rank, keys.count)
+            here = slice(row, payload.end_row)
+            ordinal += int(window.batches.record_count[here][wanted[here]].sum())
+            if put < keys.count:
+                self._stop_at(payload, put, first_rank, flags)
                 return ordinal, False
             self._advance(window, row, payload.end_row)
             row = payload.end_row
@@ -233,28 +241,32 @@ class CompactionIndexer:
             self._latest = int(reaching[-1])
         self._messages_read += int(np.where(batches.is_control, 1, batches.record_count).sum())
 
-    def _stop_at(self, window: Window, row: int, put: int, flags: NDArray[np.uint8]) -> None:
+    def _stop_at(
+        self, payload: Payload, put: int, first_rank: int, flags: NDArray[np.uint8]
+    ) -> None:
         """Take note of where the map was full: before key number `put` of the block."""
-        stopped_row = row + int(self._keys.batch[put])
-        self._advance(window, row, stopped_row)
+        stopped_row = payload.first_row + int(self._keys.batch[put])
+        self._advance(payload.window, payload.first_row, stopped_row)
         flags[stopped_row:] &= ~np.uint8(INDEXED)
+        self._messages_read += self._place_of_key(payload, put, first_rank)
         if put:
             # The last put may lie in the batch before: then that batch's end is further.
-            self._latest = max(self._latest, self._offset_of_key(window, row, put - 1))
-        self._messages_read += self._records_before(window, row, put)
+            self._latest = max(self._latest, self._offset_of_key(payload, put - 1, first_rank))
 
-    def _offset_of_key(self, window: Window, row: int, key: int) -> int:
-        """Return the offset of a key of the current block."""
-        return int(window.batches.base_offset[row + int(self._keys.batch[key])]) + int(
-            self._keys.offset_delta[key]
-        )
-
-    def _records_before(self, window: Window, row: int, key: int) -> int:
+    def _place_of_key(self, payload: Payload, key: int, first_rank: int) -> int:
         """Return how many records of its own batch stand before a key of the current block."""
-        own_row = int(self._keys.batch[key])
-        counts = window.batches.record_count[row : row + own_row]
-        opened = np.where(self._keys.flags[:own_row] != 0, counts, 0)
-        return int(self._keys.ordinal[key]) - int(opened.sum())
+        row = int(self._keys.batch[key])
+        opened = self._keys.flags[:row] != 0
+        here = slice(payload.first_row, payload.first_row + row)
+        before = int(payload.window.batches.record_count[here][opened].sum())
+        return int(self._keys.rank[key]) - first_rank - before
+
+    def _offset_of_key(self, payload: Payload, key: int, first_rank: int) -> int:
+        """Return the offset of a key of the current block."""
+        only = np.zeros(len(payload.window.batches), bool)
+        only[payload.first_row + int(self._keys.batch[key])] = True
+        columns = next(decode_records(payload.window, only, self._plan.limits))
+        return int(columns.offset[self._place_of_key(payload, key, first_rank)])
 
     def _finish(self) -> CompactionIndex:
         words = np.zeros(sum(segment.word_count for segment in self._segments), np.uint64)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.config import OffsetMapHash
-from storage_core.kernels.key_hash import md5_keys, siphash_keys
+from storage_core.kernels.key_scan import MD5, SIPHASH, hash_keys
 from storage_core.kernels.offset_table import (
     SLOT_WORDS,
     copy_entries,
@@ -12,13 +12,13 @@ from storage_core.kernels.offset_table import (
     list_entries,
     look_up_block,
 )
-from storage_core.kernels.record_scan import DONE, parse_keys
+from storage_core.kernels.record_scan import DONE
 from storage_core.records.payload import Limits, Payload
 
 _FIRST_SLOTS = 1 << 12
 # Linear probing stays short up to here.
 _MAX_FILL = 0.5
-_GROWTH = 4
+_GROWTH = 2
 _NO_LIMIT = 2**62
 
 
@@ -92,16 +92,15 @@ class KeyBlock:
 
     Attributes:
         count: How many keys there are.
-        batch: int32[>= count], rows of their batches in the window.
-        ordinal: int64[>= count], number of each record among those of the wanted rows.
-        offset_delta: int64[>= count], offset of each record above its batch's base offset.
+        batch: int32[>= count], rows of their batches, counted from the payload's first row.
         low: uint64[>= count], lower halves of the hashes.
         high: uint64[>= count], upper halves.
+        rank: int64[>= count], ranks of the records among those of the wanted rows.
         flags: uint8[rows], what was seen of each batch (record_scan.INDEXED and so on).
     """
 
     def __init__(self, kind: OffsetMapHash, hash_key: bytes) -> None:
-        self._kind = kind
+        self._kind = MD5 if kind is OffsetMapHash.MD5 else SIPHASH
         self._key_low = np.uint64(int.from_bytes(hash_key[:8], "little"))
         self._key_high = np.uint64(int.from_bytes(hash_key[8:16], "little"))
         self.count = 0
@@ -110,15 +109,18 @@ class KeyBlock:
 
     def _reserve(self, capacity: int) -> None:
         self.batch = np.empty(capacity, np.int32)
-        self.ordinal = np.empty(capacity, np.int64)
-        self.offset_delta = np.empty(capacity, np.int64)
-        self._start = np.empty(capacity, np.int64)
-        self._length = np.empty(capacity, np.int64)
         self.low = np.empty(capacity, np.uint64)
         self.high = np.empty(capacity, np.uint64)
+        self.rank = np.empty(capacity, np.int64)
 
     def read(
-        self, payload: Payload, wanted: NDArray[np.bool_], first_offset: int, limits: Limits
+        self,
+        payload: Payload,
+        wanted: NDArray[np.bool_],
+        limits: Limits,
+        *,
+        first_offset: int,
+        first_rank: int,
     ) -> None:
         """Take the keyed records at or above first_offset of the wanted rows of a payload.
 
@@ -129,10 +131,10 @@ class KeyBlock:
         batches = payload.window.batches
         wanted_here = wanted[rows]
         capacity = int(batches.record_count[rows][wanted_here].sum())
-        if capacity > len(self.ordinal):
+        if capacity > len(self.rank):
             self._reserve(capacity + capacity // 2)
         self.flags = np.zeros(payload.end_row - payload.first_row, np.uint8)
-        self.count, status, row, position = parse_keys(
+        self.count, status, row, position = hash_keys(
             payload.window.data,
             payload.arena,
             payload.in_arena[rows],
@@ -143,28 +145,15 @@ class KeyBlock:
             wanted_here.astype(np.uint8),
             first_offset,
             limits.max_record_bytes,
+            self._kind,
+            self._key_low,
+            self._key_high,
+            first_rank,
             self.flags,
             self.batch,
-            self.ordinal,
-            self.offset_delta,
-            self._start,
-            self._length,
+            self.low,
+            self.high,
+            self.rank,
         )
         if status != DONE:
             raise payload.error(status, payload.first_row + row, position)
-        self._hash(payload, rows)
-
-    def _hash(self, payload: Payload, rows: slice) -> None:
-        places = (
-            payload.window.data,
-            payload.arena,
-            payload.in_arena[rows],
-            self.batch,
-            self._start,
-            self._length,
-            self.count,
-        )
-        if self._kind is OffsetMapHash.MD5:
-            md5_keys(*places, self.low, self.high)
-        else:
-            siphash_keys(*places, self._key_low, self._key_high, self.low, self.high)

@@ -17,7 +17,7 @@ from storage_core.maintenance.compaction.plan import (
 )
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
-from storage_core.maintenance.compaction.transactions import TransactionTracker
+from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore

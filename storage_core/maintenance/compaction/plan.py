@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
-from storage_core.index.transaction_index import AbortedTxn
+from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.log_loader import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, segments_between
@@ -92,6 +92,15 @@ class CompactionPlan:
         """Return the transaction indexes from the segment that holds base_offset on."""
         floor = max((s.base_offset for s in self.segments if s.base_offset <= base_offset), default=0)
         return [s.aborted for s in self.segments if s.base_offset >= floor]
+
+    def aborted_near(self, base_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that reach into the segment at base_offset."""
+        later = [s.base_offset for s in self.segments if s.base_offset > base_offset]
+        return collect_aborted(
+            self.aborted_from(base_offset),
+            fetch_offset=self.log_start_offset,
+            upper_bound_offset=later[0] if later else self.first_uncleanable_offset,
+        )
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""

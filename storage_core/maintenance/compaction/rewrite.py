@@ -22,11 +22,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.index_builder import IndexBuilder
-from storage_core.index.transaction_index import (
-    AbortedTxn,
-    collect_aborted,
-    encode_transaction_index,
-)
+from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels.batch_write import (
     GONE,
     MAX_RECORD_GROWTH_BYTES,
@@ -40,7 +36,7 @@ from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.index import CompactionIndex, check_control_records
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
-from storage_core.maintenance.compaction.transactions import TransactionRows, TransactionTracker
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.records.codecs import compress
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -148,14 +144,7 @@ def clean_group(
     with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
         producers = ProducerLookup(plan)
         for segment in group:
-            next_bases = [s.base_offset for s in plan.segments if s.base_offset > segment.base_offset]
-            tracker.add_aborted(
-                collect_aborted(
-                    plan.aborted_from(segment.base_offset),
-                    fetch_offset=plan.log_start_offset,
-                    upper_bound_offset=next_bases[0] if next_bases else plan.first_uncleanable_offset,
-                )
-            )
+            tracker.add_aborted(plan.aborted_near(segment.base_offset))
             judge = SegmentFilter(plan, index, producers, segment.base_offset)
             for window in _windows(store, plan, index, segment):
                 check_control_records(window)

@@ -13,6 +13,7 @@ from storage_core.kernels.batch_filter import (
     DROP,
     FILTER,
     KEEP_RECORDS,
+    SETTLED,
     filter_records,
     preview_batches,
 )
@@ -139,7 +140,7 @@ class SegmentFilter:
         payload = open_batches(window, judged.needs_records, first_row, plan.limits)
         end_row = payload.end_row
         batches = window.batches
-        kept, opened = judged.kept, judged.opened
+        kept, step = judged.kept, judged.step
         local_words, local_bit = self._look_up(judged, payload)
         is_local = judged.is_looked_up[first_row:end_row]
         invalid = 0
@@ -154,7 +155,7 @@ class SegmentFilter:
             (local_words, local_bit, is_local),
         ):
             chosen = np.zeros(len(batches), np.uint8)
-            chosen[first_row:end_row] = opened[first_row:end_row] & rows
+            chosen[first_row:end_row] = np.where(rows, step[first_row:end_row], SETTLED)
             found, status, row, position = filter_records(
                 window.data,
                 payload.arena,
@@ -209,7 +210,7 @@ class SegmentFilter:
         action[loses_records] = np.where(retains_empty[loses_records], DISCARD_RECORDS, DROP)
         flags, first_bit, own_ordinal = self._take_flags(window)
         kept = np.zeros(count, np.int64)
-        opened = np.zeros(count, np.uint8)
+        step = np.zeros(count, np.uint8)
         preview_batches(
             action,
             flags,
@@ -221,7 +222,7 @@ class SegmentFilter:
             0,
             count,
             kept,
-            opened,
+            step,
         )
         is_looked_up = (
             (action == FILTER)
@@ -235,8 +236,8 @@ class SegmentFilter:
             loses_transaction=discard & batches.is_control,
             keeps_tombstones=(~horizon_passed).astype(np.uint8),
             kept=kept,
-            opened=opened,
-            needs_records=opened != 0,
+            step=step,
+            needs_records=step != SETTLED,
             is_looked_up=is_looked_up,
             first_bit=first_bit,
             own_ordinal=own_ordinal,
@@ -287,18 +288,20 @@ class SegmentFilter:
         first_bit = np.zeros(len(batches), np.int64)
         if not wanted.any():
             return _NO_WORDS, first_bit
-        self._keys.read(payload, wanted, _LOWEST_OFFSET, self._plan.limits)
-        count = self._keys.count
+        keys = self._keys
+        keys.read(
+            payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0
+        )
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
-        found = self._index.offset_map.look_up(self._keys.low, self._keys.high, count)
-        rows = payload.first_row + self._keys.batch[:count]
-        ordinal = self._keys.ordinal[:count]
+        found = self._index.offset_map.look_up(keys.low, keys.high, keys.count)
+        rows = payload.first_row + keys.batch[: keys.count]
+        bit = keys.rank[: keys.count]
         own = judged.own_ordinal[rows]
-        inside = np.where(judged.has_ordinals[rows], ordinal - first_bit[rows], 0)
-        rank = np.where(own == _NOT_DIRTY, ABSENT, rank_of(self._number, own + inside))
-        mark_latest(found, rank, ordinal, count, words)
+        inside = np.where(judged.has_ordinals[rows], bit - first_bit[rows], 0)
+        rank = np.where(own == _NOT_DIRTY, ABSENT, own + inside + rank_of(self._number, 0))
+        mark_latest(found, rank, bit, keys.count, words)
         return words, first_bit
 
     def _decide_fate(
@@ -333,7 +336,7 @@ class _Judged:
     loses_transaction: NDArray[np.bool_]
     keeps_tombstones: NDArray[np.uint8]
     kept: NDArray[np.int64]
-    opened: NDArray[np.uint8]
+    step: NDArray[np.uint8]
     needs_records: NDArray[np.bool_]
     is_looked_up: NDArray[np.bool_]
     first_bit: NDArray[np.int64]

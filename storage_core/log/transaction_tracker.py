@@ -1,7 +1,8 @@
 """Transactions as a round of compaction sees them: Kafka's CleanedTransactionMetadata."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,38 @@ class TransactionRows:
         )
 
 
+    @classmethod
+    def concatenate(cls, parts: "Sequence[TransactionRows]") -> "TransactionRows":
+        """Return the rows of consecutive stretches as one."""
+        parts = [_NO_ROWS, *parts]
+        return cls(
+            np.concatenate([part.producer_id for part in parts]),
+            np.concatenate([part.last_offset for part in parts]),
+            np.concatenate([part.is_transactional for part in parts]),
+            np.concatenate([part.is_control for part in parts]),
+            np.concatenate([part.control_type for part in parts]),
+        )
+
+    def rows_from(self, first: int) -> "TransactionRows":
+        """Return the rows from number first on, without copying."""
+        return TransactionRows(
+            self.producer_id[first:],
+            self.last_offset[first:],
+            self.is_transactional[first:],
+            self.is_control[first:],
+            self.control_type[first:],
+        )
+
+
+_NO_ROWS = TransactionRows(
+    np.empty(0, np.int64),
+    np.empty(0, np.int64),
+    np.empty(0, np.uint8),
+    np.empty(0, np.uint8),
+    np.empty(0, np.int64),
+)
+
+
 class TransactionTracker:
     """Decides, batch by batch in offset order, what belongs to aborted transactions."""
 
@@ -53,6 +86,35 @@ class TransactionTracker:
         self._ongoing_aborted = np.empty(0, np.int64)
         self._was_seen = np.empty(0, np.uint8)
         self._ongoing_committed = np.empty(0, np.uint8)
+
+    def state(self) -> dict[str, Any]:
+        """Return where the tracker stands, as plain values for `from_state`."""
+        names = {number: producer_id for producer_id, number in self._numbers.items()}
+        return {
+            "pending": [asdict(self._entries[e]) for e in self._pending[self._pending_next :]],
+            "aborted": [
+                [names[number], asdict(self._entries[entry]), bool(self._was_seen[number])]
+                for number, entry in enumerate(self._ongoing_aborted.tolist())
+                if entry != NO_TXN
+            ],
+            "committed": [names[number] for number in np.flatnonzero(self._ongoing_committed).tolist()],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "TransactionTracker":
+        """Return a tracker that stands where another one stood."""
+        tracker = cls()
+        tracker.add_aborted(AbortedTxn(**entry) for entry in state["pending"])
+        holders = [producer_id for producer_id, _, _ in state["aborted"]]
+        tracker._number(np.array([], np.int64), [*holders, *state["committed"]])
+        for producer_id, entry, was_seen in state["aborted"]:
+            number = tracker._numbers[producer_id]
+            tracker._ongoing_aborted[number] = len(tracker._entries)
+            tracker._was_seen[number] = was_seen
+            tracker._entries.append(AbortedTxn(**entry))
+        for producer_id in state["committed"]:
+            tracker._ongoing_committed[tracker._numbers[producer_id]] = 1
+        return tracker
 
     def add_aborted(self, transactions: Iterable[AbortedTxn]) -> None:
         """Take note of aborted transactions that later batches may belong to."""

@@ -1,0 +1,185 @@
+"""What a cluster knows of its topics, read from the files of ``__cluster_metadata-0``.
+
+The newest snapshot gives the state up to its end offset; the segments of the log give the rest.
+A broker or controller holds a copy of that log, so a stopped broker's own directory is enough. Two
+limits lie in the matter: the copy may be behind the cluster's, and where there are several
+controllers, the last records of it may never have been committed; neither can be seen in the files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.metadata_decoder import decode_metadata_record
+from storage_core.catalog.metadata_image import MetadataImage, TopicMetadata
+from storage_core.catalog.metadata_log import MetadataBatch, MetadataFile
+from storage_core.catalog.metadata_records import RegisterBrokerRecord
+from storage_core.errors import CorruptClusterMetadataError
+from storage_core.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    LOG_SUFFIX,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+    parse_cluster_snapshot,
+)
+from storage_core.formats.control import ControlType
+from storage_core.store.local import LocalStore
+
+CLUSTER_METADATA_DIRECTORY: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """The state of a cluster, as far as it concerns logs on disk.
+
+    Attributes:
+        topics: Topics by id.
+        topic_configs: Settings of topics that Kafka 4.4 knows, by topic name.
+        ignored_topic_keys: Names of other settings of topics, by topic name; Kafka 4.4 passes
+            over them as well.
+        broker_configs: Broker-wide settings that concern us, by node id as text; the empty text
+            holds those of all nodes. Settings that may be secrets are not among them.
+        brokers: Registered brokers, by node id.
+        feature_levels: Levels of features such as ``metadata.version``, by name.
+        snapshot: Name of the snapshot that was read, None if there was none.
+        end_offset: Offset after the last record that counts.
+        last_timestamp_ms: Time of the last batch, epoch milliseconds, -1 if there is none: as old
+            as that is what stands here.
+        skipped: Numbers of records of types that concern no log, by type.
+        unknown: Numbers of records of types that Kafka 4.4 does not know, by type.
+        notes: What a person should know: a torn end, an unfinished transaction.
+    """
+
+    topics: Mapping[str, TopicMetadata]
+    topic_configs: Mapping[str, Mapping[str, str]]
+    ignored_topic_keys: Mapping[str, tuple[str, ...]]
+    broker_configs: Mapping[str, Mapping[str, str]]
+    brokers: Mapping[int, RegisterBrokerRecord]
+    feature_levels: Mapping[str, int]
+    snapshot: str | None
+    end_offset: int
+    last_timestamp_ms: int
+    skipped: Mapping[int, int]
+    unknown: Mapping[int, int]
+    notes: tuple[str, ...]
+
+    def topics_by_name(self) -> dict[str, TopicMetadata]:
+        """Return the topics by name."""
+        return {topic.name: topic for topic in self.topics.values()}
+
+
+def read_cluster_metadata(directory: Path) -> ClusterMetadata:
+    """Read the metadata of a cluster.
+
+    Args:
+        directory: A ``__cluster_metadata-0``.
+
+    Raises:
+        PartitionNotFoundError: There is no such directory.
+        CorruptClusterMetadataError: There is neither snapshot nor log, records between them are
+            missing, a snapshot is incomplete, or a record cannot be understood.
+        CorruptRecordError: A batch is malformed, other than at the log's torn end.
+        InvalidRecordError: A record inside a valid batch is malformed.
+        StorageError: A file cannot be read.
+    """
+    replay = _Replay(directory)
+    names = [file.name for file in LocalStore(directory).list_files()]
+    snapshot = _newest_snapshot(names)
+    segments = sorted(
+        base
+        for name in names
+        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
+    )
+    if snapshot is None and not segments:
+        raise CorruptClusterMetadataError(str(directory), -1, "expected a snapshot or a log")
+    if snapshot is not None:
+        replay.read_snapshot(*snapshot)
+    replay.read_segments(segments)
+    return replay.result(None if snapshot is None else snapshot[0])
+
+
+def _newest_snapshot(names: list[str]) -> tuple[str, int] | None:
+    """Return name and end offset of the newest finished snapshot."""
+    snapshots = [(parsed, name) for name in names if (parsed := parse_cluster_snapshot(name))]
+    if not snapshots:
+        return None
+    (end_offset, _), name = max(snapshots)
+    return name, end_offset
+
+
+class _Replay:
+    """Feeds files to an image, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._image = MetadataImage()
+        self._end_offset = 0
+        self._last_timestamp_ms = -1
+        self._notes: list[str] = []
+
+    def read_snapshot(self, name: str, end_offset: int) -> None:
+        """Replay a snapshot; the records in it have offsets of their own, which mean nothing."""
+        path = self._directory / name
+        last_control = None
+        for batch in MetadataFile(path, may_be_torn=False).batches():
+            last_control = batch.control_type
+            self._apply(batch, path, first_offset=0)
+        if last_control != ControlType.SNAPSHOT_FOOTER:
+            raise CorruptClusterMetadataError(str(path), -1, "the snapshot has no footer")
+        self._end_offset = end_offset
+
+    def read_segments(self, bases: list[int]) -> None:
+        """Replay the segments' records from the end of the snapshot on."""
+        if bases and bases[0] > self._end_offset:
+            reason = f"records {self._end_offset} to {bases[0] - 1} are missing"
+            raise CorruptClusterMetadataError(str(self._directory), -1, reason)
+        for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+            if next_base is not None and next_base <= self._end_offset:
+                continue
+            path = self._directory / log_file(base)
+            file = MetadataFile(path, may_be_torn=next_base is None)
+            for batch in file.batches():
+                if batch.last_offset >= self._end_offset:
+                    self._apply(batch, path, first_offset=self._end_offset)
+                    self._end_offset = batch.last_offset + 1
+            if file.torn_at is not None:
+                size = path.stat().st_size
+                self._notes.append(
+                    f"{path.name}: bytes {file.torn_at} to {size - 1} are no whole batch and do "
+                    "not count"
+                )
+
+    def result(self, snapshot: str | None) -> ClusterMetadata:
+        """Return what the files add up to."""
+        image = self._image
+        if image.in_transaction:
+            self._notes.append("the last transaction has no end; what it changed does not count")
+        return ClusterMetadata(
+            topics=image.topics(),
+            topic_configs=image.topic_configs,
+            ignored_topic_keys={
+                topic: tuple(sorted(keys))
+                for topic, keys in image.ignored_topic_keys.items()
+                if keys
+            },
+            broker_configs=image.broker_configs,
+            brokers=image.brokers,
+            feature_levels=image.feature_levels,
+            snapshot=snapshot,
+            end_offset=self._end_offset,
+            last_timestamp_ms=self._last_timestamp_ms,
+            skipped=dict(image.skipped),
+            unknown=dict(image.unknown),
+            notes=tuple(self._notes),
+        )
+
+    def _apply(self, batch: MetadataBatch, path: Path, *, first_offset: int) -> None:
+        file = str(path)
+        for offset, value in batch.values:
+            if offset >= first_offset:
+                record = decode_metadata_record(value, file=file, offset=offset)
+                self._image.apply(record, file=file, offset=offset)
+        self._last_timestamp_ms = max(self._last_timestamp_ms, batch.timestamp_ms)

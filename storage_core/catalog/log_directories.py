@@ -1,0 +1,336 @@
+"""What lies in the log directories of a broker, or of a copy of one: observation only.
+
+As a broker sees it: every sub-directory of a log directory is a partition's, but for the cache of
+remote indexes and the cluster's metadata log; three suffixes mark directories on their way in or
+out. A name that does not parse keeps a broker from starting; here it is reported.
+Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
+"""
+
+import enum
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_core.checkpoint.clean_shutdown import (
+    MAX_CLEAN_SHUTDOWN_BYTES,
+    UNKNOWN_BROKER_EPOCH,
+    CleanShutdown,
+    parse_clean_shutdown,
+)
+from storage_core.checkpoint.meta_properties import (
+    MAX_META_PROPERTIES_BYTES,
+    MetaProperties,
+    parse_meta_properties,
+    validate_one_broker,
+)
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.errors import (
+    CheckpointError,
+    DuplicatePartitionError,
+    InconsistentDirectoriesError,
+    InconsistentTopicIdError,
+    InvalidNameError,
+    StorageError,
+)
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLUSTER_METADATA_TOPIC,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    REMOTE_INDEX_CACHE_DIRECTORY,
+    TopicPartition,
+    parse_partition_directory,
+    parse_renamed_directory,
+)
+from storage_core.store.local import LocalStore
+
+
+class DirectoryKind(enum.StrEnum):
+    """What a sub-directory of a log directory is.
+
+    PARTITION holds a log. METADATA is the cluster's own log, read but never modified. FUTURE is
+    the copy that a move between log directories is making. DELETE waits for its removal, STRAY is
+    of a partition that the broker does not own: both are left alone. CACHE holds indexes of
+    remote segments. FOREIGN is none of Kafka's; a broker would not start.
+    """
+
+    PARTITION = "partition"
+    METADATA = "metadata"
+    FUTURE = "future"
+    DELETE = "delete"
+    STRAY = "stray"
+    CACHE = "cache"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubDirectory:
+    """One sub-directory of a log directory.
+
+    Attributes:
+        path: Its path.
+        kind: What it is.
+        topic_partition: Whose it is; None for CACHE and FOREIGN. Of DELETE and STRAY the topic
+            may be cut.
+        topic_id: What its ``partition.metadata`` says, None if there is none.
+        problem: Why the topic id could not be read, or why the name does not parse; else empty.
+    """
+
+    path: str
+    kind: DirectoryKind
+    topic_partition: TopicPartition | None = None
+    topic_id: str | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryState:
+    """What lies in one log directory.
+
+    Attributes:
+        path: Its path.
+        meta_properties: What ``meta.properties`` says, None if there is none.
+        clean_shutdown: What the marker says, None if there is none.
+        entries: Its sub-directories, sorted by name.
+    """
+
+    path: str
+    meta_properties: MetaProperties | None
+    clean_shutdown: CleanShutdown | None
+    entries: tuple[SubDirectory, ...]
+
+    def of_kind(self, kind: DirectoryKind) -> tuple[SubDirectory, ...]:
+        """Return the sub-directories of a kind."""
+        return tuple(entry for entry in self.entries if entry.kind is kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectories:
+    """What lies in several log directories.
+
+    Attributes:
+        states: Those that could be read, in the order given.
+        failed: Why the others could not, by path.
+    """
+
+    states: tuple[LogDirectoryState, ...]
+    failed: Mapping[str, str]
+
+
+def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]:
+    """Say what a sub-directory of a log directory is, by its name.
+
+    Returns:
+        Its kind, and the partition in its name; None where the name has none.
+    """
+    if name == REMOTE_INDEX_CACHE_DIRECTORY:
+        return DirectoryKind.CACHE, None
+    try:
+        renamed = parse_renamed_directory(name)
+        if renamed is not None:
+            return DirectoryKind(renamed[1]), renamed[0]
+        partition = parse_partition_directory(name)
+    except InvalidNameError:
+        return DirectoryKind.FOREIGN, None
+    if partition.topic == CLUSTER_METADATA_TOPIC:
+        return DirectoryKind.METADATA, partition
+    return DirectoryKind.PARTITION, partition
+
+
+def create_missing_directories(paths: Iterable[Path]) -> None:
+    """Create log directories that do not exist, as a broker does; for jobs that write.
+
+    Raises:
+        StorageError: One cannot be created.
+    """
+    for path in paths:
+        if not path.exists():
+            try:
+                path.mkdir(parents=True)
+            except OSError as error:
+                raise StorageError(str(path), error.strerror or str(error)) from error
+            LocalStore(path.absolute().parent).sync_directory()
+
+
+def observe_log_directories(paths: Sequence[Path]) -> LogDirectories:
+    """Read what lies in the log directories of one broker.
+
+    Args:
+        paths: At least one.
+
+    Returns:
+        Every directory; one that cannot be read is set aside with its reason.
+
+    Raises:
+        InconsistentDirectoriesError: Two paths lead to the same directory, or the directories
+            are not one broker's.
+        InconsistentClusterIdError: The directories belong to different clusters.
+        StorageError: None of them can be read.
+    """
+    states: list[LogDirectoryState] = []
+    failed: dict[str, str] = {}
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        real = path.resolve()
+        if real in seen:
+            reason = f"is the same directory as {seen[real]}"
+            raise InconsistentDirectoriesError(str(path), reason)
+        seen[real] = path
+        try:
+            states.append(observe_log_directory(path))
+        except (StorageError, CheckpointError) as error:
+            failed[str(path)] = str(error)
+    if not states:
+        reasons = "; ".join(failed.values())
+        raise StorageError(", ".join(map(str, paths)), f"no log directory can be read: {reasons}")
+    validate_one_broker(
+        {state.path: state.meta_properties for state in states if state.meta_properties is not None}
+    )
+    return LogDirectories(states=tuple(states), failed=failed)
+
+
+def observe_log_directory(path: Path) -> LogDirectoryState:
+    """Read what lies in one log directory.
+
+    Raises:
+        StorageError: It is no directory that can be read.
+        CheckpointError: Its ``meta.properties`` is malformed.
+    """
+    try:
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    meta = _read_if_there(path, META_PROPERTIES_FILE, MAX_META_PROPERTIES_BYTES)
+    return LogDirectoryState(
+        path=str(path),
+        meta_properties=None
+        if meta is None
+        else parse_meta_properties(meta, file=str(path / META_PROPERTIES_FILE)),
+        clean_shutdown=_read_marker(path),
+        entries=tuple(_observe_entry(path / name) for name in names),
+    )
+
+
+def validate_names(state: LogDirectoryState) -> None:
+    """Check that a broker would start on a log directory, as far as its names go.
+
+    Raises:
+        InvalidNameError: A sub-directory is none of Kafka's; the first one by name.
+    """
+    for entry in state.of_kind(DirectoryKind.FOREIGN):
+        raise InvalidNameError(entry.path, "a broker does not start with it in a log directory")
+
+
+def find_duplicate_partitions(states: Iterable[LogDirectoryState]) -> list[DuplicatePartitionError]:
+    """Return an error for each partition that has several directories of one kind.
+
+    A partition and its future copy are no duplicates; two of either are, and concern nobody else.
+    """
+    paths: dict[tuple[TopicPartition, DirectoryKind], list[str]] = {}
+    for entry in _logs(states):
+        if entry.topic_partition is not None:
+            paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
+    return [
+        DuplicatePartitionError(str(partition), tuple(found))
+        for (partition, _), found in sorted(paths.items())
+        if len(found) > 1
+    ]
+
+
+def find_inconsistent_topic_ids(
+    states: Iterable[LogDirectoryState], expected: Mapping[str, str]
+) -> list[InconsistentTopicIdError]:
+    """Return an error for each directory whose topic id is not the one expected.
+
+    Args:
+        states: The log directories.
+        expected: Topic ids by name; of a topic that is not in it, the first directory's id is
+            expected of the others. A directory without an id contradicts nothing.
+    """
+    known = dict(expected)
+    errors = []
+    for entry in _logs(states):
+        if entry.topic_partition is not None and entry.topic_id is not None:
+            wanted = known.setdefault(entry.topic_partition.topic, entry.topic_id)
+            if entry.topic_id != wanted:
+                errors.append(InconsistentTopicIdError(entry.path, wanted, entry.topic_id))
+    return errors
+
+
+def find_abandoned_futures(
+    states: Iterable[LogDirectoryState], assigned: Mapping[TopicPartition, str]
+) -> list[SubDirectory]:
+    """Return the future copies that lie in the directory which the partition is assigned to.
+
+    The move was decided, but the broker did not live to make the copy the partition's own. To
+    promote one takes an explicit command.
+
+    Args:
+        states: The log directories.
+        assigned: Ids of the directories that partitions are assigned to on this node.
+    """
+    return [
+        entry
+        for state in states
+        if state.meta_properties is not None
+        for entry in state.of_kind(DirectoryKind.FUTURE)
+        if entry.topic_partition is not None
+        and assigned.get(entry.topic_partition, "") == state.meta_properties.directory_id
+    ]
+
+
+def agreed_broker_epoch(directories: LogDirectories) -> int:
+    """Return the epoch of the broker that shut all the directories down, if they agree on one.
+
+    Returns:
+        UNKNOWN_BROKER_EPOCH if a directory failed, has no marker, or says another epoch.
+    """
+    epochs = {
+        UNKNOWN_BROKER_EPOCH if state.clean_shutdown is None else state.clean_shutdown.broker_epoch
+        for state in directories.states
+    }
+    return epochs.pop() if len(epochs) == 1 and not directories.failed else UNKNOWN_BROKER_EPOCH
+
+
+def _logs(states: Iterable[LogDirectoryState]) -> Iterator[SubDirectory]:
+    for state in states:
+        for entry in state.entries:
+            if entry.kind in {DirectoryKind.PARTITION, DirectoryKind.FUTURE}:
+                yield entry
+
+
+def _observe_entry(path: Path) -> SubDirectory:
+    kind, partition = classify_directory(path.name)
+    if kind is DirectoryKind.FOREIGN:
+        reason = "expected <topic>-<partition>, perhaps with Kafka's mark of a renamed directory"
+        return SubDirectory(path=str(path), kind=kind, problem=reason)
+    topic_id, problem = None, ""
+    try:
+        content = _read_if_there(path, PARTITION_METADATA_FILE, MAX_PARTITION_METADATA_BYTES)
+        if content is not None:
+            file = str(path / PARTITION_METADATA_FILE)
+            topic_id = parse_partition_metadata(content, file=file).topic_id
+    except (StorageError, CheckpointError) as error:
+        problem = str(error)
+    return SubDirectory(
+        path=str(path), kind=kind, topic_partition=partition, topic_id=topic_id, problem=problem
+    )
+
+
+def _read_marker(directory: Path) -> CleanShutdown | None:
+    """Return what the marker says; one that cannot be read is a marker all the same."""
+    try:
+        content = _read_if_there(directory, CLEAN_SHUTDOWN_FILE, MAX_CLEAN_SHUTDOWN_BYTES)
+    except StorageError:
+        return CleanShutdown()
+    return None if content is None else parse_clean_shutdown(content)
+
+
+def _read_if_there(directory: Path, name: str, limit_bytes: int) -> bytes | None:
+    if not (directory / name).exists():
+        return None
+    return LocalStore(directory).read_file(name, limit_bytes=limit_bytes)

@@ -1,0 +1,95 @@
+"""What a root of logs is, and so what may be done to it.
+
+A role is said by the owner. Without that it is guessed from what lies there, and a guess is good
+enough for reading only.
+"""
+
+import enum
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import MANIFEST_FILE, META_PROPERTIES_FILE
+
+_ROLE_SWITCH: Final = "--role"
+
+
+class Role(enum.StrEnum):
+    """What a root is.
+
+    BROKER: ``log.dirs`` of a stopped broker on local disks of this host; everything may be done,
+    under Kafka's lock. MIRROR: a copy that somebody else's sync keeps writing; read only.
+    MANAGED: ours; everything may be done, by manifest.
+    """
+
+    BROKER = "broker"
+    MIRROR = "mirror"
+    MANAGED = "managed"
+
+
+def guess_role(root: str | Path) -> Role:
+    """Guess what a root is.
+
+    Args:
+        root: A local path or a URL.
+
+    Returns:
+        BROKER for a local directory with ``meta.properties``, MANAGED for one with our manifest
+        in it or in one of its partitions, else MIRROR, which is where the least can go wrong.
+    """
+    directory = local_path(root)
+    if directory is None:
+        return Role.MIRROR
+    if _has_manifest(directory):
+        return Role.MANAGED
+    if (directory / META_PROPERTIES_FILE).is_file():
+        return Role.BROKER
+    return Role.MIRROR
+
+
+def require_said_role(said: Role | None, root: str | Path) -> Role:
+    """Return the role of a root that is going to be written.
+
+    Args:
+        said: The role that the owner named, None if nobody did.
+        root: The root, for the message.
+
+    Raises:
+        GuardRefusedError: Nobody said the role, or the root is a mirror.
+    """
+    if said is None:
+        guessed = guess_role(root)
+        raise GuardRefusedError(
+            "ROLE_NOT_SAID",
+            f"{root} looks like {_with_article(guessed)}, but nobody said so; what writes to a "
+            "root needs its role said",
+            f"{_ROLE_SWITCH} {guessed}",
+        )
+    if said is Role.MIRROR:
+        raise GuardRefusedError(
+            "ROLE_IS_READ_ONLY", f"{root} is a mirror, which is only read: its sync owns the files"
+        )
+    return said
+
+
+def local_path(root: str | Path) -> Path | None:
+    """Return the path of a root on this machine's disks, None for any other place."""
+    if isinstance(root, Path) or "://" not in root:
+        return Path(root)
+    parts = urlsplit(root)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _has_manifest(directory: Path) -> bool:
+    if (directory / MANIFEST_FILE).is_file():
+        return True
+    return any(True for _ in directory.glob(f"*/{MANIFEST_FILE}"))
+
+
+def _with_article(role: Role) -> str:
+    return {
+        Role.BROKER: "a broker's log directory",
+        Role.MIRROR: "a mirror",
+        Role.MANAGED: "a managed root",
+    }[role]

@@ -1,0 +1,167 @@
+"""Which topic has which config and id, and who says so.
+
+Sources, the weakest first: Kafka's defaults where the owner allows to assume them, the cluster's
+metadata, configs that were said explicitly (by name or glob), settings that override everything.
+Behind all of them stand the broker-wide settings. A topic that no source knows has no config, and
+without a config nothing of it is modified.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final
+
+from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.config import LogConfig, merge_broker_layers
+
+_GLOB_CHARACTERS: Final = frozenset("*?[")
+# Under this name a cluster keeps the settings of all its brokers.
+_ALL_BROKERS: Final = ""
+
+
+class TopicConfigSource(enum.StrEnum):
+    """Who knows a topic."""
+
+    CLUSTER_METADATA = "cluster-metadata"
+    EXPLICIT = "explicit"
+    ASSUMED = "assumed-defaults"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEntry:
+    """What is known of a topic.
+
+    Attributes:
+        topic: Its name.
+        topic_id: Its id as Kafka spells it, None if no source says it.
+        config_overrides: Its own settings, by topic key.
+        source: Who knows the topic; explicit configs may add to what the cluster says.
+        ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
+    """
+
+    topic: str
+    topic_id: str | None
+    config_overrides: Mapping[str, str]
+    source: TopicConfigSource
+    ignored_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCatalog:
+    """What is known of the topics of a root; small and made of values, so it may travel.
+
+    Attributes:
+        topics: What the cluster says, by topic.
+        explicit: Settings said explicitly, by name or glob; of several that match, globs count
+            before names and earlier ones before later ones, each overriding those before.
+        assume_defaults: Globs of topics that have Kafka's defaults where no source knows them.
+        broker: Broker-wide settings, by broker key.
+        settings: Topic keys that override what any source says.
+    """
+
+    topics: Mapping[str, TopicEntry] = field(default_factory=dict)
+    explicit: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    assume_defaults: tuple[str, ...] = ()
+    broker: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, topic: str) -> TopicEntry | None:
+        """Return what is known of a topic, None if no source knows it."""
+        known = self.topics.get(topic)
+        said = self._said(topic)
+        if known is not None:
+            overrides, source = known.config_overrides, known.source
+        elif said is not None:
+            overrides, source = {}, TopicConfigSource.EXPLICIT
+        elif any(fnmatchcase(topic, glob) for glob in self.assume_defaults):
+            overrides, source = {}, TopicConfigSource.ASSUMED
+        else:
+            return None
+        return TopicEntry(
+            topic=topic,
+            topic_id=None if known is None else known.topic_id,
+            config_overrides={**overrides, **(said or {}), **self.settings},
+            source=source,
+            ignored_keys=() if known is None else known.ignored_keys,
+        )
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return a topic's id, None if no source says it."""
+        known = self.topics.get(topic)
+        return None if known is None else known.topic_id
+
+    def config_for(self, topic: str) -> LogConfig | None:
+        """Return the config in force for a topic, None if no source knows it.
+
+        Raises:
+            ConfigError: A setting is unknown, malformed, out of range or contradicts another.
+        """
+        entry = self.find(topic)
+        if entry is None:
+            return None
+        return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
+
+    def _said(self, topic: str) -> dict[str, str] | None:
+        globs = [
+            settings
+            for name, settings in self.explicit.items()
+            if _GLOB_CHARACTERS & set(name) and fnmatchcase(topic, name)
+        ]
+        names = [self.explicit[topic]] if topic in self.explicit else []
+        matching = [*globs, *names]
+        if not matching:
+            return None
+        return {key: text for settings in matching for key, text in settings.items()}
+
+
+def build_topic_catalog(  # noqa: PLR0913 - one argument a source
+    *,
+    metadata: ClusterMetadata | None = None,
+    node_id: int | None = None,
+    explicit: Mapping[str, Mapping[str, str]] | None = None,
+    assume_defaults: Sequence[str] = (),
+    broker: Mapping[str, str] | None = None,
+    broker_overrides: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> TopicCatalog:
+    """Put the sources together.
+
+    As in Kafka, a broker's own setting in the cluster's metadata wins over one of all brokers
+    there, which wins over the broker's file.
+
+    Args:
+        metadata: The cluster's metadata, None if there is none.
+        node_id: The broker whose own settings count, None for none.
+        explicit: Settings of topics said explicitly, by name or glob.
+        assume_defaults: Globs of topics that may have Kafka's defaults.
+        broker: Broker-wide settings of the broker's file, by broker key.
+        broker_overrides: Broker-wide settings that win over all other ones.
+        settings: Topic keys that override what any source says.
+    """
+    dynamic = {} if metadata is None else metadata.broker_configs
+    return TopicCatalog(
+        topics={} if metadata is None else _cluster_entries(metadata),
+        explicit=dict(explicit or {}),
+        assume_defaults=tuple(assume_defaults),
+        broker=merge_broker_layers(
+            broker or {},
+            dynamic.get(_ALL_BROKERS, {}),
+            {} if node_id is None else dynamic.get(str(node_id), {}),
+            broker_overrides or {},
+        ),
+        settings=dict(settings or {}),
+    )
+
+
+def _cluster_entries(metadata: ClusterMetadata) -> dict[str, TopicEntry]:
+    return {
+        topic.name: TopicEntry(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            config_overrides=metadata.topic_configs.get(topic.name, {}),
+            source=TopicConfigSource.CLUSTER_METADATA,
+            ignored_keys=metadata.ignored_topic_keys.get(topic.name, ()),
+        )
+        for topic in metadata.topics.values()
+    }

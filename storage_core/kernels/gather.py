@@ -1,0 +1,76 @@
+"""Byte strings that lie scattered, copied end to end; and where a record's headers lie."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels._intrinsics import copy_bytes
+from storage_core.kernels._jit import kernel
+from storage_core.kernels.varint import read_varint
+
+
+@kernel
+def gather_bytes(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    length: NDArray[np.int64],
+    offsets: NDArray[np.int32],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy strings end to end; a negative length is a null and copies nothing.
+
+    Args:
+        data: uint8[], one place where strings lie.
+        arena: uint8[], the other.
+        in_arena: uint8[n], which of them holds each string.
+        start: int64[n].
+        length: int64[n].
+        offsets: int32[n + 1], where each string goes in out.
+        out: uint8[offsets[n]].
+    """
+    for i in range(start.size):
+        if length[i] > 0:
+            source = arena if in_arena[i] else data
+            copy_bytes(out, offsets[i], source, start[i], length[i])
+
+
+@kernel
+def list_headers(  # noqa: PLR0913  # arrays side by side
+    data: NDArray[np.uint8],
+    arena: NDArray[np.uint8],
+    in_arena: NDArray[np.uint8],
+    header_start: NDArray[np.int64],
+    header_count: NDArray[np.int64],
+    owner: NDArray[np.int64],
+    key_start: NDArray[np.int64],
+    key_length: NDArray[np.int64],
+    value_start: NDArray[np.int64],
+    value_length: NDArray[np.int64],
+) -> None:
+    """Write out where the headers of records lie, whose record scan has checked them.
+
+    Args:
+        data: uint8[], one place where records lie.
+        arena: uint8[], the other.
+        in_arena: uint8[n], which of them holds each record.
+        header_start: int64[n].
+        header_count: int64[n].
+        owner: int64[m], out: the record of each header; m is the sum of the counts.
+        key_start: int64[m], out.
+        key_length: int64[m], out.
+        value_start: int64[m], out.
+        value_length: int64[m], out; negative for null.
+    """
+    header = 0
+    for i in range(header_start.size):
+        source = arena if in_arena[i] else data
+        position = header_start[i]
+        for _ in range(header_count[i]):
+            owner[header] = i
+            length, position = read_varint(source, position, source.size)
+            key_start[header], key_length[header] = position, length
+            length, position = read_varint(source, position + length, source.size)
+            value_start[header], value_length[header] = position, length
+            position += max(length, 0)
+            header += 1

@@ -1,0 +1,182 @@
+"""Records as columns: decoded in bulk, handed to Arrow without a Python object a record."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import MAX_SEQUENCE, NO_SEQUENCE
+from storage_core.kernels import record_scan
+from storage_core.kernels.gather import gather_bytes, list_headers
+from storage_core.records.payload import Limits, Payload, open_batches
+from storage_core.records.reader import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """The records of some batches of a window, one row a record, in file order.
+
+    Valid as long as the window is.
+
+    Attributes:
+        payload: The batches that the records were read from.
+        table: int64[record_scan.RECORD_COLUMN_COUNT, n].
+    """
+
+    payload: Payload
+    table: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return self.table.shape[1]
+
+    @property
+    def batch(self) -> NDArray[np.int64]:
+        """Row of each record's batch in the window."""
+        return self.table[record_scan.RECORD_BATCH]
+
+    @property
+    def offset(self) -> NDArray[np.int64]:
+        """Offsets."""
+        base = self.payload.window.batches.base_offset[self.batch]
+        return base + self.table[record_scan.RECORD_OFFSET_DELTA]
+
+    @property
+    def timestamp(self) -> NDArray[np.int64]:
+        """Timestamps, epoch milliseconds: the broker's where the batch says so."""
+        batches = self.payload.window.batches
+        created = batches.base_timestamp[self.batch] + self.table[record_scan.RECORD_TIMESTAMP_DELTA]
+        is_append = batches.is_log_append_time[self.batch]
+        return np.where(is_append, batches.max_timestamp[self.batch], created)
+
+    @property
+    def sequence(self) -> NDArray[np.int64]:
+        """Sequences of idempotent producers, NO_SEQUENCE elsewhere."""
+        base = self.payload.window.batches.base_sequence[self.batch]
+        sequence = (base + self.table[record_scan.RECORD_OFFSET_DELTA]) & MAX_SEQUENCE
+        return np.where(base == NO_SEQUENCE, NO_SEQUENCE, sequence)
+
+    @property
+    def key_length(self) -> NDArray[np.int64]:
+        """Bytes of the keys, -1 for null."""
+        return self.table[record_scan.RECORD_KEY_LENGTH]
+
+    @property
+    def value_length(self) -> NDArray[np.int64]:
+        """Bytes of the values, -1 for null."""
+        return self.table[record_scan.RECORD_VALUE_LENGTH]
+
+    def keys(self) -> pa.BinaryArray:
+        """Return the keys."""
+        return self._binary(
+            self._in_arena, self.table[record_scan.RECORD_KEY_START], self.key_length
+        )
+
+    def values(self) -> pa.BinaryArray:
+        """Return the values."""
+        return self._binary(
+            self._in_arena, self.table[record_scan.RECORD_VALUE_START], self.value_length
+        )
+
+    def headers(self) -> pa.ListArray:
+        """Return the headers, as lists of structs of a string ``key`` and a binary ``value``."""
+        counts = np.ascontiguousarray(self.table[record_scan.RECORD_HEADER_COUNT])
+        spans = np.empty((5, int(counts.sum())), np.int64)
+        list_headers(
+            self.payload.window.data,
+            self.payload.arena,
+            self._in_arena,
+            np.ascontiguousarray(self.table[record_scan.RECORD_HEADER_START]),
+            counts,
+            *spans,
+        )
+        owner, key_start, key_length, value_start, value_length = spans
+        in_arena = self._in_arena[owner]
+        names = _as_text(self._binary(in_arena, key_start, key_length))
+        values = self._binary(in_arena, value_start, value_length)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        entries = pa.StructArray.from_arrays([names, values], names=["key", "value"])
+        return pa.ListArray.from_arrays(pa.array(offsets), entries)
+
+    def select(self, chosen: NDArray[np.bool_]) -> "RecordColumns":
+        """Return the chosen records."""
+        return RecordColumns(
+            payload=self.payload, table=np.ascontiguousarray(self.table[:, chosen])
+        )
+
+    @property
+    def _in_arena(self) -> NDArray[np.uint8]:
+        return self.payload.in_arena[self.batch]
+
+    def _binary(
+        self, in_arena: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> pa.BinaryArray:
+        offsets = np.zeros(len(start) + 1, np.int64)
+        np.cumsum(np.maximum(length, 0), out=offsets[1:])
+        narrow = offsets.astype(np.int32)
+        out = np.empty(int(offsets[-1]), np.uint8)
+        gather_bytes(
+            self.payload.window.data,
+            self.payload.arena,
+            in_arena,
+            np.ascontiguousarray(start),
+            np.ascontiguousarray(length),
+            narrow,
+            out,
+        )
+        is_null = length < 0
+        validity = None
+        if is_null.any():
+            validity = pa.py_buffer(np.packbits(~is_null, bitorder="little").tobytes())
+        return pa.BinaryArray.from_buffers(
+            pa.binary(),
+            len(start),
+            [validity, pa.py_buffer(narrow), pa.py_buffer(out)],
+            null_count=int(is_null.sum()),
+        )
+
+
+def _as_text(names: pa.BinaryArray) -> pa.StringArray:
+    """Return header keys as text; bytes that are no UTF-8 become U+FFFD, as Java decodes them."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.as_py().decode("utf-8", "replace") for name in names], pa.string())
+
+
+def decode_records(
+    window: Window, wanted: NDArray[np.bool_], limits: Limits
+) -> Iterator[RecordColumns]:
+    """Decode the records of the wanted batches of a window, as many at a time as memory allows.
+
+    Args:
+        window: The window.
+        wanted: bool[batches].
+        limits: What a batch may expand to.
+
+    Raises:
+        InvalidRecordError: A batch cannot be decompressed, or a record is malformed.
+        UnsupportedCompressionError: A wanted batch names a codec that does not exist.
+    """
+    row = 0
+    while row < len(window.batches):
+        payload = open_batches(window, wanted, row, limits)
+        rows = np.flatnonzero(wanted[row : payload.end_row]) + row
+        counts = window.batches.record_count[rows]
+        table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
+        count, status, bad, position = record_scan.decode_records(
+            window.data,
+            payload.arena,
+            payload.in_arena[rows],
+            payload.start[rows],
+            payload.end[rows],
+            counts,
+            limits.max_record_bytes,
+            table,
+        )
+        if status != record_scan.DONE:
+            raise payload.error(status, int(rows[bad]), position)
+        table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
+        yield RecordColumns(payload=payload, table=table[:, :count])
+        row = payload.end_row
