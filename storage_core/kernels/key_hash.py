@@ -26,6 +26,7 @@ _MD5_SHIFTS: Final = np.array(
     [7, 12, 17, 22] * 4 + [5, 9, 14, 20] * 4 + [4, 11, 16, 23] * 4 + [6, 10, 15, 21] * 4, np.uint32
 )
 _MD5_BLOCK: Final = 64
+MD5_WORDS: Final = 16
 _MD5_LENGTH_BYTES: Final = 8
 
 
@@ -110,7 +111,7 @@ def md5_128(
         data: uint8[n].
         start: First byte of the message.
         length: Bytes of the message.
-        words: uint32[16], scratch space.
+        words: uint32[MD5_WORDS], scratch space.
     """
     a0 = np.uint32(0x67452301)
     b0 = np.uint32(0xEFCDAB89)
@@ -118,7 +119,7 @@ def md5_128(
     d0 = np.uint32(0x10325476)
     padded = ((length + _MD5_LENGTH_BYTES) // _MD5_BLOCK + 1) * _MD5_BLOCK
     for block in range(0, padded, _MD5_BLOCK):
-        for w in range(16):
+        for w in range(MD5_WORDS):
             words[w] = _md5_word(data, start, length, block + 4 * w, padded)
         a, b, c, d = a0, b0, c0, d0
         for i in range(64):

@@ -43,6 +43,7 @@ def hash_keys(  # noqa: PLR0913  # arrays side by side
     hash_key_low: int,
     hash_key_high: int,
     first_rank: int,
+    scratch: NDArray[np.uint32],
     batch_flags: NDArray[np.uint8],
     key_batch: NDArray[np.int32],
     low: NDArray[np.uint64],
@@ -54,12 +55,12 @@ def hash_keys(  # noqa: PLR0913  # arrays side by side
     ``rank`` counts the records of the wanted batches from first_rank: the count in the header of
     a batch that is not opened proves nothing. ``batch_flags`` of the wanted ones gets OPENED,
     INDEXED (none of its offsets lies below first_offset), HAS_TOMBSTONE and HAS_KEYLESS.
+    ``scratch`` is room for MD5 to work in, uint32[MD5_WORDS].
 
     Returns:
         (count, status, row, position): keys found; DONE, or why and in which batch and at which
         position of its bytes it stopped.
     """
-    words = np.empty(16, np.uint32)
     count = 0
     next_rank = first_rank
     for row in range(start.size):
@@ -83,7 +84,7 @@ def hash_keys(  # noqa: PLR0913  # arrays side by side
             elif base_offset[row] + record.offset_delta >= first_offset:
                 if hash_kind == MD5:
                     low[count], high[count] = md5_128(
-                        source, record.key_start, record.key_length, words
+                        source, record.key_start, record.key_length, scratch
                     )
                 else:
                     low[count], high[count] = siphash_1_3_128(

@@ -14,7 +14,12 @@ from storage_core.errors import CorruptRecordError
 from storage_core.index.transaction_index import collect_aborted
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.kernels.offset_table import ORDINAL_BITS
-from storage_core.kernels.record_scan import INDEXED
+from storage_core.kernels.record_scan import (
+    INDEXED,
+    RECORD_COLUMN_COUNT,
+    RECORD_OFFSET_DELTA,
+    decode_records,
+)
 from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.end_offset import read_offset_index
@@ -22,7 +27,6 @@ from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.records.columns import decode_records
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -263,10 +267,22 @@ class CompactionIndexer:
 
     def _offset_of_key(self, payload: Payload, key: int, first_rank: int) -> int:
         """Return the offset of a key of the current block."""
-        only = np.zeros(len(payload.window.batches), bool)
-        only[payload.first_row + int(self._keys.batch[key])] = True
-        columns = next(decode_records(payload.window, only, self._plan.limits))
-        return int(columns.offset[self._place_of_key(payload, key, first_rank)])
+        row = payload.first_row + int(self._keys.batch[key])
+        batches = payload.window.batches
+        only = slice(row, row + 1)
+        records = np.empty((RECORD_COLUMN_COUNT, int(batches.record_count[row])), np.int64)
+        decode_records(
+            payload.window.data,
+            payload.arena,
+            payload.in_arena[only],
+            payload.start[only],
+            payload.end[only],
+            batches.record_count[only],
+            self._plan.max_record_bytes,
+            records,
+        )
+        place = self._place_of_key(payload, key, first_rank)
+        return int(batches.base_offset[row] + records[RECORD_OFFSET_DELTA, place])
 
     def _finish(self) -> CompactionIndex:
         words = np.zeros(sum(segment.word_count for segment in self._segments), np.uint64)

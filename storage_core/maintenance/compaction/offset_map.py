@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.config import OffsetMapHash
+from storage_core.kernels.key_hash import MD5_WORDS
 from storage_core.kernels.key_scan import MD5, SIPHASH, hash_keys
 from storage_core.kernels.offset_table import (
     SLOT_WORDS,
@@ -103,6 +104,7 @@ class KeyBlock:
         self._kind = MD5 if kind is OffsetMapHash.MD5 else SIPHASH
         self._key_low = np.uint64(int.from_bytes(hash_key[:8], "little"))
         self._key_high = np.uint64(int.from_bytes(hash_key[8:16], "little"))
+        self._scratch = np.empty(MD5_WORDS, np.uint32)
         self.count = 0
         self.flags = np.empty(0, np.uint8)
         self._reserve(1)
@@ -149,6 +151,7 @@ class KeyBlock:
             self._key_low,
             self._key_high,
             first_rank,
+            self._scratch,
             self.flags,
             self.batch,
             self.low,
