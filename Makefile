@@ -1,0 +1,84 @@
+# What a person and CI run. Needs make and Python 3.11 or newer; `make setup` brings the rest by pip.
+
+# The first of these that is new enough; `make PYTHON=/path/to/python` says another.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+LOCK := conf/requirements.lock
+SETTINGS := pyproject.toml $(LOCK)
+BROKER := build/broker
+GOLDEN := tests/golden/broker-dir/before.tar.gz
+PYTEST ?= # more arguments for pytest: make test PYTEST="-k cleaner -x"
+
+# A tree that was copied together with its .venv: the paths inside are those of the old place.
+ifneq ($(shell cat $(VENV)/.created 2>/dev/null),$(CURDIR))
+$(shell rm -f $(VENV)/.created)
+endif
+
+# Neither packages of the user's own nor a PYTHONPATH may hide what the lock says.
+export PYTHONNOUSERSITE := 1
+unexport PYTHONPATH
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup run fmt lint types imports test bench check lock clean
+
+help: ## Print this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+setup: $(VENV)/.for-all ## Create .venv with everything, and fetch what the tests need
+
+run: $(VENV)/.for-run ## Compact a log directory written by Apache Kafka, on Spark, and print the result
+	rm -rf $(BROKER)
+	mkdir -p $(BROKER)
+	tar -xzf $(GOLDEN) -C $(BROKER)
+	$(RUN) pylog_spark run $(BROKER) --role broker --set min.cleanable.dirty.ratio=0.0
+
+fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+lint: $(VENV)/.for-all ## Check format, lint rules and spelling
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(VENV)/bin/codespell
+
+types: $(VENV)/.for-all ## Check types (mypy --strict)
+	$(RUN) mypy
+
+imports: $(VENV)/.for-all ## Check who imports whom
+	$(VENV)/bin/lint-imports --no-logo
+
+test: $(VENV)/.for-all ## Run all tests
+	$(RUN) pytest $(PYTEST)
+
+bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
+	$(RUN) pytest -m bench -s $(PYTEST)
+
+check: lint types imports test ## Everything that has to pass before a change goes in
+
+lock: $(VENV)/.for-all ## Choose the versions in conf/requirements.lock anew
+	$(RUN) uv pip compile pyproject.toml --quiet --all-extras --universal --upgrade --no-header \
+		--no-emit-index-url --no-emit-find-links --output-file $(LOCK)
+
+clean: ## Remove what make has made, except .cache (jars that were fetched)
+	rm -rf $(VENV) build dist spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+# ---------------------------------------------------------------------------------------------
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or newer; say PYTHON=/path/to/python' >&2; exit 2; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@printf '%s\n' '$(CURDIR)' > $@
+
+$(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
+	$(RUN) pip install --quiet --constraint $(LOCK) --editable '.[local]'
+	@touch $@
+
+$(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
+	$(RUN) pip install --quiet --constraint $(LOCK) --editable '.[local,test,dev]'
+	@touch $(VENV)/.for-run $@
