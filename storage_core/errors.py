@@ -53,6 +53,22 @@ class PartitionNotFoundError(PylogError):
         return f"{self.path}: no such partition directory"
 
 
+class OffsetOutOfRangeError(PylogError):
+    """An offset that was asked for is not in the log, or not any more."""
+
+    kafka_code = 1
+
+    def __init__(self, partition: str, offset: int, first: int, end: int) -> None:
+        super().__init__(partition, offset, first, end)
+        self.partition, self.offset, self.first, self.end = partition, offset, first, end
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: offset {self.offset} is out of range; "
+            f"the log has offsets {self.first} up to, not including, {self.end}"
+        )
+
+
 class StorageError(PylogError):
     """The disk or the object store failed; the data may well be fine."""
 

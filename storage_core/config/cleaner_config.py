@@ -139,7 +139,7 @@ class CleanerConfig:
         "window.bytes",
         int32(at_least=1),
         "bytes of a segment in memory at a time; a larger batch gets a larger window",
-        default=33_554_432,
+        default=8_388_608,
         unit="bytes",
         scope=Scope.PYLOG,
     )
