@@ -1,0 +1,1 @@
+"""Tests; their tree mirrors the code."""

@@ -1,0 +1,1 @@
+"""Timings, always as ratios between two sides measured in one run."""

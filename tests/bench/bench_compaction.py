@@ -1,0 +1,198 @@
+"""Kafka's cleaner and ours on copies of one partition, in turns, one thread each, warm cache.
+
+    python -m tests.bench.bench_compaction [--rounds 5] [--records 1500000] [--keys 200000]
+
+Four timings a round: Kafka's ``Cleaner.doClean`` alone, and from opening the log to the end of a
+clean close, both in a child process that stays, so that its JIT warms up from round to round; ours
+in this process, from opening to the end of the commit; and the whole ``pylog partition clean``
+process, start-up included. Ours reads and syncs as it always does. The partition is kept under
+``build/``. Both sides must answer with the same numbers.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.compaction.request import CleanRequest
+from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = ROOT / "build" / "bench"
+COMPARED: Final = ("next_offset", "messages_read", "messages_written", "bytes_written")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Seconds of one round."""
+
+    kafka_clean: float
+    kafka_whole: float
+    ours: float
+    ours_process: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All rounds, the first one, cold, first."""
+
+    log_bytes: int
+    rounds: tuple[Timings, ...]
+
+    def median(self, seconds: Callable[[Timings], float]) -> float:
+        """Return the median over the rounds after the first."""
+        return statistics.median(seconds(timings) for timings in self.rounds[1:])
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        megabytes = self.log_bytes / 1e6
+        yield f"{megabytes:.0f} MB, {len(self.rounds)} rounds in turns, one thread each, warm cache"
+        yield f"{'':36}{'first s':>9}{'median s':>10}{'MB/s':>8}{'min s':>8}{'max s':>8}"
+        for name, seconds in SIDES.items():
+            warm = [seconds(timings) for timings in self.rounds[1:]]
+            middle = self.median(seconds)
+            yield (
+                f"{name:36}{seconds(self.rounds[0]):9.2f}{middle:10.2f}{megabytes / middle:8.0f}"
+                f"{min(warm):8.2f}{max(warm):8.2f}"
+            )
+        for name, (theirs, ours) in RATIOS.items():
+            ratio = statistics.median(theirs(t) / ours(t) for t in self.rounds[1:])
+            yield f"{name}: {ratio:.1f} x"
+
+
+def _kafka_clean(timings: Timings) -> float:
+    return timings.kafka_clean
+
+
+def _kafka_whole(timings: Timings) -> float:
+    return timings.kafka_whole
+
+
+def _ours(timings: Timings) -> float:
+    return timings.ours
+
+
+def _ours_process(timings: Timings) -> float:
+    return timings.ours_process
+
+
+SIDES: Final[dict[str, Callable[[Timings], float]]] = {
+    "Kafka, Cleaner.doClean": _kafka_clean,
+    "Kafka, open to clean close": _kafka_whole,
+    "ours, open to commit": _ours,
+    "ours, pylog partition clean": _ours_process,
+}
+RATIOS: Final = {
+    "in process, against Kafka open to close": (_kafka_whole, _ours),
+    "in process, against Cleaner.doClean": (_kafka_clean, _ours),
+    "whole process, against Kafka in process": (_kafka_whole, _ours_process),
+}
+
+
+def measure(size: Size, rounds: int) -> Report:
+    """Clean copies of a generated partition, first by Kafka, then by us, then again.
+
+    Raises:
+        AssertionError: The two sides do not answer alike.
+    """
+    source = generated_partition(CACHE, size)
+    scratch = CACHE / "scratch"
+    timings = []
+    with _kafka_process() as kafka:
+        for _ in range(rounds):
+            theirs = kafka(_copy(source, scratch))
+            ours_seconds, answer = _clean_here(_copy(source, scratch))
+            process_seconds = _clean_by_command(_copy(source, scratch))
+            for name in COMPARED:
+                assert answer[name] == theirs["answer"][name], (name, answer, theirs)
+            timings.append(
+                Timings(
+                    kafka_clean=theirs["clean_seconds"],
+                    kafka_whole=theirs["whole_seconds"],
+                    ours=ours_seconds,
+                    ours_process=process_seconds,
+                )
+            )
+    shutil.rmtree(scratch)
+    log_bytes = sum(file.stat().st_size for file in source.glob("*.log"))
+    return Report(log_bytes=log_bytes, rounds=tuple(timings))
+
+
+def _copy(source: Path, scratch: Path) -> Path:
+    """Make a fresh copy; written back at once, so that nobody pays for syncing it later."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    copy = scratch / source.name
+    shutil.copytree(source, copy)
+    os.sync()
+    return copy
+
+
+@contextmanager
+def _kafka_process() -> Iterator[Callable[[Path], dict[str, Any]]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.kafka_side"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        orders, answers = process.stdin, process.stdout
+        assert orders is not None
+        assert answers is not None
+
+        def clean(directory: Path) -> dict[str, Any]:
+            order = {"directory": str(directory), "config": CONFIG, "now_ms": NOW_MS}
+            orders.write(json.dumps(order) + "\n")
+            orders.flush()
+            return dict(json.loads(answers.readline()))
+
+        yield clean
+        orders.close()
+
+
+def _clean_here(directory: Path) -> tuple[float, dict[str, int]]:
+    begin = time.perf_counter()
+    result = clean_partition(
+        directory,
+        config=LogConfig.from_topic_overrides({key: str(value) for key, value in CONFIG.items()}),
+        cleaner=CleanerConfig(),
+        request=CleanRequest(now_ms=NOW_MS, first_dirty_offset=0),
+    )
+    seconds = time.perf_counter() - begin
+    return seconds, {name: getattr(result, name) for name in COMPARED}
+
+
+def _clean_by_command(directory: Path) -> float:
+    command = [sys.executable, "-m", "pylog_spark", "partition", "clean", str(directory)]
+    command += ["--now-ms", str(NOW_MS), "--first-dirty-offset", "0"]
+    for key, value in CONFIG.items():
+        command += ["--set", f"{key}={value}"]
+    begin = time.perf_counter()
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Kafka's cleaner and ours, in turns.")
+    parser.add_argument("--rounds", type=int, default=6, help="the first one counts as cold")
+    parser.add_argument("--records", type=int, default=Size().records)
+    parser.add_argument("--keys", type=int, default=Size().keys)
+    arguments = parser.parse_args()
+    report = measure(Size(records=arguments.records, keys=arguments.keys), arguments.rounds)
+    print("\n".join(report.lines()))  # noqa: T201 - the report
+
+
+if __name__ == "__main__":
+    main()

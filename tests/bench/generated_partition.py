@@ -1,0 +1,164 @@
+"""A big partition of small uncompressed records, made fast: numpy lays out the batches, Kafka
+appends them, so that segments, indexes and snapshots are Kafka's own.
+
+Records have 135 or 136 bytes: a key of 16, a value of 110. A batch has 120 records, 16 KB, as a
+producer sends them. A process of its own makes the data: who measures has no JVM beside it.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import (
+    BATCH_HEADER,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_V2,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
+from tests.oracle.jvm import java, java_bytes
+from tests.oracle.kafka import Kafka
+from tests.oracle.records import INTERNAL
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+NOW_MS: Final = 1_700_000_000_000
+KEY_BYTES: Final = 16
+VALUE_BYTES: Final = 110
+RECORDS_PER_BATCH: Final = 120
+# Up to this offset delta a zigzag varint takes one byte, then two.
+ONE_BYTE_DELTAS: Final = 64
+APPEND_BATCHES: Final = 64
+CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": 64 * 1024 * 1024,
+    "min.cleanable.dirty.ratio": 0,
+}
+DIRECTORY: Final = "bench-0"
+DESCRIPTION: Final = "generated.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How big the partition is."""
+
+    records: int = 1_500_000
+    keys: int = 200_000
+    seed: int = 1
+
+
+def generated_partition(cache: Path, size: Size) -> Path:
+    """Return the partition's directory under cache, making it only if it is not there.
+
+    Everything in it can be cleaned: the active segment is empty.
+    """
+    target = cache / f"compaction-{size.records}-{size.keys}-{size.seed}"
+    description = target / DESCRIPTION
+    wanted = json.dumps(asdict(size))
+    if not description.exists() or description.read_text() != wanted:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tests.bench.generated_partition",
+                str(target.resolve()),
+                wanted,
+            ],
+            cwd=ROOT,
+            check=True,
+        )
+        description.write_text(wanted)
+    return target / DIRECTORY
+
+
+def generate(directory: Path, size: Size) -> None:
+    """Have Kafka write the partition, in this process."""
+    dice = np.random.default_rng(size.seed)
+    with Kafka(now_ms=NOW_MS).open_partition(directory, config=CONFIG) as partition:
+        for first in range(0, size.records // RECORDS_PER_BATCH, APPEND_BATCHES):
+            count = min(APPEND_BATCHES, size.records // RECORDS_PER_BATCH - first)
+            data = build_batches(dice, first_batch=first, batches=count, keys=size.keys)
+            buffer = java("java.nio.ByteBuffer").wrap(java_bytes(data))
+            records = java(INTERNAL + "MemoryRecords").readableRecords(buffer)
+            partition.append_bytes_as_follower(records, leader_epoch=0)
+        partition.set_high_watermark()
+        partition.roll()
+
+
+def build_batches(dice: np.random.Generator, *, first_batch: int, batches: int, keys: int) -> bytes:
+    """Lay out batches of RECORDS_PER_BATCH records each, end to end."""
+    short = _records(dice, batches, range(ONE_BYTE_DELTAS), keys)
+    long = _records(dice, batches, range(ONE_BYTE_DELTAS, RECORDS_PER_BATCH), keys)
+    body = np.concatenate([short, long], axis=1)
+    numbers = np.arange(first_batch, first_batch + batches)
+    header = np.zeros(batches, BATCH_HEADER)
+    header["base_offset"] = numbers * RECORDS_PER_BATCH
+    header["batch_length"] = HEADER_BYTES - LENGTH_OVERHEAD + body.shape[1]
+    header["magic"] = MAGIC_V2
+    header["last_offset_delta"] = RECORDS_PER_BATCH - 1
+    header["base_timestamp"] = header["max_timestamp"] = NOW_MS - 10**8 + numbers
+    header["producer_id"] = NO_PRODUCER_ID
+    header["producer_epoch"] = NO_PRODUCER_EPOCH
+    header["base_sequence"] = NO_SEQUENCE
+    header["record_count"] = RECORDS_PER_BATCH
+    heads = header.view(np.uint8).reshape(batches, HEADER_BYTES)
+    matrix = np.ascontiguousarray(np.concatenate([heads, body], axis=1))
+    for row in matrix:
+        crc = crc32c.crc32c(row[CRC_START:].tobytes())
+        row[CRC_AT:CRC_START] = np.frombuffer(crc.to_bytes(4, "big"), np.uint8)
+    return matrix.tobytes()
+
+
+def _records(
+    dice: np.random.Generator, batches: int, deltas: range, keys: int
+) -> NDArray[np.uint8]:
+    """Return uint8[batches, bytes]: one record for each offset delta in each batch."""
+    delta_bytes = 1 if deltas[-1] < ONE_BYTE_DELTAS else 2
+    layout = np.dtype(
+        [
+            ("length", "u1", 2),  # varints of this many bytes each
+            ("attributes", "u1"),
+            ("timestamp_delta", "u1"),
+            ("offset_delta", "u1", delta_bytes),
+            ("key_length", "u1"),
+            ("key", f"S{KEY_BYTES}"),
+            ("value_length", "u1", 2),
+            ("value", "u1", VALUE_BYTES),
+            ("header_count", "u1"),
+        ]
+    )
+    rows = np.zeros((batches, len(deltas)), layout)
+    rows["length"] = _varint(layout.itemsize - 2)
+    rows["offset_delta"] = np.array([_varint(delta) for delta in deltas])
+    rows["key_length"] = _varint(KEY_BYTES)
+    names = dice.integers(0, keys, rows.shape)
+    rows["key"] = np.char.zfill(names.astype(f"S{KEY_BYTES}"), KEY_BYTES)
+    rows["value_length"] = _varint(VALUE_BYTES)
+    rows["value"] = dice.integers(0, 256, (*rows.shape, VALUE_BYTES), np.uint8)
+    return rows.view(np.uint8).reshape(batches, len(deltas) * layout.itemsize)
+
+
+def _varint(number: int) -> list[int]:
+    """Return the bytes of a zigzag varint of a number that is not negative."""
+    rest, encoded = number << 1, []
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return [*encoded, rest]
+
+
+if __name__ == "__main__":
+    generate(Path(sys.argv[1]) / DIRECTORY, Size(**json.loads(sys.argv[2])))

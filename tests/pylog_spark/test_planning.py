@@ -1,0 +1,179 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylog_spark.planning import (
+    ITEM_OVERHEAD_BYTES,
+    MAP_ENTRY_BYTES,
+    Demand,
+    Strategy,
+    WorkItem,
+    choose_strategy,
+    choose_unit_bytes,
+    estimate_map_bytes,
+    pack_units,
+    plan_rounds,
+)
+
+MIB = 1024 * 1024
+
+
+def item(number: int, size_bytes: int, ordinal: int = 0) -> WorkItem:
+    return WorkItem(ordinal=ordinal, number=number, size_bytes=size_bytes)
+
+
+def strategy(
+    *,
+    asked: Strategy = Strategy.AUTO,
+    partition_bytes: int = 100 * MIB,
+    map_bytes: int = 10 * MIB,
+    can_broadcast: bool = True,
+) -> Strategy:
+    return choose_strategy(
+        asked=asked,
+        partition_bytes=partition_bytes,
+        map_bytes=map_bytes,
+        unit_bytes=64 * MIB,
+        budget_bytes=256 * MIB,
+        can_broadcast=can_broadcast,
+    )
+
+
+def test_nothing_to_do_makes_no_unit():
+    assert pack_units([], unit_bytes=MIB) == []
+
+
+def test_a_big_item_has_a_unit_of_its_own_and_is_started_first():
+    units = pack_units([item(0, MIB), item(1, 900 * MIB), item(2, MIB)], unit_bytes=64 * MIB)
+    assert [[i.number for i in unit.items] for unit in units] == [[1], [0, 2]]
+
+
+def test_an_item_of_exactly_the_unit_is_not_packed_with_others():
+    exact = 64 * MIB - ITEM_OVERHEAD_BYTES
+    units = pack_units([item(0, exact), item(1, 0)], unit_bytes=64 * MIB)
+    assert [len(unit.items) for unit in units] == [1, 1]
+
+
+def test_two_items_that_just_fit_share_a_unit():
+    half = 32 * MIB - ITEM_OVERHEAD_BYTES
+    assert len(pack_units([item(0, half), item(1, half)], unit_bytes=64 * MIB)) == 1
+
+
+def test_two_items_that_just_do_not_fit_are_apart():
+    half = 32 * MIB - ITEM_OVERHEAD_BYTES
+    assert len(pack_units([item(0, half), item(1, half + 1)], unit_bytes=64 * MIB)) == 2
+
+
+def test_empty_items_are_spread_for_what_opening_them_costs():
+    units = pack_units([item(n, 0) for n in range(1000)], unit_bytes=64 * MIB)
+    assert len(units) == 1000 * ITEM_OVERHEAD_BYTES // (64 * MIB) + 1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 200 * MIB), max_size=60),
+    unit_bytes=st.integers(ITEM_OVERHEAD_BYTES, 100 * MIB),
+)
+def test_packing_keeps_every_item_and_respects_the_bound(sizes, unit_bytes):
+    items = [item(number, size, ordinal=number % 3) for number, size in enumerate(sizes)]
+    units = pack_units(items, unit_bytes=unit_bytes)
+
+    packed = sorted((i for unit in units for i in unit.items), key=lambda i: i.number)
+    costs = [unit.cost_bytes for unit in units]
+    assert packed == items
+    assert all(u.cost_bytes <= unit_bytes for u in units if len(u.items) > 1)
+    assert costs == sorted(costs, reverse=True)
+    assert all(
+        first + second > unit_bytes for first, second in zip(costs[:-1], costs[1:], strict=True)
+    )
+
+
+def test_packing_does_not_depend_on_the_order_of_the_items():
+    items = [item(n, (n * 7919) % (5 * MIB)) for n in range(40)]
+    assert pack_units(items, unit_bytes=8 * MIB) == pack_units(reversed(items), unit_bytes=8 * MIB)
+
+
+def rounds_of(map_bytes: list[int], *, budget: int = 10, most: int = 9) -> list[list[int]]:
+    return plan_rounds(
+        [Demand(map_bytes=size, disk_bytes=0) for size in map_bytes],
+        budget=Demand(map_bytes=budget, disk_bytes=0),
+        most_partitions=most,
+    )
+
+
+def test_no_partitions_need_no_round():
+    assert rounds_of([]) == []
+
+
+def test_a_round_takes_maps_up_to_exactly_the_budget():
+    assert rounds_of([4, 6, 1]) == [[0, 1], [2]]
+
+
+def test_the_order_of_urgency_is_kept_even_where_a_later_one_would_fit():
+    assert rounds_of([4, 9, 4]) == [[0], [1], [2]]
+
+
+def test_a_map_above_the_budget_is_alone():
+    assert rounds_of([1, 11, 1]) == [[0], [1], [2]]
+
+
+def test_a_round_has_a_limit_of_partitions():
+    assert rounds_of([0] * 5, most=2) == [[0, 1], [2, 3], [4]]
+
+
+def test_a_round_fits_on_the_disk():
+    demands = [Demand(map_bytes=1, disk_bytes=size) for size in (60, 40, 1, 101)]
+    budget = Demand(map_bytes=10, disk_bytes=100)
+    assert plan_rounds(demands, budget=budget, most_partitions=9) == [[0, 1], [2], [3]]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), max_size=50),
+    budget=st.integers(0, 40),
+    most=st.integers(1, 7),
+)
+def test_rounds_hold_every_partition_once_and_stay_within_the_budget(sizes, budget, most):
+    rounds = rounds_of(sizes, budget=budget, most=most)
+    assert [position for members in rounds for position in members] == list(range(len(sizes)))
+    for members in rounds:
+        assert 0 < len(members) <= most
+        assert len(members) == 1 or sum(sizes[position] for position in members) <= budget
+
+
+def test_a_partition_that_fits_in_one_unit_is_cleaned_whole():
+    assert strategy(partition_bytes=64 * MIB) is Strategy.WHOLE
+    assert strategy(partition_bytes=64 * MIB + 1) is Strategy.BROADCAST
+
+
+def test_a_map_above_the_budget_is_not_broadcast():
+    assert strategy(map_bytes=256 * MIB) is Strategy.BROADCAST
+    assert strategy(map_bytes=256 * MIB + 1) is Strategy.WHOLE
+    assert strategy(map_bytes=256 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.WHOLE
+
+
+def test_a_session_without_broadcasts_cleans_whole():
+    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.WHOLE
+
+
+def test_the_caller_may_ask_for_a_strategy():
+    assert strategy(asked=Strategy.WHOLE) is Strategy.WHOLE
+    assert strategy(asked=Strategy.BROADCAST, partition_bytes=1) is Strategy.BROADCAST
+
+
+def test_a_map_has_at_most_one_entry_for_each_offset():
+    assert estimate_map_bytes(offset_span=80, dirty_bytes=10**9, capacity=None) == 80 * 24 + 10
+
+
+def test_offsets_with_gaps_of_billions_do_not_make_a_big_map():
+    estimate = estimate_map_bytes(offset_span=2**62, dirty_bytes=16_000, capacity=None)
+    assert estimate == 1000 * MAP_ENTRY_BYTES + 125
+
+
+def test_a_capacity_bounds_the_keys_but_not_the_bitmap():
+    assert estimate_map_bytes(offset_span=800, dirty_bytes=10**9, capacity=10) == 240 + 100
+
+
+def test_units_are_a_third_of_a_slots_share_within_bounds():
+    bounds = {"least_bytes": MIB, "most_bytes": 512 * MIB}
+    assert choose_unit_bytes(1200 * MIB, slots=4, **bounds) == 100 * MIB
+    assert choose_unit_bytes(12, slots=4, **bounds) == MIB
+    assert choose_unit_bytes(10**15, slots=4, **bounds) == 512 * MIB
+    assert choose_unit_bytes(6 * MIB, slots=0, **bounds) == 2 * MIB

@@ -1,0 +1,109 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pylog_spark import session
+from pylog_spark.java import MissingSoftwareError
+from pylog_spark.session import SparkNotInstalledError, build_session, session_conf
+
+JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
+
+
+@pytest.fixture
+def jars(monkeypatch):
+    monkeypatch.setattr(session, "delta_jars", lambda _settings=None: JARS)
+
+
+def test_the_callers_settings_win():
+    conf = session_conf("local[2]", {"spark.ui.enabled": "true", "x": "y"}, delta=False)
+    assert conf["spark.ui.enabled"] == "true"
+    assert conf["x"] == "y"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_the_callers_options_for_java_are_added_to_ours():
+    conf = session_conf("local[2]", {"spark.driver.extraJavaOptions": "-Xss8m"}, delta=False)
+    ours, said = conf["spark.driver.extraJavaOptions"].split(" ")
+    assert ours.startswith("-Dlog4j2.configurationFile=file:///")
+    assert said == "-Xss8m"
+
+
+@pytest.mark.usefixtures("jars")
+@pytest.mark.parametrize(
+    "master", ["local[2]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077"]
+)
+def test_on_this_host_delta_is_on_the_class_path_of_driver_and_executors(master):
+    conf = session_conf(master, {"spark.executor.extraClassPath": "/mine.jar"}, delta=True)
+    assert conf["spark.driver.extraClassPath"] == "/jars/a.jar:/jars/b.jar"
+    assert conf["spark.executor.extraClassPath"] == "/jars/a.jar:/jars/b.jar:/mine.jar"
+    assert "DeltaSparkSessionExtension" in conf["spark.sql.extensions"]
+
+
+@pytest.mark.usefixtures("jars")
+def test_on_a_cluster_delta_is_sent_along():
+    conf = session_conf("spark://elsewhere:7077", {"spark.jars": "/mine.jar"}, delta=True)
+    assert conf["spark.jars"] == "/jars/a.jar,/jars/b.jar,/mine.jar"
+    assert "spark.driver.extraClassPath" not in conf
+    assert "spark.ui.enabled" not in conf
+
+
+def test_delta_that_the_caller_brings_is_not_fetched(monkeypatch):
+    monkeypatch.setattr(session, "delta_jars", lambda _settings=None: pytest.fail("fetched"))
+    packages = {"spark.jars.packages": "io.delta:delta-spark_2.13:4.0.0"}
+    conf = session_conf("local[2]", packages, delta=True)
+    assert "spark.driver.extraClassPath" not in conf
+    assert "DeltaSparkSessionExtension" in conf["spark.sql.extensions"]
+
+
+def test_without_delta_nothing_of_it_is_configured():
+    assert not any("delta" in value for value in session_conf("local[2]", {}, delta=False).values())
+
+
+def test_without_pyspark_the_error_names_the_extras(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark.errors", None)
+    with pytest.raises(SparkNotInstalledError, match=r"pylog-spark\[local\].*pylog-spark\[spark\]"):
+        build_session()
+    assert issubclass(SparkNotInstalledError, MissingSoftwareError)
+
+
+def test_importing_the_module_does_not_import_pyspark():
+    program = "import sys, pylog_spark.session; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.spark
+def test_the_session_has_what_was_chosen(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.sparkContext.master == "local[2]"
+
+
+@pytest.mark.spark
+def test_a_session_that_is_there_is_used_as_it_is(spark):
+    again = build_session("local[7]", {"spark.sql.session.timeZone": "Asia/Tokyo"})
+    assert again.sparkContext.master == "local[2]"
+    assert again.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.spark
+def test_workers_run_this_python(spark):
+    def whoami(batches):
+        import pyarrow as pa  # noqa: PLC0415 - on the worker
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+    rows = spark.range(1).mapInArrow(whoami, "python string").collect()
+    assert [os.path.realpath(row.python) for row in rows] == [os.path.realpath(sys.executable)]
+
+
+@pytest.mark.spark
+def test_delta_tables_can_be_written_and_read(spark, tmp_path):
+    table = str(tmp_path / "table")
+    spark.range(3).write.format("delta").save(table)
+    spark.range(4).write.format("delta").mode("append").save(table)
+    assert spark.read.format("delta").load(table).count() == 7

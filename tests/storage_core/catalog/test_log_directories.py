@@ -1,0 +1,281 @@
+"""What lies in log directories."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    agreed_broker_epoch,
+    classify_directory,
+    create_missing_directories,
+    find_abandoned_futures,
+    find_duplicate_partitions,
+    find_inconsistent_topic_ids,
+    observe_log_directories,
+    observe_log_directory,
+    validate_names,
+)
+from storage_core.errors import (
+    CheckpointError,
+    InconsistentClusterIdError,
+    InconsistentDirectoriesError,
+    InvalidNameError,
+    StorageError,
+)
+from storage_core.filenames import TopicPartition
+from tests.golden_data import Golden
+
+UNIQUE = "0123456789abcdef0123456789abcdef"
+ID_A = "6OhPo7FvRwiN63dAgYqoUA"
+ID_B = "Pwfy5rl5Qw6jBT2A6nuzCQ"
+DIRECTORY_ID = "ohZNig90xgRlmLmr-NUttg"
+OTHER_DIRECTORY_ID = "Y0x2kbxs_vG_YmsMBH-UEg"
+
+
+def make_partition(root: Path, name: str, topic_id: str | None = None) -> Path:
+    directory = root / name
+    directory.mkdir(parents=True)
+    if topic_id is not None:
+        (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
+    return directory
+
+
+def make_root(
+    root: Path, *names: str, directory_id: str = DIRECTORY_ID, cluster_id: str = "c"
+) -> Path:
+    for name in names:
+        make_partition(root, name)
+    root.mkdir(exist_ok=True)
+    (root / "meta.properties").write_text(
+        f"version=1\nnode.id=1\ncluster.id={cluster_id}\ndirectory.id={directory_id}\n"
+    )
+    return root
+
+
+@pytest.mark.item("DIR-05", "DIR-06", "DIR-08")
+@pytest.mark.parametrize(
+    ("name", "kind", "partition"),
+    [
+        ("a-0", "partition", TopicPartition("a", 0)),
+        ("a-b.c_d-12", "partition", TopicPartition("a-b.c_d", 12)),
+        ("x-delete-0", "partition", TopicPartition("x-delete", 0)),
+        ("__cluster_metadata-0", "metadata", TopicPartition("__cluster_metadata", 0)),
+        ("remote-log-index-cache", "cache", None),
+        (f"a-0.{UNIQUE}-delete", "delete", TopicPartition("a", 0)),
+        (f"a-0.{UNIQUE}-future", "future", TopicPartition("a", 0)),
+        (f"a-0.{UNIQUE}-stray", "stray", TopicPartition("a", 0)),
+        ("lost+found", "foreign", None),
+        ("-0", "foreign", None),
+        ("a-", "foreign", None),
+        ("a-x", "foreign", None),
+        ("a-0-delete", "foreign", None),
+        (f"a.{UNIQUE}-delete", "foreign", None),
+        ("a b-0", "foreign", None),
+    ],
+)
+def test_a_directorys_name_says_what_it_is(name: str, kind: str, partition: TopicPartition | None):
+    assert classify_directory(name) == (DirectoryKind(kind), partition)
+
+
+@pytest.mark.item("DIR-06")
+def test_a_deleted_partition_with_the_longest_name_is_known_although_its_topic_is_cut():
+    suffix = f"-7.{UNIQUE}-delete"
+    name = ("t" * 249)[: 255 - len(suffix)] + suffix
+    assert len(name) == 255
+    kind, partition = classify_directory(name)
+    assert kind is DirectoryKind.DELETE
+    assert partition == TopicPartition("t" * 213, 7)
+
+
+def test_a_brokers_own_directory_is_read(tmp_path: Path):
+    golden = Golden("broker-dir")
+    state = observe_log_directory(golden.unpack(tmp_path))
+    names = {Path(entry.path).name for entry in state.of_kind(DirectoryKind.PARTITION)}
+    assert names == set(golden.case["expected"]) - {"__cluster_metadata-0"}
+    assert len(state.of_kind(DirectoryKind.METADATA)) == 1
+    assert state.meta_properties is not None
+    assert state.meta_properties.directory_id == "ohZNig90xgRlmLmr-NUttg"
+    assert state.clean_shutdown is not None
+    assert state.clean_shutdown.broker_epoch == 11
+    assert all(entry.topic_id and not entry.problem for entry in state.entries)
+    validate_names(state)
+
+
+@pytest.mark.item("DIR-05", "ERR-07")
+def test_a_foreign_directory_is_reported_and_refused_where_names_are_strict(tmp_path: Path):
+    state = observe_log_directory(make_root(tmp_path, "a-0", "lost+found"))
+    (foreign,) = state.of_kind(DirectoryKind.FOREIGN)
+    assert foreign.path == str(tmp_path / "lost+found")
+    assert "expected <topic>-<partition>" in foreign.problem
+    assert len(state.of_kind(DirectoryKind.PARTITION)) == 1
+    with pytest.raises(InvalidNameError, match="does not start") as raised:
+        validate_names(state)
+    assert raised.value.kafka_code == 17
+
+
+@pytest.mark.item("DIR-06", "DIR-08")
+def test_deleted_and_stray_partitions_are_listed_and_count_for_nothing(tmp_path: Path):
+    root = make_root(tmp_path, "a-0", f"a-0.{UNIQUE}-delete", f"a-0.{UNIQUE}-stray")
+    make_partition(root, f"a-1.{UNIQUE}-stray", ID_B)
+    make_partition(root, "a-1", ID_A)
+    state = observe_log_directory(root)
+    assert len(state.of_kind(DirectoryKind.DELETE)) == 1
+    assert len(state.of_kind(DirectoryKind.STRAY)) == 2
+    assert find_duplicate_partitions([state]) == []
+    assert find_inconsistent_topic_ids([state], {}) == []
+
+
+def test_files_are_no_partitions_but_links_to_directories_are(tmp_path: Path):
+    root = make_root(tmp_path / "root")
+    (root / "file-0").touch()
+    (root / "dangling-0").symlink_to(tmp_path / "none")
+    (root / "linked-0").symlink_to(make_partition(tmp_path, "elsewhere"))
+    (entry,) = observe_log_directory(root).entries
+    assert entry.topic_partition == TopicPartition("linked", 0)
+
+
+@pytest.mark.item("DIR-01")
+def test_a_directory_that_fails_is_set_aside_and_the_others_are_read(tmp_path: Path):
+    good = make_root(tmp_path / "good", "a-0")
+    broken = make_root(tmp_path / "broken")
+    (broken / "meta.properties").write_text("version=7")
+    found = observe_log_directories([good, tmp_path / "missing", broken])
+    assert [state.path for state in found.states] == [str(good)]
+    assert found.failed.keys() == {str(tmp_path / "missing"), str(broken)}
+    assert "No such file" in found.failed[str(tmp_path / "missing")]
+
+
+@pytest.mark.item("DIR-01")
+def test_nothing_that_can_be_read_fails_the_job(tmp_path: Path):
+    with pytest.raises(StorageError, match="no log directory can be read"):
+        observe_log_directories([tmp_path / "missing", tmp_path / "none"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.item("DIR-01")
+def test_the_same_directory_under_two_names_is_refused(tmp_path: Path):
+    good = make_root(tmp_path / "good")
+    link = tmp_path / "link"
+    link.symlink_to(good)
+    with pytest.raises(InconsistentDirectoriesError, match="the same directory as"):
+        observe_log_directories([good, link])
+
+
+@pytest.mark.item("DIR-01")
+def test_missing_directories_are_created_only_when_asked_for(tmp_path: Path):
+    missing = tmp_path / "a" / "b"
+    there = make_root(tmp_path / "there", "a-0")
+    create_missing_directories([missing, there])
+    assert missing.is_dir()
+    assert (there / "a-0").is_dir()
+    blocked = there / "meta.properties" / "below"
+    with pytest.raises(StorageError):
+        create_missing_directories([blocked])
+
+
+@pytest.mark.item("DIR-11")
+def test_directories_of_two_clusters_are_refused(tmp_path: Path):
+    one = make_root(tmp_path / "one")
+    other = make_root(tmp_path / "other", directory_id=OTHER_DIRECTORY_ID, cluster_id="d")
+    with pytest.raises(InconsistentClusterIdError):
+        observe_log_directories([one, other])
+
+
+@pytest.mark.item("DIR-09")
+def test_a_partition_in_two_directories_is_named_with_both_paths(tmp_path: Path):
+    one = make_root(tmp_path / "one", "a-0", "a-1", f"a-2.{UNIQUE}-future")
+    other = make_root(
+        tmp_path / "other", "a-0", "a-2", f"a-1.{UNIQUE}-future", directory_id=OTHER_DIRECTORY_ID
+    )
+    (error,) = find_duplicate_partitions(observe_log_directories([one, other]).states)
+    assert error.topic_partition == "a-0"
+    assert error.paths == (str(one / "a-0"), str(other / "a-0"))
+    assert str(one / "a-0") in str(error)
+    assert str(other / "a-0") in str(error)
+
+
+@pytest.mark.item("DIR-09")
+def test_two_future_copies_of_a_partition_are_duplicates_too(tmp_path: Path):
+    names = [f"a-0.{UNIQUE}-future", f"a-0.{UNIQUE[::-1]}-future"]
+    state = observe_log_directory(make_root(tmp_path, *names))
+    (error,) = find_duplicate_partitions([state])
+    assert len(error.paths) == 2
+
+
+@pytest.mark.item("DIR-10", "ERR-13")
+def test_a_topic_id_that_is_not_the_expected_one_is_reported_and_none_is_allowed(tmp_path: Path):
+    root = make_root(tmp_path)
+    make_partition(root, "a-0", ID_A)
+    wrong = make_partition(root, "a-1", ID_B)
+    make_partition(root, "a-2")
+    make_partition(root, "b-0", ID_B)
+    state = observe_log_directory(root)
+    for expected in ({"a": ID_A, "b": ID_B}, {"a": ID_A}, {}):
+        (error,) = find_inconsistent_topic_ids([state], expected)
+        assert (error.path, error.expected, error.found) == (str(wrong), ID_A, ID_B)
+        assert error.kafka_code == 103
+
+
+@pytest.mark.item("DIR-10")
+def test_topic_ids_are_compared_between_directories(tmp_path: Path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    make_partition(one, "a-0", ID_A)
+    make_partition(other, "a-1", ID_B)
+    states = observe_log_directories([make_root(one), make_root(other, directory_id=ID_B)]).states
+    (error,) = find_inconsistent_topic_ids(states, {})
+    assert error.path == str(other / "a-1")
+
+
+def test_a_broken_topic_id_is_a_problem_of_its_partition_alone(tmp_path: Path):
+    root = make_root(tmp_path, "a-0")
+    (root / "a-0" / "partition.metadata").write_text("nonsense")
+    make_partition(root, "a-1", ID_A)
+    broken, good = observe_log_directory(root).entries
+    assert (broken.topic_id, good.topic_id, good.problem) == (None, ID_A, "")
+    assert "partition.metadata: line 1" in broken.problem
+
+
+def test_a_future_copy_where_its_partition_is_assigned_to_was_abandoned(tmp_path: Path):
+    root = make_root(tmp_path, f"a-0.{UNIQUE}-future", f"a-1.{UNIQUE}-future", "a-2")
+    state = observe_log_directory(root)
+    assigned = {
+        TopicPartition("a", 0): DIRECTORY_ID,
+        TopicPartition("a", 1): OTHER_DIRECTORY_ID,
+        TopicPartition("a", 2): DIRECTORY_ID,
+    }
+    (abandoned,) = find_abandoned_futures([state], assigned)
+    assert abandoned.topic_partition == TopicPartition("a", 0)
+
+
+@pytest.mark.item("DIR-04")
+def test_a_broker_epoch_counts_only_if_every_directory_agrees(tmp_path: Path):
+    one = make_root(tmp_path / "one")
+    other = make_root(tmp_path / "other", directory_id=OTHER_DIRECTORY_ID)
+    (one / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    marker = other / ".kafka_cleanshutdown"
+    assert agreed_broker_epoch(observe_log_directories([one, other])) == -1
+    for content, epoch in (('{"brokerEpoch":8}', -1), ("", -1), ('{"brokerEpoch":7}', 7)):
+        marker.write_text(content)
+        assert agreed_broker_epoch(observe_log_directories([one, other])) == epoch
+    missing = tmp_path / "missing"
+    assert agreed_broker_epoch(observe_log_directories([one, other, missing])) == -1
+
+
+@pytest.mark.item("CKP-16")
+def test_an_unreadable_marker_is_a_marker_all_the_same(tmp_path: Path):
+    root = make_root(tmp_path)
+    assert observe_log_directory(root).clean_shutdown is None
+    for content in ("", "x" * 100_000):
+        (root / ".kafka_cleanshutdown").write_text(content)
+        marker = observe_log_directory(root).clean_shutdown
+        assert marker is not None
+        assert marker.broker_epoch == -1
+
+
+def test_observing_names_the_damaged_file(tmp_path: Path):
+    root = make_root(tmp_path)
+    (root / "meta.properties").write_text("version=7")
+    with pytest.raises(CheckpointError) as raised:
+        observe_log_directory(root)
+    assert raised.value.file == str(root / "meta.properties")

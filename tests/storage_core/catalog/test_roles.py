@@ -1,0 +1,59 @@
+"""Guessed and said roles."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.roles import Role, guess_role, local_path, require_said_role
+from storage_core.errors import GuardRefusedError
+
+
+def test_a_directory_with_a_brokers_properties_looks_like_a_brokers(tmp_path: Path):
+    assert guess_role(tmp_path) is Role.MIRROR
+    (tmp_path / "meta.properties").touch()
+    assert guess_role(tmp_path) is Role.BROKER
+    assert guess_role(str(tmp_path)) is Role.BROKER
+    assert guess_role(f"file://{tmp_path}") is Role.BROKER
+
+
+@pytest.mark.parametrize("where", [".", "topic-0"])
+def test_a_directory_with_our_manifest_looks_managed(where: str, tmp_path: Path):
+    (tmp_path / where).mkdir(exist_ok=True)
+    (tmp_path / where / "pylog-manifest.json").touch()
+    (tmp_path / "meta.properties").touch()
+    assert guess_role(tmp_path) is Role.MANAGED
+
+
+def test_what_is_not_on_this_machine_looks_like_a_mirror(tmp_path: Path):
+    assert guess_role("s3://bucket/logs") is Role.MIRROR
+    assert guess_role(tmp_path / "none") is Role.MIRROR
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("/data/logs", Path("/data/logs")),
+        ("data:1/logs", Path("data:1/logs")),
+        ("file:///data/my%20logs", Path("/data/my logs")),
+        ("s3://bucket/logs", None),
+        (Path("/data"), Path("/data")),
+    ],
+)
+def test_a_root_is_a_path_or_a_url(root: str | Path, path: Path | None):
+    assert local_path(root) == path
+
+
+def test_what_writes_needs_the_role_said(tmp_path: Path):
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(GuardRefusedError) as raised:
+        require_said_role(None, tmp_path)
+    assert raised.value.code == "ROLE_NOT_SAID"
+    assert raised.value.override == "--role broker"
+    assert require_said_role(Role.BROKER, tmp_path) is Role.BROKER
+    assert require_said_role(Role.MANAGED, tmp_path) is Role.MANAGED
+
+
+def test_a_mirror_is_never_written(tmp_path: Path):
+    with pytest.raises(GuardRefusedError) as raised:
+        require_said_role(Role.MIRROR, tmp_path)
+    assert (raised.value.code, raised.value.override) == ("ROLE_IS_READ_ONLY", None)

@@ -1,0 +1,187 @@
+"""The lock of a log directory, among processes of this machine."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_core.checkpoint.lock import LogDirectoryLock, read_boot_id, validate_on_holder_host
+from storage_core.errors import GuardRefusedError, StorageError
+
+LOCK = ".lock"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return when a condition holds; fail after a while."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether some other process holds the lock."""
+    with (directory / LOCK).open("rb+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+@pytest.mark.item("DIR-02")
+def test_the_lock_is_held_by_a_process_of_its_own_and_the_file_goes_with_it(tmp_path: Path):
+    with LogDirectoryLock(tmp_path) as lock:
+        proof = lock.proof
+        assert proof.holder_pid != os.getpid()
+        assert proof.inode == (tmp_path / LOCK).stat().st_ino
+        assert proof.boot_id == read_boot_id()
+        assert is_locked(tmp_path)
+        lock.validate_held()
+        validate_on_holder_host(proof)
+    assert not (tmp_path / LOCK).exists()
+    with pytest.raises(GuardRefusedError, match="not taken"):
+        _ = lock.proof
+
+
+@pytest.mark.item("DIR-02", "FLT-10")
+def test_a_second_lock_is_refused_and_names_the_holder(tmp_path: Path):
+    with LogDirectoryLock(tmp_path) as first:
+        with pytest.raises(GuardRefusedError) as raised:
+            LogDirectoryLock(tmp_path).acquire()
+        assert raised.value.code == "LOG_DIRECTORY_IN_USE"
+        assert f"process {first.proof.holder_pid}" in raised.value.reason
+        first.validate_held()
+    with LogDirectoryLock(tmp_path):
+        pass
+
+
+@pytest.mark.item("DIR-02")
+def test_opening_and_closing_the_file_in_the_owning_process_does_not_lose_the_lock(tmp_path: Path):
+    with LogDirectoryLock(tmp_path):
+        (tmp_path / LOCK).read_bytes()
+        assert is_locked(tmp_path)
+
+
+def test_a_lock_file_that_a_killed_broker_left_does_not_hinder(tmp_path: Path):
+    (tmp_path / LOCK).touch()
+    with LogDirectoryLock(tmp_path):
+        assert is_locked(tmp_path)
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_taking_the_lock_twice_and_releasing_it_twice_is_doing_it_once(tmp_path: Path):
+    lock = LogDirectoryLock(tmp_path)
+    assert lock.acquire() is lock.acquire()
+    lock.release()
+    lock.release()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_the_lock_is_released_when_its_owner_is_killed(tmp_path: Path):
+    script = textwrap.dedent(
+        """
+        import sys, time
+        from pathlib import Path
+        from storage_core.checkpoint.lock import LogDirectoryLock
+        print(LogDirectoryLock(Path(sys.argv[1])).acquire().holder_pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        holder_pid = int(owner.stdout.readline())
+        assert is_locked(tmp_path)
+        owner.send_signal(signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{holder_pid}/cmdline").exists())
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_the_lock_is_released_when_its_owner_is_killed_but_its_pipe_lives_on(tmp_path: Path):
+    # A fork keeps the owner's end of the pipe open, so the holder never sees an end of input.
+    script = textwrap.dedent(
+        """
+        import os, signal, sys, time
+        from pathlib import Path
+        from storage_core.checkpoint.lock import LogDirectoryLock
+        holder_pid = LogDirectoryLock(Path(sys.argv[1])).acquire().holder_pid
+        fork_pid = os.fork()
+        if fork_pid == 0:
+            time.sleep(600)
+        print(holder_pid, fork_pid, flush=True)
+        time.sleep(600)
+        """
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with owner:
+        _, fork_pid = map(int, owner.stdout.readline().split())
+        owner.kill()
+    try:
+        wait_until(lambda: not (tmp_path / LOCK).exists())
+    finally:
+        os.kill(fork_pid, signal.SIGKILL)
+
+
+@pytest.mark.item("FLT-10")
+def test_a_lock_whose_holder_was_killed_is_noticed(tmp_path: Path):
+    lock = LogDirectoryLock(tmp_path)
+    os.kill(lock.acquire().holder_pid, signal.SIGKILL)
+    wait_until(lambda: not is_locked(tmp_path))
+
+    def is_noticed() -> bool:
+        try:
+            lock.validate_held()
+        except GuardRefusedError as error:
+            return error.code == "LOCK_LOST"
+        return False
+
+    wait_until(is_noticed)
+    lock.release()
+
+
+@pytest.mark.item("FLT-10")
+def test_a_lock_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path):
+    with LogDirectoryLock(tmp_path) as lock:
+        (tmp_path / LOCK).unlink()
+        with pytest.raises(GuardRefusedError, match="LOCK_LOST"):
+            lock.validate_held()
+        (tmp_path / LOCK).touch()
+        with pytest.raises(GuardRefusedError, match="is another file"):
+            lock.validate_held()
+    # It is somebody else's now.
+    assert (tmp_path / LOCK).exists()
+
+
+def test_an_executor_on_another_host_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with LogDirectoryLock(tmp_path) as lock:
+        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+        with pytest.raises(GuardRefusedError, match="not on elsewhere"):
+            validate_on_holder_host(lock.proof)
+
+
+def test_a_directory_that_is_not_there_is_an_error_of_storage(tmp_path: Path):
+    with pytest.raises(StorageError, match="not a directory"):
+        LogDirectoryLock(tmp_path / "none").acquire()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_an_error_of_storage(tmp_path: Path):
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(StorageError, match="Is a directory"):
+        LogDirectoryLock(tmp_path).acquire()
+
+
+def test_a_holder_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("storage_core.checkpoint.lock._HOLDER_MODULE", "storage_core.no_such")
+    with pytest.raises(StorageError, match="No module named"):
+        LogDirectoryLock(tmp_path).acquire()

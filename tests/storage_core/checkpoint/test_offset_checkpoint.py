@@ -1,0 +1,215 @@
+"""Offset checkpoints: what Kafka reads and refuses, byte for byte."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.checkpoint import (
+    LogStart,
+    encode_offset_checkpoint,
+    log_start_entries,
+    parse_offset_checkpoint,
+)
+from storage_core.errors import CheckpointError, StorageError
+from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
+from storage_core.store import LocalStore
+from tests.golden_data import Golden
+
+FILE = "/data/recovery-point-offset-checkpoint"
+BROKER_FILES = [
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+    "replication-offset-checkpoint",
+]
+
+# What Kafka 4.4 reads without complaint, and what it finds.
+READABLE = {
+    "empty file": (b"", {}),
+    "version only": (b"0\n", {}),
+    "version without a newline": (b"0", {}),
+    "no entries": (b"0\n0\n", {}),
+    "one entry": (b"0\n1\na 0 5\n", {("a", 0): 5}),
+    "last newline missing": (b"0\n1\na 0 5", {("a", 0): 5}),
+    "carriage returns": (b"0\r\n1\r\na 0 5\r\n", {("a", 0): 5}),
+    "tabs and runs of blanks": (b"0\n1\na\t0 \t 5\n", {("a", 0): 5}),
+    "blanks after the entry": (b"0\n1\na 0 5  \n", {("a", 0): 5}),
+    "negative offset": (b"0\n1\na 0 -1\n", {("a", 0): -1}),
+    "signs and leading zeros": (b"+0\n+1\na 00 +5\n", {("a", 0): 5}),
+    "largest numbers": (
+        b"0\n1\na 2147483647 9223372036854775807\n",
+        {("a", 2**31 - 1): 2**63 - 1},
+    ),
+    "the same partition twice": (b"0\n2\na 0 5\na 0 3\n", {("a", 0): 3}),
+}
+# What Kafka 4.4 refuses, and the line that is to blame (0: the file).
+UNREADABLE = {
+    "another version": (b"1\n0\n", 1),
+    "version that is no number": (b"zero\n0\n", 1),
+    "blank before the version": (b" 0\n0\n", 1),
+    "empty version": (b"\n0\n", 1),
+    "count that is no number": (b"0\nmany\n", 2),
+    "empty count": (b"0\n\n", 2),
+    "negative count": (b"0\n-1\n", 2),
+    "fewer entries than announced": (b"0\n2\na 0 5\n", 2),
+    "more entries than announced": (b"0\n0\na 0 5\n", 2),
+    "two fields": (b"0\n1\na 5\n", 3),
+    "four fields": (b"0\n1\na 0 5 6\n", 3),
+    "blank line": (b"0\n1\n\n", 3),
+    "leading blank": (b"0\n1\n a 0 5\n", 3),
+    "leading blank that makes three fields": (b"0\n1\n 0 5\n", 3),
+    "partition that is no number": (b"0\n1\na x 5\n", 3),
+    "offset that is no number": (b"0\n1\na 0 x\n", 3),
+    "offset of 65 bits": (b"0\n1\na 0 9223372036854775808\n", 3),
+    "endless offset": (b"0\n1\na 0 " + b"9" * 100_000 + b"\n", 3),
+    "bytes that are no UTF-8": (b"0\n1\na\xff 0 5\n", 3),
+}
+# What Kafka 4.4 reads, but no broker ever wrote: no such partition can exist.
+IMPOSSIBLE = {
+    "topic with a slash": b"0\n1\n../../etc 0 5\n",
+    "topic with a NUL": b"0\n1\na\x00b 0 5\n",
+    "topic too long": b"0\n1\n" + b"a" * 250 + b" 0 5\n",
+    "negative partition": b"0\n1\na -1 5\n",
+}
+
+topics = st.from_regex(r"[a-zA-Z0-9_-]{1,20}(\.[a-zA-Z0-9_-]{1,20})?", fullmatch=True)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+
+
+@pytest.mark.item("CKP-01", "CKP-02")
+@pytest.mark.parametrize("name", READABLE)
+def test_a_checkpoint_is_read_as_kafka_reads_it(name: str):
+    data, offsets = READABLE[name]
+    found = parse_offset_checkpoint(data, file=FILE)
+    assert found == {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+
+
+@pytest.mark.item("CKP-03", "FLT-11")
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_malformed_checkpoint_is_refused_with_its_file_and_line(name: str):
+    data, line = UNREADABLE[name]
+    with pytest.raises(CheckpointError) as raised:
+        parse_offset_checkpoint(data, file=FILE)
+    assert (raised.value.file, raised.value.line) == (FILE, line)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_partition_that_cannot_exist_is_refused(name: str):
+    with pytest.raises(CheckpointError) as raised:
+        parse_offset_checkpoint(IMPOSSIBLE[name], file=FILE)
+    assert raised.value.line == 3
+
+
+@pytest.mark.item("CKP-01")
+def test_no_entries_are_written_as_version_and_zero():
+    assert encode_offset_checkpoint({}) == b"0\n0\n"
+
+
+@pytest.mark.item("CKP-01", "CKP-02")
+def test_entries_are_written_as_kafka_writes_them():
+    offsets = {
+        TopicPartition("b.x", 10): 7,
+        TopicPartition("a", 2): -1,
+        TopicPartition("b.x", 9): 0,
+    }
+    assert encode_offset_checkpoint(offsets) == b"0\n3\na 2 -1\nb.x 9 0\nb.x 10 7\n"
+
+
+@pytest.mark.item("CKP-02")
+@given(st.dictionaries(partitions, st.integers(-(2**63), 2**63 - 1)))
+def test_what_is_written_is_read_again(offsets: dict[TopicPartition, int]):
+    assert parse_offset_checkpoint(encode_offset_checkpoint(offsets), file=FILE) == offsets
+
+
+@given(st.binary(max_size=60) | st.text("0123 -+a\n\r\t", max_size=30).map(str.encode))
+def test_no_bytes_do_anything_but_parse_or_raise(data: bytes):
+    try:
+        offsets = parse_offset_checkpoint(data, file=FILE)
+    except CheckpointError:
+        return
+    assert parse_offset_checkpoint(encode_offset_checkpoint(offsets), file=FILE) == offsets
+
+
+@pytest.mark.item("CKP-02")
+@pytest.mark.parametrize("name", BROKER_FILES)
+def test_a_brokers_own_files_are_read_and_written_back_line_for_line(name: str, tmp_path: Path):
+    data = (Golden("broker-dir").unpack(tmp_path) / name).read_bytes()
+    written = encode_offset_checkpoint(parse_offset_checkpoint(data, file=name))
+    assert sorted(written.splitlines()) == sorted(data.splitlines())
+
+
+@pytest.mark.item("CKP-06")
+def test_a_brokers_recovery_points_cover_every_partition_of_the_directory(tmp_path: Path):
+    golden = Golden("broker-dir")
+    data = (golden.unpack(tmp_path) / RECOVERY_POINT_FILE).read_bytes()
+    points = parse_offset_checkpoint(data, file=RECOVERY_POINT_FILE)
+    expected = {
+        name: facts["recovery_point_checkpoint"]
+        for name, facts in golden.case["expected"].items()
+        if not name.startswith("__cluster_metadata")
+    }
+    assert {str(partition): offset for partition, offset in points.items()} == expected
+
+
+@pytest.mark.item("CKP-06")
+def test_a_log_that_begins_at_its_first_segment_has_no_log_start_entry(tmp_path: Path):
+    # A broker after its own retention: two logs begin far above 0, but at a segment's base.
+    golden = Golden("broker-dir")
+    starts = []
+    for name, facts in golden.case["expected"].items():
+        if "expected" in facts:
+            topic, _, partition = name.rpartition("-")
+            start = LogStart(
+                topic_partition=TopicPartition(topic, int(partition)),
+                log_start_offset=facts["expected"]["log_start"],
+                first_base_offset=facts["expected"]["segments"][0][0],
+            )
+            starts.append(start)
+    assert {start.log_start_offset for start in starts} > {195, 222}
+    data = (golden.unpack(tmp_path) / LOG_START_FILE).read_bytes()
+    assert encode_offset_checkpoint(log_start_entries(starts)) == data
+
+
+@pytest.mark.item("CKP-06")
+def test_a_log_whose_first_segment_holds_deleted_records_has_a_log_start_entry():
+    partition = TopicPartition("a", 0)
+    inside = LogStart(topic_partition=partition, log_start_offset=7, first_base_offset=6)
+    assert log_start_entries([inside]) == {partition: 7}
+    at_base = LogStart(topic_partition=partition, log_start_offset=6, first_base_offset=6)
+    assert log_start_entries([at_base]) == {}
+
+
+@pytest.mark.item("CKP-04", "FLT-08")
+@pytest.mark.parametrize("fails_at", range(4), ids=["sync", "rename", "directory sync", "nothing"])
+def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
+    fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old, new = b"0\n1\na 0 5\n", encode_offset_checkpoint({TopicPartition("a", 0): 6})
+    path = tmp_path / RECOVERY_POINT_FILE
+    path.write_bytes(old)
+    calls = []
+
+    def step(name: str, do: object) -> object:
+        def wrapped(*arguments: object) -> object:
+            calls.append(name)
+            if len(calls) - 1 == fails_at:
+                raise OSError(5, "the machine lost power")
+            return do(*arguments)  # type: ignore[operator]
+
+        return wrapped
+
+    monkeypatch.setattr(os, "fsync", step("sync", os.fsync))
+    monkeypatch.setattr(Path, "replace", step("rename", Path.replace))
+    if fails_at < 3:
+        with pytest.raises(StorageError):
+            LocalStore(tmp_path).write_file(RECOVERY_POINT_FILE, new)
+    else:
+        LocalStore(tmp_path).write_file(RECOVERY_POINT_FILE, new)
+        assert calls == ["sync", "rename", "sync"]
+    assert path.read_bytes() == (old if fails_at < 2 else new)
+    # What is left beside it is the temporary file, of which a broker takes no notice.
+    assert {entry.name for entry in tmp_path.iterdir()} <= {path.name, f"{path.name}.tmp"}
