@@ -1,0 +1,1 @@
+"""Upkeep of Kafka log directories, distributed by Apache Spark."""

@@ -1,0 +1,38 @@
+"""What ``pylog config show`` prints."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pylog_spark.config.load import Flags, load_config
+from pylog_spark.config.options import ConfigEntry
+from pylog_spark.report import json_line, write_table
+from pylog_spark.text import printable
+
+# Nothing here depends on the clock of a run.
+_NO_CLOCK = 0
+
+
+def show_config(flags: Flags, *, with_origin: bool, as_json: bool) -> None:
+    """Print every setting in force.
+
+    Raises:
+        ConfigError: As ``load_config``.
+    """
+    entries = load_config(flags, now_ms=_NO_CLOCK).entries
+    if as_json:
+        for entry in entries:
+            print(json_line("setting", _row(entry, with_origin=with_origin)))  # noqa: T201  # the answer
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _row(entries[0], with_origin=with_origin):
+        table.add_column(name, overflow="fold")
+    for entry in entries:
+        row = _row(entry, with_origin=with_origin)
+        table.add_row(*(Text(printable(text)) for text in row.values()))
+    write_table(Console(), table)
+
+
+def _row(entry: ConfigEntry, *, with_origin: bool) -> dict[str, str]:
+    origin = {"origin": entry.origin} if with_origin else {}
+    return {"key": entry.key, "value": entry.value, **origin, "unit": entry.unit, "doc": entry.doc}

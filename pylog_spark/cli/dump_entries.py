@@ -1,0 +1,137 @@
+"""The small files of a log, entry by entry: indexes, producer snapshots, checkpoints."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from storage_core.checkpoint.clean_shutdown import parse_clean_shutdown
+from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
+from storage_core.checkpoint.meta_properties import (
+    MAX_META_PROPERTIES_BYTES,
+    parse_meta_properties,
+)
+from storage_core.checkpoint.offset_checkpoint import (
+    MAX_OFFSET_CHECKPOINT_BYTES,
+    parse_offset_checkpoint,
+)
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    kind_of,
+    offset_of,
+)
+from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.time_index import TimeIndex
+from storage_core.index.transaction_index import parse_transaction_index
+from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_producer_snapshot
+from storage_core.store.base import LogStore
+
+# What a line says: its type, then its fields under Kafka's names in snake case.
+Entry = tuple[str, dict[str, Any]]
+EntryParser = Callable[[LogStore, str], Iterator[Entry]]
+
+_CHECKPOINT: Final = "checkpoint"
+
+
+def parser_of(name: str) -> EntryParser | None:
+    """Return what reads a file of this name, None for one that is none of these."""
+    return _BY_NAME.get(name) or _BY_SUFFIX.get(kind_of(name) or "")
+
+
+def _offset_index(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    entries = OffsetIndex.parse(_base(name), data).entries
+    for row, (relative, position) in enumerate(entries.tolist()):
+        if _is_padding(row, relative):
+            return
+        yield "index", {"offset": _base(name) + relative, "position": position}
+
+
+def _time_index(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    entries = TimeIndex.parse(_base(name), data).entries
+    for row, (timestamp, relative) in enumerate(entries.tolist()):
+        if _is_padding(row, relative):
+            return
+        yield "timeindex", {"timestamp": timestamp, "offset": _base(name) + relative}
+
+
+def _transaction_index(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    for transaction in parse_transaction_index(name, _base(name), data):
+        yield "txnindex", asdict(transaction)
+
+
+def _snapshot(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_SNAPSHOT_BYTES)
+    for entry in parse_producer_snapshot(name, data):
+        yield "snapshot", asdict(entry)
+
+
+def _offset_checkpoint(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+    for partition, offset in parse_offset_checkpoint(data, file=name).items():
+        yield _CHECKPOINT, asdict(partition) | {"offset": offset}
+
+
+def _leader_epochs(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+    for entry in parse_leader_epochs(data, file=name):
+        yield _CHECKPOINT, {"epoch": entry.epoch, "start_offset": entry.start_offset}
+
+
+def _partition_metadata(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    yield _CHECKPOINT, asdict(parse_partition_metadata(data, file=name))
+
+
+def _meta_properties(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
+    yield _CHECKPOINT, asdict(parse_meta_properties(data, file=name))
+
+
+def _clean_shutdown(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
+    yield _CHECKPOINT, asdict(parse_clean_shutdown(data))
+
+
+def _base(name: str) -> int:
+    return offset_of(name) or 0
+
+
+def _is_padding(row: int, relative_offset: int) -> bool:
+    """Whether an entry is one of the zeros that a preallocated index ends in."""
+    return row > 0 and relative_offset == 0
+
+
+_BY_SUFFIX: Final[dict[str, EntryParser]] = {
+    OFFSET_INDEX_SUFFIX: _offset_index,
+    TIME_INDEX_SUFFIX: _time_index,
+    TXN_INDEX_SUFFIX: _transaction_index,
+    SNAPSHOT_SUFFIX: _snapshot,
+}
+_BY_NAME: Final[dict[str, EntryParser]] = {
+    LEADER_EPOCH_FILE: _leader_epochs,
+    PARTITION_METADATA_FILE: _partition_metadata,
+    RECOVERY_POINT_FILE: _offset_checkpoint,
+    LOG_START_FILE: _offset_checkpoint,
+    CLEANER_FILE: _offset_checkpoint,
+    REPLICATION_FILE: _offset_checkpoint,
+    CLEAN_SHUTDOWN_FILE: _clean_shutdown,
+    META_PROPERTIES_FILE: _meta_properties,
+}

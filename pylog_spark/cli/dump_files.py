@@ -1,0 +1,155 @@
+"""``pylog dump``: which files, in which order, and where the lines go."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pylog_spark.cli.dump_entries import parser_of
+from pylog_spark.cli.dump_json import JsonLines
+from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
+from pylog_spark.cli.dump_text import TextLines
+from storage_core.clock import SystemClock
+from storage_core.errors import BadBytesError, CheckpointError, ConfigError
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    offset_of,
+)
+from storage_core.log.committed_view import CommittedView, load_committed_view
+from storage_core.store import LocalStore
+
+_TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
+# Lines are gathered to this many characters before they are written.
+_CHUNK_CHARACTERS: Final = 1 << 16
+
+
+class LineWriter(Protocol):
+    """How the content of one file becomes lines, each with its line end."""
+
+    def batches(self, decoded: DecodedBatches) -> Iterator[str]:
+        """Yield the lines of some batches and their records."""
+        ...
+
+    def tail(self, tail: TornTail) -> str:
+        """Return the line of a torn tail."""
+        ...
+
+    def error(self, error: BadBytesError) -> str:
+        """Return the line of an error that ended the file."""
+        ...
+
+    def entry(self, kind: str, fields: dict[str, Any]) -> str:
+        """Return the line of an entry of another kind of file."""
+        ...
+
+
+def dump_path(path: Path, *, as_json: bool, committed_only: bool) -> bool:
+    """Write the content of a file, or of a partition directory's files by name, to stdout.
+
+    Args:
+        path: The file or directory.
+        as_json: JSON lines instead of text.
+        committed_only: Leave out records that a committed read does not see.
+
+    Returns:
+        Whether everything could be read and every checksum was right.
+
+    Raises:
+        ConfigError: There is nothing there, or nothing that is Kafka's.
+        StorageError: The disk failed.
+    """
+    names = _choose_names(path)
+    store = LocalStore(path if path.is_dir() else path.parent)
+    has_segment = any(is_segment(name) for name in names)
+    committed = None
+    if committed_only and has_segment:
+        committed = load_committed_view(store, now_ms=SystemClock().now_ms())
+    output = _Output()
+    is_whole = True
+    for name in names:
+        lines = JsonLines(name) if as_json else TextLines(name)
+        is_whole &= _dump_file(store, name, committed, lines, output)
+    output.flush()
+    return is_whole
+
+
+def is_segment(name: str) -> bool:
+    """Whether a file holds batches; one that is on its way in or out does too."""
+    return plain_name(name).endswith(LOG_SUFFIX) and offset_of(name) is not None
+
+
+def plain_name(name: str) -> str:
+    """Return a name without the suffix of a file on its way in or out."""
+    for suffix in _TRANSIENT_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+class _Output:
+    """Standard output, in large writes."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._characters = 0
+
+    def write(self, text: str) -> None:
+        self._parts.append(text)
+        self._characters += len(text)
+        if self._characters >= _CHUNK_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        sys.stdout.write("".join(self._parts))
+        self._parts.clear()
+        self._characters = 0
+
+
+def _choose_names(path: Path) -> list[str]:
+    if path.is_dir():
+        files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+        names = [
+            name
+            for name in files
+            if plain_name(name) == name and (is_segment(name) or parser_of(name) is not None)
+        ]
+        if not names:
+            raise ConfigError("PATH", path, "the directory holds no file of a Kafka log")
+        return names
+    if not path.is_file():
+        raise ConfigError("PATH", path, "no such file or directory")
+    if not is_segment(path.name) and parser_of(plain_name(path.name)) is None:
+        raise ConfigError("PATH", path, "its name is none of a file that Kafka writes")
+    return [path.name]
+
+
+def _dump_file(
+    store: LocalStore,
+    name: str,
+    committed: CommittedView | None,
+    lines: LineWriter,
+    output: _Output,
+) -> bool:
+    """Write the lines of one file; return whether all of it is good."""
+    is_good = True
+    try:
+        if is_segment(name):
+            for block in dump_segment(store, name, committed):
+                if isinstance(block, TornTail):
+                    output.write(lines.tail(block))
+                    continue
+                is_good &= block.has_good_checksums
+                for text in lines.batches(block):
+                    output.write(text)
+        else:
+            for kind, fields in parser_of(plain_name(name))(store, name):
+                output.write(lines.entry(kind, fields))
+    except BadBytesError as error:
+        output.write(lines.error(error))
+        return False
+    except CheckpointError as error:
+        output.write(lines.error(BadBytesError(error.file, 0, str(error))))
+        return False
+    return is_good

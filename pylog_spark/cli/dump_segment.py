@@ -1,0 +1,188 @@
+"""A segment's batches and records, a block at a time, up to the first that cannot be read."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import (
+    BadBytesError,
+    InvalidRecordError,
+    UnsupportedCompressionError,
+)
+from storage_core.filenames import offset_of
+from storage_core.kernels import record_scan
+from storage_core.log.committed_view import CommittedView
+from storage_core.log.isolation import ReadCommitted
+from storage_core.records.columns import RecordColumns
+from storage_core.records.payload import Limits, Payload, open_batches
+from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.store.base import FileReader, LogStore
+
+# A line of text for each record is made of many small Python objects, so that a small window
+# already takes a hundred times its size.
+_WINDOW_BYTES: Final = 1 << 20
+# The largest record that Kafka can hold, and CleanerConfig's limit of a decompressed batch.
+_LIMITS: Final = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=536_870_912)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBatches:
+    """Consecutive batches of a window with their records; valid until the next is asked for.
+
+    Attributes:
+        window: The window.
+        first_row: First batch of the window that is meant.
+        end_row: Just past the last one.
+        records: The records, in order.
+    """
+
+    window: Window
+    first_row: int
+    end_row: int
+    records: RecordColumns
+
+    @property
+    def has_good_checksums(self) -> bool:
+        """Whether the CRC of every batch is right."""
+        ok = self.window.batches.crc_ok[self.first_row : self.end_row]
+        return bool((ok == 1).all())
+
+    @property
+    def record_ends(self) -> list[int]:
+        """Where in the records each batch's end."""
+        rows = np.arange(self.first_row, self.end_row)
+        ends: list[int] = np.searchsorted(self.records.batch, rows, side="right").tolist()
+        return ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TornTail:
+    """Bytes at the end of a file that are no whole batch: the writer died, or still writes.
+
+    Attributes:
+        file: Name of the file.
+        position: Where they begin.
+        size_bytes: How many they are.
+    """
+
+    file: str
+    position: int
+    size_bytes: int
+
+
+def dump_segment(
+    store: LogStore, name: str, committed: CommittedView | None
+) -> Iterator[DecodedBatches | TornTail]:
+    """Yield everything that a segment file holds.
+
+    Args:
+        store: Its directory.
+        name: Name of the file.
+        committed: Leave out what a committed read does not see; None shows everything.
+
+    Raises:
+        BadBytesError: Something cannot be read; all before it has been yielded.
+        StorageError: The store failed.
+    """
+    with closing(store.open_file(name)) as reader:
+        position = 0
+        chooser = _Chooser(name, committed)
+        for window in _scan(reader):
+            yield from _decode(window, chooser.choose(window), chooser.end_offset)
+            position = window.file_position + len(window.data)
+        if position < reader.size_bytes:
+            yield TornTail(
+                file=name, position=position, size_bytes=reader.size_bytes - position
+            )
+
+
+def _scan(reader: FileReader) -> Iterator[Window]:
+    return scan_windows(reader, window_bytes=_WINDOW_BYTES, crc=CrcCheck.NOTE, tail=Tail.STOP)
+
+
+class _Chooser:
+    """Which batches' records are shown."""
+
+    def __init__(self, name: str, committed: CommittedView | None) -> None:
+        self.end_offset: int | None = None
+        self._filter: ReadCommitted | None = None
+        if committed is not None:
+            self.end_offset = committed.last_stable_offset
+            base = offset_of(name) or 0
+            self._filter = ReadCommitted(committed.aborted_between(base, self.end_offset))
+
+    def choose(self, window: Window) -> NDArray[np.bool_]:
+        """Return which batches of the next window to open."""
+        if self._filter is None or self.end_offset is None:
+            return np.ones(len(window.batches), np.bool_)
+        visible = self._filter.visible(window.batches)
+        return visible & (window.batches.base_offset < self.end_offset)
+
+
+def _decode(
+    window: Window, wanted: NDArray[np.bool_], end_offset: int | None
+) -> Iterator[DecodedBatches]:
+    row = 0
+    while row < len(window.batches):
+        payload, end_row, bad = _open(window, wanted, row)
+        records, problem = _read_records(payload, wanted, row, end_row)
+        if problem is not None:
+            end_row, bad = _row_at(window, problem), problem
+        if end_offset is not None:
+            records = records.select(records.offset < end_offset)
+        # The batch that is bad is shown too: its header says what it claims to be.
+        shown_end = end_row if bad is None else end_row + 1
+        yield DecodedBatches(
+            window=window, first_row=row, end_row=shown_end, records=records
+        )
+        if bad is not None:
+            raise bad
+        row = end_row
+
+
+def _open(
+    window: Window, wanted: NDArray[np.bool_], row: int
+) -> tuple[Payload, int, BadBytesError | None]:
+    """Open batches from row on: their payload, where it ends, and what is bad with the next."""
+    try:
+        payload = open_batches(window, wanted, row, _LIMITS)
+    except (InvalidRecordError, UnsupportedCompressionError) as error:
+        bad_row = _row_at(window, error)
+        before = wanted & (np.arange(len(wanted)) < bad_row)
+        return open_batches(window, before, row, _LIMITS), bad_row, error
+    return payload, payload.end_row, None
+
+
+def _read_records(
+    payload: Payload, wanted: NDArray[np.bool_], first_row: int, end_row: int
+) -> tuple[RecordColumns, BadBytesError | None]:
+    """Return the records of the wanted batches up to the first bad one, and what is bad."""
+    rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
+    counts = payload.window.batches.record_count[rows]
+    table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
+    count, status, bad, position = record_scan.decode_records(
+        payload.window.data,
+        payload.arena,
+        payload.in_arena[rows],
+        payload.start[rows],
+        payload.end[rows],
+        counts,
+        _LIMITS.max_record_bytes,
+        table,
+    )
+    table = table[:, :count]
+    table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
+    records = RecordColumns(payload=payload, table=table)
+    if status == record_scan.DONE:
+        return records, None
+    return records, payload.error(status, int(rows[bad]), position)
+
+
+def _row_at(window: Window, error: BadBytesError) -> int:
+    """Return the batch that an error is about."""
+    position = error.position - window.file_position
+    return int(np.searchsorted(window.batches.position, position))

@@ -1,0 +1,115 @@
+"""Dumped batches and records as a person reads them."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.cli.dump_json import codec_name, control_name, timestamp_type_name
+from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.text import printable, readable_bytes, time_text
+from storage_core.errors import BadBytesError
+from storage_core.formats.batch_v2 import NO_PRODUCER_ID, NO_SEQUENCE
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.columns import RecordColumns
+
+# How much of a key, a value or a header is shown.
+_SHOWN_BYTES: Final = 120
+_RECORDS_AT_A_TIME: Final = 1024
+
+
+class TextLines:
+    """The lines of one file, its name first."""
+
+    def __init__(self, file: str) -> None:
+        self._heading = f"{printable(file)}\n"
+
+    def batches(self, decoded: DecodedBatches) -> Iterator[str]:
+        """Yield the lines of some batches, each followed by those of its records."""
+        yield self._take_heading()
+        rows = decoded.window.batches.rows(decoded.first_row, decoded.end_row)
+        start = 0
+        for row, end in enumerate(decoded.record_ends):
+            yield _batch_line(rows, row, decoded.window.file_position)
+            while start < end:
+                stop = min(end, start + _RECORDS_AT_A_TIME)
+                yield from _record_lines(decoded.records, start, stop)
+                start = stop
+
+    def tail(self, tail: TornTail) -> str:
+        """Return the line of a file's torn tail."""
+        return (
+            f"{self._take_heading()}  {tail.size_bytes} bytes from position {tail.position} on are "
+            "no whole batch: the end of the log\n"
+        )
+
+    def error(self, error: BadBytesError) -> str:
+        """Return the line that says where and why reading of a file stopped."""
+        return (
+            f"{self._take_heading()}  ERROR at position {error.position}: "
+            f"{printable(error.reason)}\n"
+        )
+
+    def entry(self, kind: str, fields: dict[str, Any]) -> str:
+        """Return the line of an entry of an index, a snapshot or a checkpoint."""
+        del kind
+        text = "  ".join(f"{name} {printable(str(value))}" for name, value in fields.items())
+        return f"{self._take_heading()}  {text}\n"
+
+    def _take_heading(self) -> str:
+        heading, self._heading = self._heading, ""
+        return heading
+
+
+def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
+    facts = [
+        f"  batch {rows.base_offset[row]}..{rows.last_offset[row]}",
+        f"{rows.record_count[row]} records",
+        f"{rows.size[row]} bytes at {rows.position[row] + file_position}",
+        codec_name(int(rows.codec[row])),
+        f"{timestamp_type_name(bool(rows.is_log_append_time[row]))} up to "
+        f"{time_text(int(rows.max_timestamp[row]))}",
+        f"leader epoch {rows.leader_epoch[row]}",
+    ]
+    if rows.producer_id[row] != NO_PRODUCER_ID:
+        facts.append(f"producer {rows.producer_id[row]} epoch {rows.producer_epoch[row]}")
+    if rows.base_sequence[row] != NO_SEQUENCE:
+        facts.append(f"sequences {rows.base_sequence[row]}..{rows.last_sequence[row]}")
+    if rows.is_transactional[row]:
+        facts.append("transactional")
+    if rows.is_control[row]:
+        facts.append(f"control {control_name(int(rows.control_type[row])) or 'without a record'}")
+    if rows.has_delete_horizon[row]:
+        facts.append(f"delete horizon {time_text(int(rows.base_timestamp[row]))}")
+    if rows.crc_ok[row] != 1:
+        facts.append("CRC WRONG")
+    return ", ".join(facts) + "\n"
+
+
+def _record_lines(records: RecordColumns, start: int, stop: int) -> Iterator[str]:
+    part = RecordColumns(payload=records.payload, table=records.table[:, start:stop])
+    columns = zip(
+        part.offset.tolist(),
+        part.timestamp.tolist(),
+        part.keys(),
+        part.values(),
+        part.headers(),
+        strict=True,
+    )
+    for offset, timestamp, key, value, headers in columns:
+        line = f"    {offset}  {time_text(timestamp)}  {_bytes_text(key)} = {_bytes_text(value)}"
+        named = [f"{name}={_bytes_text(pa.scalar(of))}" for name, of in _pairs(headers)]
+        yield line + (f"  [{', '.join(named)}]" if named else "") + "\n"
+
+
+def _pairs(headers: pa.ListScalar) -> list[tuple[str, bytes | None]]:
+    return [(printable(header["key"]), header["value"]) for header in headers.as_py()]
+
+
+def _bytes_text(value: pa.Scalar) -> str:
+    data = value.as_py()
+    if data is None:
+        return "null"
+    return f'"{readable_bytes(data, limit=_SHOWN_BYTES)}"' + (
+        f" ({len(data)} bytes)" if len(data) > _SHOWN_BYTES else ""
+    )

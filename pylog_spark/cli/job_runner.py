@@ -1,0 +1,1 @@
+"""A job: arguments, config, session, operation, exit status."""

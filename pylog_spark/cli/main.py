@@ -1,0 +1,171 @@
+"""The program ``pylog``: which commands there are, and how one of them is run.
+
+A command's module is imported when it is called, or when its help is asked for: ``pylog partition``
+and ``pylog dump`` are run in loops and should not pay for Spark, Arrow or tables on the way.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, MutableMapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from pylog_spark.cli.exit_codes import (
+    ExitCode,
+    exit_code_of,
+    raise_on_termination,
+    report_error,
+)
+from storage_core import __version__
+
+_PROGRAM: Final = "pylog"
+_DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
+# typer gives this class no public name in all of its versions; it is what a wrong option raises.
+_UsageError: Final = typer.BadParameter.__bases__[0]
+
+# Command -> module that holds it, in the order of the help text.
+_MODULES: Final = {
+    "run": "pylog_spark.cli.jobs",
+    "compact": "pylog_spark.cli.jobs",
+    "inspect": "pylog_spark.cli.inspect",
+    "dump": "pylog_spark.cli.dump",
+    "partition": "pylog_spark.cli.partition",
+    "config": "pylog_spark.cli.config",
+    "warmup": "pylog_spark.cli.warmup",
+}
+
+
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            app = import_module(_MODULES[name]).app
+            command = typer.main.get_command(app)
+            # A module of one command is that command, unless it is a group of its own name.
+            inner = getattr(command, "commands", {})
+            self._loaded[name] = inner.get(name, command)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _MODULES
+
+
+class CommandTable(TyperGroup):
+    """The commands; what one of them raises becomes a line on standard error and a status."""
+
+    def __init__(self, **attributes: Any) -> None:
+        attributes["commands"] = _Commands()
+        super().__init__(**attributes)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that the arguments name.
+
+        Raises:
+            typer.Exit: With the status that `exit_codes` has for the error.
+        """
+        try:
+            return super().invoke(ctx)
+        except (_UsageError, typer.Exit, typer.Abort):
+            raise
+        except BaseException as error:  # noqa: BLE001  # the one place where errors end
+            report_error(error, debug=ctx.params["debug"])
+            if isinstance(error, BrokenPipeError):
+                _discard_output()
+            raise typer.Exit(exit_code_of(error)) from error
+
+
+app = typer.Typer(
+    name=_PROGRAM,
+    cls=CommandTable,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Exit status: 0 done, 1 findings, 2 wrong usage or config, 3 refused by a guard, "
+        "4 some partitions failed, 5 storage or Spark failed, 130 and 143 interrupted."
+    ),
+)
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001  # typer's callback
+    if asked:
+        typer.echo(f"{_PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def pylog(
+    *,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar=_DEBUG_VARIABLE, help="Show where an error happened."),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Maintain Kafka log directories without a broker: look, check, compact.
+
+    Start with a look, which changes nothing: `pylog inspect /var/lib/kafka`
+
+    Then see what a job would do: `pylog compact /var/lib/kafka --role broker --dry-run`
+    """
+    del debug, version
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and end the process with its status.
+
+    Args:
+        arguments: The command line after the program's name; None for the process's own.
+    """
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the program and return its exit status."""
+    raise_on_termination()
+    try:
+        app(args=list(arguments), prog_name=_PROGRAM)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception as error:  # noqa: BLE001  # while arguments are read, before a command runs
+        report_error(error, debug=bool(os.environ.get(_DEBUG_VARIABLE)))
+        return exit_code_of(error)
+    else:
+        status = ExitCode.DONE
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return ExitCode.READER_GONE
+    return int(status)
+
+
+def _discard_output() -> None:
+    """Let the interpreter's own flush at its end succeed where nobody reads any more."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)

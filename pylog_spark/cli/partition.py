@@ -1,0 +1,159 @@
+"""``pylog partition``: one partition directory, in this process, without Spark.
+
+For surgery and for tests: it does what Kafka does, without the guards of the jobs. What is heavy
+is imported when a command runs, not for its help.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from pylog_spark.cli.arguments import parse_factor, parse_offset, parse_size
+from storage_core.errors import ConfigError, PartitionNotFoundError
+from storage_core.filenames import parse_partition_directory
+
+app = typer.Typer(
+    name="partition",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Work on one partition directory, in this process: for surgery and tests.",
+)
+
+_EXAMPLE: Final = (
+    "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "
+    "--set cleanup.policy=compact --first-dirty-offset 0"
+)
+
+
+@app.callback()
+def partition() -> None:
+    """Keep the commands of this group a group, even while there is only one."""
+
+
+@app.command(epilog=_EXAMPLE)
+def clean(  # noqa: PLR0913  # one argument an option
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
+    ],
+    *,
+    now_ms: Annotated[
+        int,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
+    ] = None,
+    first_dirty_offset: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="N", help="Clean from here on, due or not."),
+    ] = None,
+    first_uncleanable_offset: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Stop here; only with --first-dirty-offset."
+        ),
+    ] = None,
+    cleaner_checkpoint: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_offset,
+            metavar="N",
+            help="The partition's cleaner checkpoint, where Kafka is to choose the range.",
+        ),
+    ] = None,
+    high_watermark: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="N", help="Default: the log end offset."),
+    ] = None,
+    log_start_offset: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="N", help="Its log-start checkpoint, if any."),
+    ] = None,
+    offset_map_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Memory of the offset map, 24 a key. Default: 128 MiB."
+        ),
+    ] = None,
+    load_factor: Annotated[
+        float | None,
+        typer.Option(parser=parse_factor, metavar="F", help="Share of it that may be used. Default: 0.9."),
+    ] = None,
+    io_buffer_bytes: Annotated[
+        int | None,
+        typer.Option(parser=parse_size, metavar="N", help="Kafka's buffer. Default: 524288."),
+    ] = None,
+    max_io_buffer_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_size, metavar="N", help="What it may grow to. Default: 67108864."
+        ),
+    ] = None,
+    then_retain: Annotated[
+        bool, typer.Option("--then-retain", help="Make the deletion pass after the round.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done to files; change nothing.")
+    ] = False,
+) -> None:
+    """Run one round of Kafka's cleaner on a partition and print its answer as one JSON object.
+
+    Without --first-dirty-offset the range is chosen as Kafka chooses it: from the cleaner
+    checkpoint, the dirty ratio and the compaction lags. The log must have been closed cleanly.
+    """
+    from pylog_spark.cli.partition_clean import CleanArguments, run_clean  # noqa: PLC0415  # numba
+
+    if then_retain:
+        raise ConfigError("--then-retain", "", "retention is not part of this version yet")
+    if first_uncleanable_offset is not None and first_dirty_offset is None:
+        raise ConfigError(
+            "--first-uncleanable-offset",
+            first_uncleanable_offset,
+            "needs --first-dirty-offset; without it the range is Kafka's own choice",
+        )
+    if first_dirty_offset is not None and cleaner_checkpoint is not None:
+        raise ConfigError(
+            "--cleaner-checkpoint",
+            cleaner_checkpoint,
+            "says where Kafka's choice begins, --first-dirty-offset leaves no choice",
+        )
+    validate_partition_directory(directory)
+    answer = run_clean(
+        CleanArguments(
+            directory=directory,
+            now_ms=now_ms,
+            settings=tuple(settings or ()),
+            first_dirty_offset=first_dirty_offset,
+            first_uncleanable_offset=first_uncleanable_offset,
+            cleaner_checkpoint=cleaner_checkpoint,
+            high_watermark=high_watermark,
+            log_start_offset=log_start_offset,
+            cleaner=_given(
+                dedupe_buffer_bytes=offset_map_bytes,
+                load_factor=load_factor,
+                io_buffer_bytes=io_buffer_bytes,
+                max_io_buffer_bytes=max_io_buffer_bytes,
+            ),
+            dry_run=dry_run,
+        )
+    )
+    typer.echo(answer)
+
+
+def validate_partition_directory(directory: Path) -> None:
+    """Refuse what is no partition directory.
+
+    Raises:
+        PartitionNotFoundError: There is no such directory.
+        InvalidNameError: Its name is not ``<topic>-<partition>``.
+    """
+    if not directory.is_dir():
+        raise PartitionNotFoundError(str(directory))
+    parse_partition_directory(directory.resolve().name)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

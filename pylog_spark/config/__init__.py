@@ -1,0 +1,19 @@
+"""The configuration of a job; reading it from files and flags is in ``config.load``."""
+
+from pylog_spark.config.options import (
+    TUNING_KEYS,
+    ConfigEntry,
+    HighWatermarkSource,
+    JobConfig,
+    JobOptions,
+    Tuning,
+)
+
+__all__ = [
+    "TUNING_KEYS",
+    "ConfigEntry",
+    "HighWatermarkSource",
+    "JobConfig",
+    "JobOptions",
+    "Tuning",
+]

@@ -1,0 +1,128 @@
+"""What a job is told to do, as values: the options of a run and where each of them comes from.
+
+Plain frozen dataclasses, so that they may travel to executors. Files, YAML and pydantic are the
+business of ``config.load``, which only the command line and the job scripts import.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from storage_core.catalog.roles import Role
+from storage_core.config.cleaner_config import CleanerConfig
+from storage_core.config.keys import ConfigKey, Scope, keys_of, setting
+from storage_core.config.values import int64
+
+
+class HighWatermarkSource(enum.StrEnum):
+    """Where a partition's high watermark is taken from; nothing at or above it is cleaned."""
+
+    CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped
+    LOG_END = "log-end"  # the log end offset: what is there counts as replicated
+
+
+def _job(name: str, default: int, doc: str) -> Any:
+    bytes_type = int64(at_least=1)
+    return setting(name, bytes_type, default, doc=doc, scope=Scope.PYLOG, unit="bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How work is spread over tasks; the result is the same whatever stands here."""
+
+    broadcast_max_bytes: int = _job(
+        "broadcast.max.bytes",
+        268_435_456,
+        "offset maps that are published to the workers together stay below this",
+    )
+    unit_min_bytes: int = _job(
+        "unit.min.bytes",
+        8_388_608,
+        "a task gets at least this much to read, so that starting it pays",
+    )
+    unit_max_bytes: int = _job(
+        "unit.max.bytes",
+        1_073_741_824,
+        "a task gets at most this much to read, so that its retry does not cost too much",
+    )
+
+
+TUNING_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(Tuning)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """The options of one run over log directories.
+
+    Attributes:
+        now_ms: The one clock of the run, epoch milliseconds, taken on the driver.
+        now_is_said: Whether somebody said now_ms; a machine's own clock that is behind the newest
+            checkpoint is refused.
+        dry_run: Say what would be done; nothing is written.
+        include: Globs of topics; a topic has to match one of them, none lets every topic in.
+        exclude: Globs of topics that are left out.
+        role: What the log directories are; None where nobody said it, which is enough to read.
+        assume_defaults: Globs of topics that count as configured by Kafka's defaults where no
+            source knows their config.
+        topic_configs: Settings of topics by name or glob, said explicitly.
+        topic_settings: Topic keys that override what any source says of any topic.
+        broker_settings: Broker-wide keys behind the topics' own settings.
+        cleaner: Settings of compaction that do not belong to a topic.
+        high_watermark: Where high watermarks are taken from.
+        tuning: How work is spread over tasks.
+        ledger: Path or URL of the ledger; None keeps none.
+        mark_clean: Whether a broker's directory that was cleanly shut down is marked so again.
+        master: Spark master; None for the session's own or ``local[*]``.
+        spark_conf: Settings of the Spark session, where this program builds one.
+    """
+
+    now_ms: int
+    now_is_said: bool = False
+    dry_run: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    role: Role | None = None
+    assume_defaults: tuple[str, ...] = ()
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    topic_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_settings: Mapping[str, str] = field(default_factory=dict)
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    tuning: Tuning = field(default_factory=Tuning)
+    high_watermark: HighWatermarkSource = HighWatermarkSource.CHECKPOINT
+    ledger: str | None = None
+    mark_clean: bool = True
+    master: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting in force, as ``pylog config show`` prints it.
+
+    Attributes:
+        key: Its name.
+        value: Its value as text; empty where nothing is set.
+        origin: Where the value comes from: ``default``, a file, ``--set`` or another flag.
+        unit: Unit of the value; empty where it has none.
+        doc: One line for a person.
+    """
+
+    key: str
+    value: str
+    origin: str
+    unit: str = ""
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """The options of a run with their origins.
+
+    Attributes:
+        options: The values.
+        entries: Every setting in force, the job's own first, each group sorted by key.
+    """
+
+    options: JobOptions
+    entries: tuple[ConfigEntry, ...]

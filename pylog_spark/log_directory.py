@@ -1,0 +1,99 @@
+"""The public face: a log directory, and what can be done with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.run_report import RunReport
+from pylog_spark.tasks.listing import TopicFilter
+from storage_core.catalog.roles import Role
+from storage_core.clock import SystemClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What lies in a log directory, as listings tell it; nothing was opened.
+
+    Attributes:
+        partitions: A row of ``schemas.PARTITION`` for each sub-directory.
+        segments: A row of ``schemas.SEGMENT`` for each segment.
+    """
+
+    partitions: DataFrame
+    segments: DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectory:
+    """A log directory of Kafka.
+
+    ``LogDirectory.for_path(spark, "/var/lib/kafka", role=Role.BROKER).compact(dry_run=True)``
+
+    Attributes:
+        path: Where it is.
+        options: What all operations on it are told.
+    """
+
+    path: Path
+    options: JobOptions
+    _spark: SparkSession = field(repr=False)
+
+    @classmethod
+    def for_path(
+        cls,
+        spark: SparkSession,
+        path: str | Path,
+        *,
+        role: Role | None = None,
+        options: JobOptions | None = None,
+    ) -> Self:
+        """Return the log directory at a path.
+
+        Args:
+            spark: The session that does the work.
+            path: Path of the directory.
+            role: What it is; whatever writes needs it said.
+            options: As on the command line; None for the defaults and the clock of now.
+
+        Raises:
+            ConfigError: There is no such directory.
+        """
+        chosen = options or JobOptions(now_ms=SystemClock().now_ms())
+        if role is not None:
+            chosen = replace(chosen, role=role)
+        resolve_roots([path], said=chosen.role)
+        return cls(path=Path(path), options=chosen, _spark=spark)
+
+    def with_topics(self, topics: Mapping[str, Mapping[str, str]]) -> Self:
+        """Return the same directory with topics' settings said, by name or glob."""
+        return replace(self, options=replace(self.options, topic_configs=topics))
+
+    def inspect(self) -> Inspection:
+        """Return what lies in the directory, as DataFrames."""
+        roots = resolve_roots([self.path], said=self.options.role)
+        topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
+        partitions = discover_partitions(self._spark, roots, topics)
+        return Inspection(partitions=partitions, segments=discover_segments(partitions))
+
+    def compact(self, *, dry_run: bool = False) -> DataFrame:
+        """Compact every partition that is due and return the result rows.
+
+        Args:
+            dry_run: Only say what would be done; nothing is written.
+
+        Raises:
+            ConfigError: The options contradict the directory.
+            GuardRefusedError: The role was not said or is read-only, or the directory is in use.
+        """
+        return self.compact_with_report(dry_run=dry_run).results_frame(self._spark)
+
+    def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``compact`` does, and return all that is known of the run."""
+        options = replace(self.options, dry_run=dry_run)
+        return compact(self._spark, [self.path], options)

@@ -1,0 +1,165 @@
+"""The log directory of a stopped broker, for the time that a run works on it.
+
+Kafka's lock is held from before anything is looked at until after the last byte. The marker of a
+clean shutdown is a claim that Kafka's controller believes: it is remembered and removed before the
+first file is touched, so that a crash in between looks unclean, and written back, with the broker
+epoch it had, only if no partition was left in a state that nobody knows.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
+from pylog_spark.tasks.run_context import read_offset_checkpoint
+from pylog_spark.tasks.scratch import claim_path, create_scratch, sweep_scratch
+from storage_core.checkpoint.clean_shutdown import (
+    MAX_CLEAN_SHUTDOWN_BYTES,
+    CleanShutdown,
+    encode_clean_shutdown,
+    parse_clean_shutdown,
+)
+from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
+from storage_core.store import LocalStore
+
+_log: Final = logging.getLogger(__name__)
+_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+
+
+class BrokerRoot:
+    """One log directory under Kafka's lock; a context manager.
+
+    Args:
+        location: Path of the log directory.
+        run_id: The run.
+        mark_clean: Whether the marker of a clean shutdown is written back at all.
+    """
+
+    def __init__(self, location: str, *, run_id: str, mark_clean: bool) -> None:
+        self.location = location
+        self._run_id = run_id
+        self._mark_clean = mark_clean
+        self._store = LocalStore(Path(location))
+        self._lock = LogDirectoryLock(Path(location))
+        self._marker: CleanShutdown | None = None
+        self._claims: list[Path] = []
+        self._writes = False
+        self._is_settled = True
+        self._is_whole = True
+        self._scratch: str | None = None
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        try:
+            swept = sweep_scratch(Path(self.location))
+            if swept:
+                _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
+            self._marker = read_marker(self._store)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as last:
+            last.callback(self._lock.release)
+            self._revoke_claims()
+            if self._writes:
+                sweep_scratch(Path(self.location))
+                if self._marker is not None and self._mark_clean and self._is_settled:
+                    content = encode_clean_shutdown(self._marker.broker_epoch)
+                    self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the broker closed every log of the directory before it ended."""
+        return self._marker is not None
+
+    @property
+    def proof(self) -> LockProof:
+        """What tasks check before they write."""
+        return self._lock.proof
+
+    @property
+    def scratch(self) -> str | None:
+        """The run's scratch folder, None where scratch files lie in the partition directories."""
+        return self._scratch
+
+    def begin_writing(self) -> None:
+        """Remove the marker and make a place for scratch files; the second time, nothing."""
+        if self._writes:
+            return
+        self._lock.validate_held()
+        self._writes = True
+        self._store.delete(CLEAN_SHUTDOWN_FILE)
+        self._store.sync_directory()
+        scratch = create_scratch(Path(self.location), self._run_id)
+        self._scratch = None if scratch is None else str(scratch)
+
+    def allow_commits(self, directories: Iterable[Path]) -> None:
+        """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
+        self._lock.validate_held()
+        self._is_settled = False
+        for directory in directories:
+            path = claim_path(self._scratch, directory, self._run_id)
+            create_claim(path)
+            self._claims.append(path)
+
+    def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
+        """Take note that commits have ended, and where the next round of each partition begins.
+
+        Args:
+            points: New cleaner points of the partitions that were cleaned.
+            is_whole: Whether every partition is in a state that is known: as it was, or done.
+        """
+        self._revoke_claims()
+        self.write_cleaner_points(points)
+        self._is_whole = self._is_whole and is_whole
+        self._is_settled = self._is_whole
+
+    def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Put entries into the cleaner checkpoint; those of other partitions stay."""
+        if not points:
+            return
+        known = read_offset_checkpoint(self.location, CLEANER_FILE)
+        merged = {**known, **points}
+        if merged != known:
+            self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    def _revoke_claims(self) -> None:
+        """Wait for commits that are under way, and let none begin any more."""
+        for path in self._claims:
+            revoke_claim(path)
+        self._claims.clear()
+
+
+def read_marker(store: LocalStore) -> CleanShutdown | None:
+    """Return what the marker of a clean shutdown says, None without one."""
+    if not (store.directory / CLEAN_SHUTDOWN_FILE).exists():
+        return None
+    content = store.read_file(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    return parse_clean_shutdown(content)
+
+
+def newest_checkpoint_ms(location: str) -> int:
+    """Return when the newest checkpoint of a log directory was written, 0 without any."""
+    paths = [Path(location) / name for name in _CHECKPOINTS]
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
+    return max(times, default=0)

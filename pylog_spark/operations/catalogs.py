@@ -1,0 +1,81 @@
+"""What is known of the topics of each log directory: the cluster's own metadata and the options."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot
+from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.checkpoint.meta_properties import (
+    MAX_META_PROPERTIES_BYTES,
+    MetaProperties,
+    parse_meta_properties,
+)
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
+from storage_core.store import LocalStore
+
+_METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
+
+
+def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, TopicCatalog]:
+    """Return the catalogue of each root.
+
+    A broker keeps its cluster's metadata in one of its log directories: the other ones that the
+    run is given know their topics from there.
+
+    Raises:
+        CorruptClusterMetadataError: A root's metadata cannot be understood.
+        CheckpointError: A root's ``meta.properties`` is malformed.
+        StorageError: A file cannot be read.
+    """
+    properties = {root.location: read_meta_properties(root.location) for root in roots}
+    metadata: dict[str, ClusterMetadata] = {}
+    for root in roots:
+        directory = Path(root.location) / _METADATA_PARTITION
+        if directory.is_dir():
+            metadata[root.location] = read_cluster_metadata(directory)
+    catalogs = {}
+    for root in roots:
+        own = properties[root.location]
+        holder = next(
+            (
+                location
+                for location in (root.location, *metadata)
+                if location in metadata and is_same_broker(own, properties[location])
+            ),
+            root.location,
+        )
+        catalogs[root.location] = build_topic_catalog(
+            metadata=metadata.get(holder),
+            node_id=None if own is None else own.node_id,
+            explicit=options.topic_configs,
+            assume_defaults=options.assume_defaults,
+            broker=options.broker_settings,
+            settings=options.topic_settings,
+        )
+    return catalogs
+
+
+def read_meta_properties(location: str) -> MetaProperties | None:
+    """Return what a log directory says of its broker, None if it says nothing.
+
+    Raises:
+        CheckpointError: ``meta.properties`` is malformed.
+        StorageError: It cannot be read.
+    """
+    path = Path(location) / META_PROPERTIES_FILE
+    if not path.exists():
+        return None
+    content = LocalStore(Path(location)).read_file(
+        META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES
+    )
+    return parse_meta_properties(content, file=str(path))
+
+
+def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:
+    """Whether two log directories belong to one broker; those that say nothing do only alone."""
+    if one is None or other is None:
+        return one is other
+    return (one.cluster_id, one.node_id) == (other.cluster_id, other.node_id)

@@ -1,0 +1,265 @@
+"""Compact the partitions of log directories: observe, plan, commit, record."""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.ledger import Ledger
+from pylog_spark.operations.broker_root import BrokerRoot, read_marker
+from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.due_partitions import Outcome, RoundLimits
+from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
+from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.rounds import CompactionRounds
+from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.planning import Strategy
+from pylog_spark.schemas import PLAN, Action, spark_ddl
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.observe import observe_partitions
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock, SystemClock
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
+from storage_core.maintenance.compaction.plan import map_capacity
+from storage_core.store import LocalStore
+
+_log: Final = logging.getLogger(__name__)
+
+# Observing a partition is some small reads; a task takes a share of them, so that one that meets
+# slow ones does not hold up the stage.
+_OBSERVE_TASKS_PER_SLOT: Final = 4
+_NO_BROADCAST: Final = (
+    "this session has no broadcast variables: each partition is cleaned whole, in one task"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What all steps of one run know."""
+
+    run_id: str
+    action: str
+    roots: tuple[LogRoot, ...]
+    options: JobOptions
+
+    @property
+    def title(self) -> str:
+        return f"pylog {self.action}"
+
+
+def compact(  # what, where, how; the rest serves other operations and tests
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    action: str = Action.COMPACT.value,
+    strategy: Strategy = Strategy.AUTO,
+    clock: Clock | None = None,
+) -> RunReport:
+    """Compact every partition that is due, as Kafka's log cleaner would.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories.
+        options: What to do, and how; its dry run writes nothing.
+        action: The command that asked for it.
+        strategy: How partitions are spread; AUTO leaves it to their sizes.
+        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+
+    Raises:
+        ConfigError: A root is no directory, is there twice, or would hold the ledger.
+        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
+            several brokers, or the machine's clock is behind the newest checkpoint.
+        PylogError: The cluster's metadata or a root's own files cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    check_roots(log_roots, options)
+    job = _Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    with ExitStack() as stack:
+        recorder = _open_recorder(spark, job, clock)
+        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+        if not dispatcher.can_broadcast:
+            _log.info(_NO_BROADCAST)
+        try:
+            if options.dry_run:
+                context = _context(job, _unclean_roots(job))
+                plans, outcomes = _observe(spark, dispatcher, job, context), {}
+            else:
+                recorder.start()
+                plans, outcomes = _clean(spark, dispatcher, job, recorder, strategy)
+        except BaseException as error:
+            recorder.fail(error)
+            raise
+    results = result_rows(plans, outcomes, run_id=job.run_id, action=action)
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = RunReport(
+        run_id=job.run_id,
+        action=action,
+        dry_run=options.dry_run,
+        notes=() if dispatcher.can_broadcast else (_NO_BROADCAST,),
+        results=results,
+        plans=plans,
+        summary=summary,
+        exit_code=exit_code_of(results),
+    )
+    recorder.end(summary, exit_code=report.exit_code)
+    return report
+
+
+def new_run_id(clock: Clock) -> str:
+    """Return a name for a run that sorts by time and that no other run has."""
+    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
+    return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def _clean(
+    spark: SparkSession,
+    dispatcher: Dispatcher,
+    job: _Job,
+    recorder: Recorder,
+    strategy: Strategy,
+) -> tuple[pa.Table, dict[int, Outcome]]:
+    """Observe, plan and clean under the locks of all roots; record each round when it has ended."""
+    options = job.options
+    with ExitStack() as stack:
+        roots = {
+            root.location: stack.enter_context(
+                BrokerRoot(root.location, run_id=job.run_id, mark_clean=options.mark_clean)
+            )
+            for root in job.roots
+        }
+        unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
+        context = _context(job, unclean)
+        plans = _observe(spark, dispatcher, job, context)
+        for location, points in _reset_points(plans).items():
+            roots[location].begin_writing()
+            roots[location].write_cleaner_points(points)
+        limits = RoundLimits(
+            least_unit_bytes=options.tuning.unit_min_bytes,
+            most_unit_bytes=options.tuning.unit_max_bytes,
+            budget_bytes=options.tuning.broadcast_max_bytes,
+            slots=dispatcher.slots,
+            can_broadcast=dispatcher.can_broadcast,
+            max_keys=map_capacity(options.cleaner),
+            strategy=strategy,
+        )
+        rounds = CompactionRounds(dispatcher, roots, context, limits, title=job.title)
+        outcomes: dict[int, Outcome] = {}
+        for ended in rounds.clean(plans):
+            outcomes |= ended
+            _record(recorder, plans, ended, job)
+    others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
+    _record(recorder, plans, others, job)
+    return plans, outcomes
+
+
+def _context(job: _Job, unclean: frozenset[str]) -> RunContext:
+    options = job.options
+    return RunContext(
+        run_id=job.run_id,
+        now_ms=options.now_ms,
+        hash_key=secrets.token_bytes(HASH_KEY_BYTES),
+        cleaner=options.cleaner,
+        catalogs=build_catalogs(job.roots, options),
+        unclean_roots=unclean,
+        high_watermark=options.high_watermark,
+    )
+
+
+def _observe(
+    spark: SparkSession, dispatcher: Dispatcher, job: _Job, context: RunContext
+) -> pa.Table:
+    """Return the table of plans, most urgent first."""
+    options = job.options
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+
+    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return observe_partitions(batches, context)
+
+    partitions = discover_partitions(spark, job.roots, topics)
+    spread = partitions.repartition(_OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
+    frame = spread.mapInArrow(observe, spark_ddl(PLAN))
+    names = ", ".join(root.location for root in job.roots)
+    plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {names}")
+    return sort_plans(refuse_duplicates(plans, _brokers(job.roots)))
+
+
+def _brokers(roots: Sequence[LogRoot]) -> dict[str, object]:
+    """Return what tells the broker of each root; a root that does not say stands for itself."""
+    brokers: dict[str, object] = {}
+    for root in roots:
+        known = read_meta_properties(root.location)
+        brokers[root.location] = (known.cluster_id, known.node_id) if known else root.location
+    return brokers
+
+
+def _unclean_roots(job: _Job) -> frozenset[str]:
+    return frozenset(
+        root.location
+        for root in job.roots
+        if root.role is Role.BROKER and read_marker(LocalStore(Path(root.location))) is None
+    )
+
+
+def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
+    """Return, by root, the cleaner points that lay outside of their log, corrected.
+
+    They are written back at once, be the partition cleaned or not, as Kafka does.
+    """
+    points: dict[str, dict[TopicPartition, int]] = {}
+    names = ["root", "topic", "partition", "first_dirty_offset", "checkpoint_reset"]
+    for row in plans.select(names).to_pylist():
+        if row["checkpoint_reset"]:
+            partition = TopicPartition(row["topic"], row["partition"])
+            points.setdefault(row["root"], {})[partition] = row["first_dirty_offset"]
+    return points
+
+
+def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
+    options = job.options
+    ledger = None
+    if options.ledger is not None and not options.dry_run:
+        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+    # Settings of the session may hold passwords; what is cleaned does not depend on them.
+    said = {name: value for name, value in asdict(options).items() if name != "spark_conf"}
+    return Recorder(
+        ledger=ledger,
+        clock=clock,
+        facts={
+            "run_id": job.run_id,
+            "action": job.action,
+            "roots": [root.location for root in job.roots],
+            "now_ms": options.now_ms,
+            "options": json.dumps(said, default=_plain, sort_keys=True),
+        },
+    )
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _record(
+    recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: _Job
+) -> None:
+    rows = result_rows(plans, outcomes, run_id=job.run_id, action=job.action, only=outcomes)
+    recorder.results(rows)
+    recorder.operations(plans, outcomes)

@@ -1,0 +1,128 @@
+"""Run one Spark task for each unit of work, and publish what the tasks share.
+
+``spark.range(n)`` in n partitions is the one DataFrame that every kind of session cuts exactly as
+asked: task i gets the number i, in order, so that the longest unit starts first. What unit i is,
+and the arrays that several units share, travel as broadcast variables, or inside the closure where
+a session has none (Spark Connect).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.schemas import spark_ddl
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Published(Protocol[T_co]):
+    """A value that tasks can read."""
+
+    @property
+    def value(self) -> T_co:
+        """The value, on the driver and in a task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Generic[T]):
+    """A value that travels inside the closure."""
+
+    value: T
+
+
+class Dispatcher:
+    """Starts the stages of one run; a context manager that frees what it published.
+
+    Args:
+        spark: The session.
+        tag: Tag of every Spark job of the run, by which they can be found and interrupted.
+    """
+
+    def __init__(self, spark: SparkSession, *, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._broadcasts: list[Any] = []
+        self.can_broadcast = not type(spark).__module__.startswith("pyspark.sql.connect")
+
+    def __enter__(self) -> Self:
+        self._spark.addTag(self._tag)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None:
+                self._spark.interruptTag(self._tag)
+        finally:
+            self._spark.removeTag(self._tag)
+            self.release()
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at the same time, as far as the session tells."""
+        if self.can_broadcast:
+            return int(self._spark.sparkContext.defaultParallelism)
+        return int(self._spark.conf.get("spark.sql.shuffle.partitions", "200") or "200")
+
+    def publish(self, value: T) -> Published[T]:
+        """Make a value readable in tasks, until ``release``."""
+        if not self.can_broadcast:
+            return Inline(value)
+        broadcast = self._spark.sparkContext.broadcast(value)
+        self._broadcasts.append(broadcast)
+        return broadcast
+
+    def release(self) -> None:
+        """Free everything published so far; stages that read it must have been collected."""
+        for broadcast in self._broadcasts:
+            broadcast.destroy()
+        self._broadcasts.clear()
+
+    def spread(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> DataFrame:
+        """Return the rows that work makes of the units, one task a unit, in the units' order.
+
+        Args:
+            units: At least one; values that pickle.
+            work: Runs in a task; captures values only.
+            schema: Columns of the rows.
+        """
+        published = self.publish(list(units))
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from work(published.value[number])
+
+        numbers = self._spark.range(0, len(units), 1, len(units))
+        return numbers.mapInArrow(run, spark_ddl(schema))
+
+    def collect(self, frame: DataFrame, schema: pa.Schema, description: str) -> pa.Table:
+        """Run a stage, once, and return its rows.
+
+        Args:
+            frame: What to run.
+            schema: Columns of the rows.
+            description: Shown as the name of the Spark job.
+        """
+        self.describe(description)
+        return frame.toArrow().cast(schema)
+
+    def describe(self, description: str) -> None:
+        """Name the Spark jobs that follow; Spark Connect has no such names."""
+        if self.can_broadcast:
+            self._spark.sparkContext.setJobDescription(description)

@@ -1,0 +1,190 @@
+"""From a table of plans to the partitions that are due, each with its strategy; and its outcome."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.planning import (
+    Demand,
+    Strategy,
+    choose_strategy,
+    choose_unit_bytes,
+    estimate_map_bytes,
+)
+from pylog_spark.schemas import Reason, Status
+from pylog_spark.tasks.commit import PartitionWork
+from storage_core.filenames import TopicPartition
+
+# Of what is free on a disk, another writer may want some too.
+_USABLE_SHARE: Final = 0.9
+_NAMED_PARTITIONS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLimits:
+    """How much one task and one round are given.
+
+    Attributes:
+        least_unit_bytes: A task gets at least this much to read.
+        most_unit_bytes: A task gets at most this much to read.
+        budget_bytes: Bytes of offset maps published together.
+        slots: Tasks that run at the same time.
+        can_broadcast: Whether the session has broadcast variables.
+        max_keys: Keys that an offset map may hold, None without a limit.
+        strategy: What the caller asks for.
+    """
+
+    least_unit_bytes: int
+    most_unit_bytes: int
+    budget_bytes: int
+    slots: int
+    can_broadcast: bool
+    max_keys: int | None
+    strategy: Strategy = Strategy.AUTO
+
+    def unit_bytes(self, total_bytes: int) -> int:
+        """Return what one task should be given when this much is to be read in all."""
+        return choose_unit_bytes(
+            total_bytes,
+            slots=self.slots,
+            least_bytes=self.least_unit_bytes,
+            most_bytes=self.most_unit_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuePartition:
+    """A partition that is to be cleaned.
+
+    Attributes:
+        work: What tasks are told of it.
+        root: Its log directory.
+        directory: Its own directory.
+        partition: Its name.
+        segment_bytes: Sizes of the segments to be cleaned.
+        map_bytes: Upper bound of its merged index.
+        strategy: How it is cleaned.
+    """
+
+    work: PartitionWork
+    root: str
+    directory: Path
+    partition: TopicPartition
+    segment_bytes: tuple[int, ...]
+    map_bytes: int
+    strategy: Strategy
+
+    @property
+    def ordinal(self) -> int:
+        """Its row in the table of plans."""
+        return self.work.ordinal
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the segments to be cleaned."""
+        return sum(self.segment_bytes)
+
+    @property
+    def demand(self) -> Demand:
+        """What it needs while its round runs."""
+        published = self.map_bytes if self.strategy is Strategy.BROADCAST else 0
+        return Demand(map_bytes=published, disk_bytes=self.size_bytes)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one partition.
+
+    Attributes:
+        columns: Of its result row, where that differs from what the plan says.
+        duration_ms: Time that tasks spent on it since it was planned.
+        next_offset: Its cleaner point, None if it was not cleaned.
+        was_touched: Whether it failed after its files had begun to change.
+    """
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    duration_ms: int = 0
+    next_offset: int | None = None
+    was_touched: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be done for the partition."""
+        return bool(self.columns)
+
+    def fail(self, row: Mapping[str, Any]) -> None:
+        """Take over the error of a task's row."""
+        error = {name: row[name] for name in ("error_class", "error")}
+        self.columns = {"status": Status.FAILED.value, **error}
+
+    def refuse(self, reason: Reason, why: str) -> None:
+        """Leave the partition alone for a reason."""
+        self.columns = {"status": Status.SKIPPED.value, "reason": reason.value, "error": why}
+
+    def finish(self, row: Mapping[str, Any]) -> None:
+        """Take over the row of a commit."""
+        if row["error_class"] is not None:
+            self.fail(row)
+            self.was_touched = bool(row["touched"])
+            return
+        names = ("bytes_after", "records_before", "records_after", "segments_after")
+        self.columns = {"status": Status.DONE.value, **{name: row[name] for name in names}}
+        self.columns["operations"] = row["operations"]
+        self.next_offset = row["next_offset"]
+
+
+def find_due(plans: pa.Table, limits: RoundLimits) -> list[DuePartition]:
+    """Return the planned rows of a table of plans, in its order, each with its strategy."""
+    columns = [name for name in plans.column_names if name != "plan"]
+    due = []
+    for ordinal, row in enumerate(plans.select(columns).to_pylist()):
+        if row["status"] != Status.PLANNED:
+            continue
+        map_bytes = estimate_map_bytes(
+            offset_span=row["first_uncleanable_offset"] - row["first_dirty_offset"],
+            dirty_bytes=row["cleanable_bytes"],
+            capacity=limits.max_keys,
+        )
+        size_bytes = sum(row["segment_bytes"])
+        strategy = choose_strategy(
+            asked=limits.strategy,
+            partition_bytes=size_bytes,
+            map_bytes=map_bytes,
+            unit_bytes=limits.unit_bytes(size_bytes),
+            budget_bytes=limits.budget_bytes,
+            # A limit of keys ends a round at a record, which one task alone can find.
+            can_broadcast=limits.can_broadcast and limits.max_keys is None,
+        )
+        due.append(
+            DuePartition(
+                work=PartitionWork(
+                    ordinal=ordinal,
+                    topic=row["topic"],
+                    log_start_checkpoint=row["log_start_checkpoint"],
+                    plan=plans["plan"][ordinal].as_py(),
+                ),
+                root=row["root"],
+                directory=Path(row["directory"]),
+                partition=TopicPartition(row["topic"], row["partition"]),
+                segment_bytes=tuple(row["segment_bytes"]),
+                map_bytes=map_bytes,
+                strategy=strategy,
+            )
+        )
+    return due
+
+
+def usable_bytes(directory: Path) -> int:
+    """Return how much of the free space of a directory's filesystem a run may use."""
+    return int(shutil.disk_usage(directory).free * _USABLE_SHARE)
+
+
+def name_partitions(partitions: Sequence[DuePartition]) -> str:
+    """Return the names of partitions for a title, or of the first few."""
+    names = [str(partition.partition) for partition in partitions[:_NAMED_PARTITIONS]]
+    more = len(partitions) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

@@ -1,0 +1,70 @@
+"""What is checked before a run touches anything."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot
+from pylog_spark.operations.broker_root import newest_checkpoint_ms
+from pylog_spark.operations.catalogs import read_meta_properties
+from storage_core.catalog.roles import Role, local_path, require_said_role
+from storage_core.checkpoint.meta_properties import validate_one_broker
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+
+_NOW_SWITCH: Final = "--now-ms"
+
+
+def check_roots(roots: Sequence[LogRoot], options: JobOptions) -> None:
+    """Refuse a run that may not be made on these roots.
+
+    Args:
+        roots: The log directories.
+        options: What is to be done.
+
+    Raises:
+        ConfigError: The ledger would lie inside a log directory.
+        GuardRefusedError: A role was not said or allows no writing, the roots are of several
+            brokers, or the machine's own clock is behind the newest checkpoint.
+    """
+    for root in roots:
+        if not options.dry_run:
+            _check_role(root)
+        _check_clock(root, options)
+        _check_ledger(root, options.ledger)
+    _check_one_broker([root for root in roots if root.role is Role.BROKER])
+
+
+def _check_role(root: LogRoot) -> None:
+    role = require_said_role(root.role if root.is_said else None, root.location)
+    if role is Role.MANAGED:
+        raise GuardRefusedError(
+            "ROLE_NOT_SUPPORTED", f"{root.location}: this version does not write managed roots yet"
+        )
+
+
+def _check_clock(root: LogRoot, options: JobOptions) -> None:
+    """Refuse the machine's clock if it is wrong for sure; one that was said is taken as it is."""
+    newest = newest_checkpoint_ms(root.location)
+    if not options.now_is_said and options.now_ms < newest:
+        raise GuardRefusedError(
+            "CLOCK_BEFORE_CHECKPOINT",
+            f"{root.location}: this machine's clock says {options.now_ms} ms, the newest "
+            f"checkpoint is of {newest} ms",
+            f"{_NOW_SWITCH} {newest}",
+        )
+
+
+def _check_ledger(root: LogRoot, ledger: str | None) -> None:
+    """Refuse a ledger in a log directory: a broker stops at a folder that is no partition."""
+    place = None if ledger is None else local_path(ledger)
+    if place is not None and place.resolve().is_relative_to(Path(root.location).resolve()):
+        raise ConfigError("--ledger", ledger, f"lies inside the log directory {root.location}")
+
+
+def _check_one_broker(roots: Sequence[LogRoot]) -> None:
+    properties = {root.location: read_meta_properties(root.location) for root in roots}
+    try:
+        validate_one_broker({path: known for path, known in properties.items() if known})
+    except PylogError as error:
+        raise GuardRefusedError("MIXED_DIRECTORIES", str(error)) from error

@@ -1,0 +1,109 @@
+"""Tell the ledger what a run does, as it does it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.run_report import RunSummary
+from pylog_spark.schemas import OPERATION, RunEvent, rows_to_batch
+from storage_core import __version__
+from storage_core.clock import Clock
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """Writes the rows of one run; without a ledger it writes nothing.
+
+    Attributes:
+        ledger: Where to; None for nowhere.
+        clock: For the times of the START and END rows.
+        facts: Columns of both of these rows.
+    """
+
+    ledger: Ledger | None
+    clock: Clock
+    facts: Mapping[str, Any]
+    _appended: dict[LedgerTable, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Write the START row, before anything is touched."""
+        self._write_run({"event": RunEvent.START.value})
+
+    def end(self, summary: RunSummary, *, exit_code: int) -> None:
+        """Write the END row."""
+        self._write_run(
+            {
+                "event": RunEvent.END.value,
+                "exit_code": exit_code,
+                "partitions_done": summary.done,
+                "partitions_skipped": summary.skipped,
+                "partitions_failed": summary.failed,
+                "bytes_before": summary.bytes_before,
+                "bytes_after": summary.bytes_after,
+                "duration_ms": summary.duration_ms,
+            }
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Write the END row of a run that an error ended."""
+        self._write_run(
+            {
+                "event": RunEvent.END.value,
+                "error_class": type(error).__name__,
+                "error": str(error),
+            }
+        )
+
+    def results(self, rows: pa.Table) -> None:
+        """Write result rows."""
+        self._append(LedgerTable.RESULTS, rows)
+
+    def operations(self, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:
+        """Write the operations that commits applied."""
+        rows: list[dict[str, Any]] = []
+        for ordinal, outcome in outcomes.items():
+            text = outcome.columns.get("operations")
+            if text is None:
+                continue
+            names = {name: plans[name][ordinal].as_py() for name in ("root", "topic", "partition")}
+            rows += [
+                {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
+                for step, operation in enumerate(json.loads(text))
+            ]
+        self._append(
+            LedgerTable.OPERATIONS,
+            pa.Table.from_batches([rows_to_batch(OPERATION, rows)], schema=OPERATION),
+        )
+
+    def _write_run(self, row: Mapping[str, Any]) -> None:
+        if self.ledger is not None:
+            at = datetime.fromtimestamp(self.clock.now_ms() / 1000, tz=UTC)
+            number = self._next(LedgerTable.RUNS)
+            content = {**self.facts, **row, "at": at, "version": __version__}
+            self.ledger.append_row(LedgerTable.RUNS, content, number=number)
+
+    def _append(self, table: LedgerTable, rows: pa.Table) -> None:
+        if self.ledger is not None and rows.num_rows:
+            self.ledger.append(table, rows, number=self._next(table))
+
+    def _next(self, table: LedgerTable) -> int:
+        number = self._appended.get(table, 0)
+        self._appended[table] = number + 1
+        return number
+
+
+def _describe(operation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``schemas.OPERATION`` for one step of a plan."""
+    return {
+        "operation": operation["operation"],
+        "file": operation.get("name", operation.get("source")),
+        "target": operation.get("target"),
+        "size_bytes": operation.get("size_bytes"),
+        "reason": operation["reason"],
+    }

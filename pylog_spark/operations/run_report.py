@@ -1,0 +1,131 @@
+"""What a run over log directories did: its rows, its numbers, its exit status."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.schemas import PLAN, RESULT, Reason, Status, spark_ddl
+
+EXIT_DONE: Final = 0
+EXIT_REFUSED: Final = 3
+EXIT_PARTLY_FAILED: Final = 4
+
+# Refusals by a guard: nothing is wrong with what was done, but something was not allowed.
+_GUARDS: Final = frozenset(
+    {
+        Reason.CONFIG_UNKNOWN,
+        Reason.NO_HIGH_WATERMARK,
+        Reason.UNCLEAN_SHUTDOWN,
+        Reason.RECOVERY_REQUIRED,
+        Reason.NO_SPACE,
+    }
+)
+# What no run ever works on; neither done nor refused.
+_NOT_ASKED_FOR: Final = frozenset(
+    {
+        Reason.INTERNAL_METADATA,
+        Reason.FUTURE_DIRECTORY,
+        Reason.DELETE_DIRECTORY,
+        Reason.STRAY_DIRECTORY,
+        Reason.INVALID_DIRECTORY_NAME,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The numbers of a run.
+
+    Attributes:
+        planned: Partitions that a dry run would work on.
+        done: Partitions that were worked on.
+        skipped: Partitions left alone.
+        failed: Partitions that could not be worked on.
+        bytes_before: Bytes of the partitions planned or done.
+        bytes_after: The same afterwards.
+        duration_ms: From start to end.
+    """
+
+    planned: int
+    done: int
+    skipped: int
+    failed: int
+    bytes_before: int
+    bytes_after: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """The outcome of a run.
+
+    Attributes:
+        run_id: Its name.
+        action: What was asked for.
+        dry_run: Whether nothing was to be written.
+        notes: What a reader should know of the run as a whole, line by line.
+        results: Rows of ``schemas.RESULT``: first what was done, most urgent first.
+        plans: Rows of ``schemas.PLAN``, in the same order.
+        summary: The numbers.
+        exit_code: Exit status for the process that asked for the run.
+    """
+
+    run_id: str
+    action: str
+    dry_run: bool
+    notes: tuple[str, ...]
+    results: pa.Table
+    plans: pa.Table
+    summary: RunSummary
+    exit_code: int
+
+    def results_frame(self, spark: SparkSession) -> DataFrame:
+        """Return the result rows as a DataFrame."""
+        return spark.createDataFrame(self.results.replace_schema_metadata(), spark_ddl(RESULT))
+
+    def plans_frame(self, spark: SparkSession) -> DataFrame:
+        """Return what was observed and planned as a DataFrame; the plans themselves left out."""
+        columns = [name for name in PLAN.names if name != "plan"]
+        table = self.plans.select(columns).replace_schema_metadata()
+        return spark.createDataFrame(table, spark_ddl(pa.schema([PLAN.field(c) for c in columns])))
+
+
+def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
+    """Count the rows of a run."""
+    counts = {
+        row["values"]: row["counts"] for row in pc.value_counts(results["status"]).to_pylist()
+    }
+    worked_on = pc.is_in(results["status"], pa.array([Status.DONE.value, Status.PLANNED.value]))
+    chosen = results.filter(worked_on)
+    return RunSummary(
+        planned=counts.get(Status.PLANNED.value, 0),
+        done=counts.get(Status.DONE.value, 0),
+        skipped=counts.get(Status.SKIPPED.value, 0),
+        failed=counts.get(Status.FAILED.value, 0),
+        bytes_before=pc.sum(chosen["bytes_before"]).as_py() or 0,
+        bytes_after=pc.sum(chosen["bytes_after"]).as_py() or 0,
+        duration_ms=duration_ms,
+    )
+
+
+def exit_code_of(results: pa.Table) -> int:
+    """Return the exit status for a run's rows.
+
+    4 if a partition failed. 3 if a guard refused every partition of a root that was asked for: a
+    scheduler must not take a root that nobody was allowed to touch for one that is done. Single
+    refusals among partitions that are in order are rows of the result, and 0.
+    """
+    failed = pc.equal(results["status"], Status.FAILED.value)
+    if pc.any(failed).as_py():
+        return EXIT_PARTLY_FAILED
+    refused: set[str] = set()
+    accepted: set[str] = set()
+    for row in results.select(["root", "reason"]).to_pylist():
+        if row["reason"] in _GUARDS:
+            refused.add(row["root"])
+        elif row["reason"] not in _NOT_ASKED_FOR:
+            accepted.add(row["root"])
+    return EXIT_REFUSED if refused - accepted else EXIT_DONE

@@ -1,0 +1,119 @@
+"""Rows as a person reads them, and as a program does.
+
+A table is cut to the terminal it is shown in; JSON is one object a line, with every column. Text
+that came from file names or error messages cannot steer the terminal: control characters are
+escaped.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import humanize
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pylog_spark.schemas import Status
+from pylog_spark.text import printable
+
+Row = Mapping[str, Any]
+
+_STATUS_STYLES: Final = {
+    Status.DONE.value: "green",
+    Status.PLANNED.value: "cyan",
+    Status.SKIPPED.value: "dim",
+    Status.FAILED.value: "bold red",
+}
+_NOTHING: Final = "-"
+
+
+def result_table(rows: Sequence[Row]) -> Table:
+    """Return result rows as a table: what happened to each partition, before and after.
+
+    Args:
+        rows: Of ``schemas.RESULT``.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("partition", overflow="fold")
+    table.add_column("action")
+    table.add_column("status")
+    for name in ("bytes before", "after", "records before", "after", "segments", "ms"):
+        table.add_column(name, justify="right")
+    table.add_column("why", overflow="fold")
+    for row in rows:
+        table.add_row(
+            Text(partition_name(row)),
+            row["action"],
+            Text(row["status"], style=_STATUS_STYLES.get(row["status"], "")),
+            size_text(row["bytes_before"]),
+            size_text(row["bytes_after"]),
+            number_text(row["records_before"]),
+            number_text(row["records_after"]),
+            _change(row["segments_before"], row["segments_after"]),
+            number_text(row["duration_ms"]),
+            Text(_why(row)),
+        )
+    return table
+
+
+def summary_line(rows: Sequence[Row]) -> str:
+    """Return in one line what a run did: counts by status, and bytes of the partitions done."""
+    counts = Counter(str(row["status"]) for row in rows)
+    parts = [f"{counts[status]} {status}" for status in Status if counts[status]]
+    text = ", ".join(parts) if parts else "no partitions"
+    done = [
+        row
+        for row in rows
+        if row["status"] == Status.DONE
+        and row["bytes_before"] is not None
+        and row["bytes_after"] is not None
+    ]
+    before = sum(row["bytes_before"] for row in done)
+    after = sum(row["bytes_after"] for row in done)
+    if not before:
+        return text
+    return f"{text}; {size_text(before)} became {size_text(after)} ({after / before - 1:+.1%})"
+
+
+def json_line(kind: str, row: Row) -> str:
+    """Return a row as one JSON object on one line, its kind first."""
+    return json.dumps({"type": kind, **row}, separators=(",", ":"), default=str)
+
+
+def partition_name(row: Row) -> str:
+    """Return topic and partition of a row, or the directory where the name gives none."""
+    if row.get("topic") is None:
+        return printable(str(row.get("directory") or row.get("root") or "?"))
+    return printable(f"{row['topic']}-{row['partition']}")
+
+
+def size_text(size_bytes: int | None) -> str:
+    """Return a count of bytes in binary units, ``-`` for none."""
+    return _NOTHING if size_bytes is None else humanize.naturalsize(size_bytes, binary=True)
+
+
+def number_text(number: int | None) -> str:
+    """Return a count with its thousands apart, ``-`` for none."""
+    return _NOTHING if number is None else f"{number:,}"
+
+
+def write_table(console: Console, table: Table, *, footer: Iterable[str] = ()) -> None:
+    """Write a table and lines below it; where no terminal is, as wide as the table needs."""
+    if not console.is_terminal:
+        console.width = 10_000
+    console.print(table)
+    for line in footer:
+        console.print(Text(printable(line)))
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if after is None or before == after:
+        return number_text(before)
+    return f"{number_text(before)} to {number_text(after)}"
+
+
+def _why(row: Row) -> str:
+    parts = [row.get("reason"), row.get("error")]
+    return printable(": ".join(str(part) for part in parts if part))

@@ -1,0 +1,299 @@
+"""Every table's columns, declared once.
+
+The Arrow side is what executors and readers without a JVM use; ``spark_ddl`` gives the same table
+to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
+Spark, Delta and a reader of this file see alike.
+
+Rows that people read (results, findings, runs, operations, plans, partitions, segments) name the
+partition by root, topic and number. Rows that travel between the stages of one job name it by its
+``ordinal``, the row number in the table of planned partitions that the driver holds.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+
+class Action(enum.StrEnum):
+    """What a result row is about."""
+
+    COMPACT = "compact"
+
+
+class Status(enum.StrEnum):
+    """How an action on one partition ended."""
+
+    PLANNED = "planned"
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class Reason(enum.StrEnum):
+    """Why a partition was left alone, or was not done; stable codes."""
+
+    CONFIG_UNKNOWN = "CONFIG_UNKNOWN"
+    NOT_COMPACTED = "NOT_COMPACTED"
+    CLEANER_DISABLED = "CLEANER_DISABLED"
+    NOTHING_TO_CLEAN = "NOTHING_TO_CLEAN"
+    RATIO_BELOW_MINIMUM = "RATIO_BELOW_MINIMUM"
+    NO_HIGH_WATERMARK = "NO_HIGH_WATERMARK"
+    UNCLEAN_SHUTDOWN = "UNCLEAN_SHUTDOWN"
+    RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
+    TIERED = "TIERED"
+    INTERNAL_METADATA = "INTERNAL_METADATA"
+    FUTURE_DIRECTORY = "FUTURE_DIRECTORY"
+    DELETE_DIRECTORY = "DELETE_DIRECTORY"
+    STRAY_DIRECTORY = "STRAY_DIRECTORY"
+    INVALID_DIRECTORY_NAME = "INVALID_DIRECTORY_NAME"
+    DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
+    NO_SPACE = "NO_SPACE"
+    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+
+
+class RunEvent(enum.StrEnum):
+    """A run leaves two rows; one that has no END died."""
+
+    START = "START"
+    END = "END"
+
+
+def _column(name: str, arrow_type: pa.DataType, comment: str) -> pa.Field:
+    return pa.field(name, arrow_type, metadata={"comment": comment})
+
+
+_TEXT: Final = pa.string()
+_NUMBER: Final = pa.int64()
+_PARTITION_NAME: Final = [
+    _column("root", _TEXT, "log directory, as the run was given it"),
+    _column("topic", _TEXT, "topic, null where the directory's name gives none"),
+    _column("partition", pa.int32(), "number of the partition, null as the topic is"),
+]
+_ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's table of plans")
+_ERROR: Final = [
+    _column("error_class", _TEXT, "class of the error, null without one"),
+    _column("error", _TEXT, "what went wrong, with file and position"),
+]
+
+RESULT: Final = pa.schema(
+    [
+        _column("run_id", _TEXT, "the run that wrote the row"),
+        *_PARTITION_NAME,
+        _column("action", _TEXT, "compact, ..."),
+        _column("status", _TEXT, "planned, done, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped, null otherwise"),
+        _column("bytes_before", _NUMBER, "bytes of all .log files"),
+        _column("bytes_after", _NUMBER, "the same afterwards; an upper bound while planned"),
+        _column("records_before", _NUMBER, "records of the partition, null where none were read"),
+        _column("records_after", _NUMBER, "the same afterwards, null while planned"),
+        _column("segments_before", _NUMBER, "segments of the partition"),
+        _column("segments_after", _NUMBER, "the same afterwards, null while planned"),
+        _column("duration_ms", _NUMBER, "time that tasks spent on it, summed over the tasks"),
+        *_ERROR,
+    ]
+)
+
+FINDING: Final = pa.schema(
+    [
+        _column("severity", _TEXT, "info, harmless, warn, error or fatal"),
+        _column("code", _TEXT, "stable code of the kind of finding"),
+        _column("topic", _TEXT, "topic, null where it is about a whole directory"),
+        _column("partition", pa.int32(), "number of the partition, null as the topic is"),
+        _column("file", _TEXT, "file it is about"),
+        _column("position", _NUMBER, "byte position in that file"),
+        _column("offset", _NUMBER, "offset of the record it is about"),
+        _column("message", _TEXT, "what was found"),
+        _column("fix", _TEXT, "the command or step that mends it"),
+    ]
+)
+
+RUN: Final = pa.schema(
+    [
+        _column("run_id", _TEXT, "the run"),
+        _column("event", _TEXT, "START or END; a run without an END row died"),
+        _column("at", pa.timestamp("us", tz="UTC"), "when the row was written"),
+        _column("action", _TEXT, "the command: compact, run"),
+        _column("roots", pa.list_(_TEXT), "log directories it was given"),
+        _column("version", _TEXT, "version of the program"),
+        _column("now_ms", _NUMBER, "the one clock of the run, epoch milliseconds"),
+        _column("options", _TEXT, "its options, as JSON"),
+        _column("exit_code", pa.int32(), "exit status, null at the start and after an error"),
+        _column("partitions_done", _NUMBER, "result rows with status done"),
+        _column("partitions_skipped", _NUMBER, "result rows with status skipped"),
+        _column("partitions_failed", _NUMBER, "result rows with status failed"),
+        _column("bytes_before", _NUMBER, "bytes of the partitions that were done"),
+        _column("bytes_after", _NUMBER, "the same afterwards"),
+        _column("duration_ms", _NUMBER, "from start to end of the run"),
+        *_ERROR,
+    ]
+)
+
+OPERATION: Final = pa.schema(
+    [
+        _column("run_id", _TEXT, "the run that did it"),
+        *_PARTITION_NAME,
+        _column("step", _NUMBER, "number of the operation in its plan, from 0"),
+        _column("operation", _TEXT, "kind: RenameFile, DeleteFile, ..."),
+        _column("file", _TEXT, "file it acted on, or whose name it gave away"),
+        _column("target", _TEXT, "new name of a renamed file"),
+        _column("size_bytes", _NUMBER, "bytes written, or length after a truncation"),
+        _column("reason", _TEXT, "why"),
+    ]
+)
+
+PARTITION: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("role", _TEXT, "broker, mirror or managed"),
+        _column("directory", _TEXT, "path of the directory"),
+        _column("kind", _TEXT, "partition, metadata, future, delete, stray or foreign"),
+        *_ERROR,
+    ]
+)
+
+SEGMENT: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("base_offset", _NUMBER, "lowest offset the segment may hold"),
+        _column("size_bytes", _NUMBER, "bytes of the .log file"),
+        _column("modified_ms", _NUMBER, "modification time of the .log file, epoch milliseconds"),
+        _column("index_bytes", _NUMBER, "bytes of the offset index, null without one"),
+        _column("time_index_bytes", _NUMBER, "bytes of the time index, null without one"),
+        _column("txn_index_bytes", _NUMBER, "bytes of the transaction index, null without one"),
+        _column("is_active", pa.bool_(), "whether it is the last segment"),
+        *_ERROR,
+    ]
+)
+
+# One row per partition directory: what observation found and what the plan would do.
+PLAN: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("status", _TEXT, "planned, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped"),
+        _column("bytes", _NUMBER, "bytes of all .log files"),
+        _column("segments", _NUMBER, "segments of the partition"),
+        _column("first_dirty_offset", _NUMBER, "where the dirty section begins"),
+        _column("first_uncleanable_offset", _NUMBER, "where cleaning has to stop"),
+        _column("clean_bytes", _NUMBER, "bytes of the clean section"),
+        _column("cleanable_bytes", _NUMBER, "bytes of the dirty section"),
+        _column("cleanable_ratio", pa.float64(), "dirty bytes over both"),
+        _column("groups", _NUMBER, "groups of segments that become one segment each, at least"),
+        _column("bytes_after", _NUMBER, "upper bound of the bytes afterwards"),
+        _column("peak_extra_bytes", _NUMBER, "upper bound of the disk space needed meanwhile"),
+        _column("checkpoint_reset", pa.bool_(), "whether the cleaner's checkpoint is corrected"),
+        _column("log_start_checkpoint", _NUMBER, "entry of the log-start checkpoint, 0 without"),
+        _column("plan", pa.binary(), "the plan, zlib over JSON; null unless planned"),
+        _column("segment_bytes", pa.list_(_NUMBER), "sizes of the segments to be cleaned"),
+        _column("duration_ms", _NUMBER, "time it took to observe and plan"),
+        *_ERROR,
+    ]
+)
+
+# Pass one: the keys of one segment with their last offsets.
+PARTIAL_INDEX: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("segment", _NUMBER, "number of the segment in the plan"),
+        _column("index", pa.binary(), "the partial index, null with an error"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+# The merge: one row per partition.
+MERGED_INDEX: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column(
+            "index", pa.binary(), "the merged index; null if it is too large, or with an error"
+        ),
+        _column("group_bytes", pa.list_(_NUMBER), "source bytes of each group, in group order"),
+        _column("end_offset", _NUMBER, "the cleaner point after the round"),
+        _column("duration_ms", _NUMBER, "time of the merge and of the partial indexes before it"),
+        *_ERROR,
+    ]
+)
+
+# Pass two: the attempt-private files that one group became.
+GROUP_MANIFEST: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("group", _NUMBER, "number of the group in the merged index"),
+        _column("manifest", _TEXT, "the group's scratch files, sizes and counts, as JSON"),
+        _column("records", _NUMBER, "records of its source segments"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+# The commit, and the clean of a whole partition in one task: one row per partition.
+COMMIT: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("next_offset", _NUMBER, "the cleaner point: first offset that is still dirty"),
+        _column("bytes_after", _NUMBER, "bytes of all .log files"),
+        _column("segments_after", _NUMBER, "segments of the partition"),
+        _column("records_before", _NUMBER, "records of the partition"),
+        _column("records_after", _NUMBER, "the same afterwards"),
+        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("operations", _TEXT, "the operations that were applied, as JSON"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+
+def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
+    """Return a table's columns as Spark's DDL text, all of them nullable.
+
+    Args:
+        schema: One of this module's schemas.
+        comments: Whether each column carries its comment, as a table that people open should.
+
+    Raises:
+        TypeError: A column has a type that no table here uses.
+    """
+    return ", ".join(_ddl_column(field, comments=comments) for field in schema)
+
+
+def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return rows as one record batch; columns that a row does not name are null.
+
+    Raises:
+        KeyError: A row names a column that the table does not have.
+    """
+    listed = list(rows)
+    unknown = {name for row in listed for name in row} - set(schema.names)
+    if unknown:
+        raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
+    return pa.RecordBatch.from_pylist(listed, schema=schema)
+
+
+_SPARK_TYPES: Final = {
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+
+
+def _ddl_column(field: pa.Field, *, comments: bool) -> str:
+    comment = (field.metadata or {}).get(b"comment", b"").decode()
+    tail = f" COMMENT '{comment.replace(chr(39), chr(92) + chr(39))}'" if comments else ""
+    return f"`{field.name}` {_spark_type(field.type)}{tail}"
+
+
+def _spark_type(arrow_type: pa.DataType) -> str:
+    if pa.types.is_list(arrow_type):
+        return f"ARRAY<{_spark_type(arrow_type.value_type)}>"
+    if arrow_type not in _SPARK_TYPES:
+        raise TypeError(f"no Spark type for {arrow_type}")
+    return _SPARK_TYPES[arrow_type]

@@ -1,0 +1,221 @@
+"""The SparkSession, built in one place.
+
+Where somebody else has one, or has started the JVM (Databricks, ``spark-submit``, a notebook, a
+Connect server), that one is used as it is: its owner has configured it. Else one is built for this
+machine or the given master, with what pip alone does not settle: which Java, which Python the
+workers run, Delta's jars, where the log goes.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from pylog_spark.jars import Exclusion, Library, fetch_jars
+from pylog_spark.java import MissingSoftwareError, find_java
+from pylog_spark.user_cache import cache_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[*]"
+_CONNECT_SCHEME: Final = "sc://"
+_THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+# Each of these says that a session's JVM or server was started by somebody else.
+_HOSTED_BY: Final = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION", "SPARK_REMOTE")
+
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_DRIVER_PATH: Final = "spark.driver.extraClassPath"
+_EXECUTOR_PATH: Final = "spark.executor.extraClassPath"
+_JARS: Final = "spark.jars"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_JAR_KEYS: Final = (_JARS, "spark.jars.packages", _DRIVER_PATH)
+# Lists: what the caller says of these is added to ours.
+_SEPARATORS: Final = {
+    _JAVA_OPTIONS: " ",
+    _DRIVER_PATH: ":",
+    _EXECUTOR_PATH: ":",
+    _JARS: ",",
+    _EXTENSIONS: ",",
+}
+_DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG: Final = {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+}
+# Delta's own jars only: of everything else Spark has its own version, and that has to stay first.
+_WITH_SPARK: Final = tuple(
+    Exclusion(group=group, artifact="*")
+    for group in (
+        "com.fasterxml.jackson.core",
+        "com.fasterxml.jackson.datatype",
+        "com.github.luben",
+        "com.google.code.findbugs",
+        "commons-logging",
+        "commons-pool",
+        "io.airlift",
+        "javax.annotation",
+        "org.antlr",
+        "org.apache.hadoop",
+        "org.apache.logging.log4j",
+        "org.apache.parquet",
+        "org.locationtech.jts",
+        "org.roaringbitmap",
+        "org.scala-lang",
+        "org.slf4j",
+        "org.xerial.snappy",
+    )
+)
+
+
+class SparkNotInstalledError(MissingSoftwareError):
+    """There is no pyspark in this Python."""
+
+    def __str__(self) -> str:
+        return (
+            "there is no pyspark in this Python; for this machine: pip install "
+            "'pylog-spark[local]', with a Spark of your own choice: 'pylog-spark[spark]'"
+        )
+
+
+def build_session(
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    app_name: str = "pylog",
+    delta: bool = True,
+) -> "SparkSession":
+    """Return the session that is there, else build one.
+
+    A session that is there, or whose JVM is, keeps its master; so does every setting of it that is
+    fixed once Spark has started.
+
+    Args:
+        master: Spark master, ``sc://host:port`` of a Connect server, or None: ``local[*]``.
+        conf: Settings; they win over what is chosen here.
+        app_name: What Spark's pages and logs call the application.
+        delta: Whether a session that is built here has to read and write Delta tables. Their jars
+            are fetched on first use.
+
+    Raises:
+        SparkNotInstalledError: There is no pyspark.
+        JavaNotFoundError: There is no Java 17 or newer.
+        JarsUnavailableError: Delta's jars cannot be fetched.
+        pyspark.errors.PySparkException: Spark does not start.
+    """
+    try:
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - pyspark is an extra
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
+    except ModuleNotFoundError as error:
+        raise SparkNotInstalledError from error
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:  # there is none yet
+        pass
+    builder = SparkSession.Builder()
+    if master is not None and master.startswith(_CONNECT_SCHEME):
+        builder = builder.remote(master)
+        settings = dict(conf or {})
+    elif any(name in os.environ for name in _HOSTED_BY):
+        settings = dict(conf or {})
+    else:
+        chosen = master or DEFAULT_MASTER
+        _prepare_environment(chosen)
+        builder = builder.master(chosen).appName(app_name)
+        settings = session_conf(chosen, conf or {}, delta=delta)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[str, str]:
+    """Return the settings of a session that is built here.
+
+    Args:
+        master: Spark master.
+        conf: The caller's settings; they win, and lists (class path, options
+            for the JVM) are added to ours.
+        delta: Whether Delta has to be there.
+
+    Raises:
+        JarsUnavailableError: Delta's jars cannot be fetched.
+    """
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if _is_on_this_host(master):
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, 16)),
+            # Nothing of ours is put there, but Spark makes it, by default in the current folder.
+            "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
+        }
+    added = {_JAVA_OPTIONS: _log_options()}
+    if delta:
+        settings |= _DELTA_CATALOG
+        added[_EXTENSIONS] = _DELTA_EXTENSION
+        if not any("delta" in conf.get(key, "") for key in _JAR_KEYS):
+            added |= _class_path(master, conf.get("spark.jars.ivySettings"))
+    settings |= conf
+    for key, value in added.items():
+        settings[key] = _SEPARATORS[key].join(filter(None, (value, conf.get(key))))
+    return settings
+
+
+def delta_jars(ivy_settings: Path | None = None) -> list[Path]:
+    """Return Delta's jars for the pyspark and delta-spark of this Python, fetched on first use.
+
+    Args:
+        ivy_settings: Ivy's settings, for repositories of one's own.
+
+    Raises:
+        JarsUnavailableError: They cannot be fetched.
+    """
+    library = _delta_library()
+    folder = cache_folder("jars") / f"{library.artifact}-{library.version}"
+    return fetch_jars([library], folder, exclusions=_WITH_SPARK, ivy_settings=ivy_settings)
+
+
+def _delta_library() -> Library:
+    from delta import configure_spark_with_delta_pip  # noqa: PLC0415 - delta-spark is an extra
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
+
+    # Which library goes with which Spark is known to Delta alone, and it tells only a builder.
+    told = configure_spark_with_delta_pip(SparkSession.Builder())
+    group, artifact, version = told._options["spark.jars.packages"].split(":")  # noqa: SLF001
+    return Library(group=group, artifact=artifact, version=version)
+
+
+def _class_path(master: str, ivy_settings: str | None) -> dict[str, str]:
+    """Return the settings that bring Delta's jars to the driver and the executors."""
+    jars = [str(jar) for jar in delta_jars(Path(ivy_settings) if ivy_settings else None)]
+    # Where the executors see our files this starts two seconds faster than to have Spark resolve,
+    # copy and serve the jars every time.
+    keys = [_DRIVER_PATH, _EXECUTOR_PATH] if _is_on_this_host(master) else [_JARS]
+    return {key: _SEPARATORS[key].join(jars) for key in keys}
+
+
+def _prepare_environment(master: str) -> None:
+    """Say in the environment what Spark takes only from there; what the user has said stays."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if _is_on_this_host(master):
+        # Workers would run the python3 of the PATH, which has none of our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _is_on_this_host(master: str) -> bool:
+    return master.startswith("local") or urlsplit(master).hostname in _THIS_HOST
+
+
+def _log_options() -> str:
+    """Return the JVM's options for a quiet log; its settings lie in the package or the checkout."""
+    package = Path(__file__).parent
+    for conf in (package / "conf", package.parent / "conf"):
+        file = conf / "spark" / "log4j2.properties"
+        if file.is_file():
+            return f"-Dlog4j2.configurationFile={file.as_uri()}"
+    return ""

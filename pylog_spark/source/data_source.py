@@ -1,0 +1,77 @@
+"""``spark.read.format("kafka-log")``: Kafka's log files as Spark's own Kafka source shows a topic.
+
+It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filter stays attached to
+the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pylog_spark.source.options import SourceOptions, parse_options
+from pylog_spark.source.ranges import plan_ranges
+from pylog_spark.tasks.read_segments import ReadRange, read_range
+from storage_core.clock import SystemClock
+
+FORMAT_NAME: Final = "kafka-log"
+_SPARK_TYPES: Final = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "timestampType": "INT",
+    "headers": "ARRAY<STRUCT<`key`: STRING, `value`: BINARY>>",
+}
+
+
+class SegmentPartition(InputPartition):
+    """One range, as Spark carries it to a task."""
+
+    def __init__(self, wanted: ReadRange) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class KafkaLogReader(DataSourceReader):
+    """Plans the ranges of a query and reads one."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the ranges that the query's tasks read; an empty list for no records."""
+        ranges = plan_ranges(self._options, now_ms=SystemClock().now_ms())
+        return [SegmentPartition(wanted) for wanted in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one range as Arrow batches."""
+        if isinstance(partition, SegmentPartition):
+            yield from read_range(partition.wanted)
+
+
+class KafkaLogDataSource(DataSource):
+    """The format; ``source.register`` makes it known to a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT_NAME
+
+    def schema(self) -> str:
+        """Return the columns that the options ask for."""
+        columns = parse_options(self.options).columns
+        return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a query.
+
+        Raises:
+            ConfigError: The query gives a schema of its own; ``columns`` is the way.
+        """
+        del schema
+        return KafkaLogReader(parse_options(self.options))

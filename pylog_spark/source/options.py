@@ -1,0 +1,259 @@
+"""The options of ``spark.read.format("kafka-log")``: names and meaning of Spark's Kafka source.
+
+Spark hands over texts with names in any case. A name that means nothing is an error, but for
+settings of a Kafka client (``kafka.bootstrap.servers`` ...), which a query that was written for a
+broker may keep: there is no client here.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from storage_core.errors import ConfigError
+from storage_core.filenames import MAX_OFFSET, TopicPartition
+
+# What a specific offset in JSON may say beside an offset.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+_CLIENT_PREFIX: Final = "kafka."
+_ISOLATION: Final = "kafka.isolation.level"
+_NAMES: Final = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "includeHeaders",
+    "failOnDataLoss",
+    _ISOLATION,
+    "columns",
+    "view",
+)
+_VIEWS: Final = ("records",)
+_PLAIN_COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+)
+_HEADERS: Final = "headers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChoice:
+    """Which partitions are read; with nothing said, all of them.
+
+    Attributes:
+        names: Topics by name; None where another way was chosen.
+        pattern: Regular expression that a topic's whole name has to match; None likewise.
+        assigned: Partitions one by one; None likewise.
+    """
+
+    names: frozenset[str] | None = None
+    pattern: re.Pattern[str] | None = None
+    assigned: frozenset[TopicPartition] | None = None
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether a partition is read."""
+        if self.assigned is not None:
+            return partition in self.assigned
+        if self.names is not None:
+            return partition.topic in self.names
+        return self.pattern is None or self.pattern.fullmatch(partition.topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One end of the range of offsets.
+
+    Attributes:
+        timestamp_ms: The first record at or after this time; None if it is not said by time. It
+            wins over offsets, as in Spark.
+        offsets: Offset, LATEST or EARLIEST of every partition; None for the log's own end.
+    """
+
+    timestamp_ms: int | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a query asks for.
+
+    Attributes:
+        path: Log directory, or one partition directory.
+        choice: Which partitions.
+        starting: Where to start, inclusive.
+        ending: Where to end, exclusive.
+        columns: Names of the columns, in order.
+        fail_on_data_loss: Whether offsets that are not there (any more) are an error.
+        is_committed: Whether records of aborted and open transactions are left out.
+    """
+
+    path: str
+    choice: TopicChoice
+    starting: Bound
+    ending: Bound
+    columns: tuple[str, ...]
+    fail_on_data_loss: bool
+    is_committed: bool
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a query.
+
+    Args:
+        options: As Spark gives them; names in any case.
+
+    Raises:
+        ConfigError: An option is unknown, malformed, or excludes another one.
+    """
+    said = _known(options)
+    path = said.get("path")
+    if not path:
+        raise ConfigError("path", "", 'say what to read: .load("/path/to/log/directory")')
+    view = said.get("view", _VIEWS[0])
+    if view not in _VIEWS:
+        raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
+    return SourceOptions(
+        path=path,
+        choice=_parse_choice(said),
+        starting=_parse_bound(said, "starting", default="earliest", refused=LATEST),
+        ending=_parse_bound(said, "ending", default="latest", refused=EARLIEST),
+        columns=_parse_columns(said),
+        fail_on_data_loss=_parse_boolean(said, "failOnDataLoss", default=True),
+        is_committed=_parse_isolation(said),
+    )
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    by_lower = {name.lower(): name for name in _NAMES}
+    said = {}
+    for name, text in options.items():
+        known = by_lower.get(name.lower())
+        if known is not None:
+            said[known] = text
+        elif not name.lower().startswith(_CLIENT_PREFIX):
+            near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+            hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
+            raise ConfigError(name, text, f"unknown option{hint}")
+    return said
+
+
+def _parse_choice(said: Mapping[str, str]) -> TopicChoice:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in said]
+    if len(ways) > 1:
+        raise ConfigError(ways[1], said[ways[1]], f"only one way to choose: {ways[0]} is set too")
+    if not ways:
+        return TopicChoice()
+    text = said[ways[0]]
+    if ways[0] == "subscribe":
+        names = frozenset(name.strip() for name in text.split(",") if name.strip())
+        if not names:
+            raise ConfigError("subscribe", text, "expected topics separated by commas")
+        return TopicChoice(names=names)
+    if ways[0] == "subscribePattern":
+        try:
+            return TopicChoice(pattern=re.compile(text))
+        except re.error as error:
+            raise ConfigError("subscribePattern", text, f"no regular expression: {error}") from error
+    return TopicChoice(assigned=frozenset(_parse_assign(text)))
+
+
+def _parse_assign(text: str) -> list[TopicPartition]:
+    example = '{"topicA":[0,1],"topicB":[2,4]}'
+    found = []
+    for topic, numbers in _parse_object("assign", text, example).items():
+        if not isinstance(numbers, list):
+            raise ConfigError("assign", text, f"expected JSON like {example}")
+        for number in numbers:
+            found.append(TopicPartition(topic, _whole(number, "assign", text, example)))
+    return found
+
+
+def _parse_bound(said: Mapping[str, str], end: str, *, default: str, refused: int) -> Bound:
+    timestamp, offsets = f"{end}Timestamp", f"{end}Offsets"
+    if timestamp in said:
+        text = said[timestamp].strip()
+        if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > MAX_OFFSET:
+            raise ConfigError(timestamp, text, "expected epoch milliseconds")
+        return Bound(timestamp_ms=int(text))
+    text = said.get(offsets, default).strip()
+    if text.lower() == default:
+        return Bound()
+    if text.lower() in {"earliest", "latest"}:
+        raise ConfigError(offsets, text, f"a batch query takes {default} or JSON here")
+    return Bound(offsets=_parse_offsets(offsets, text, refused))
+
+
+def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, int]:
+    example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+    found = {}
+    for topic, of_topic in _parse_object(name, text, example).items():
+        if not isinstance(of_topic, dict):
+            raise ConfigError(name, text, f"expected JSON like {example}")
+        for number, offset in of_topic.items():
+            partition = TopicPartition(topic, _whole(number, name, text, example))
+            is_offset = isinstance(offset, int) and not isinstance(offset, bool)
+            if not is_offset or not EARLIEST <= offset <= MAX_OFFSET:
+                raise ConfigError(name, text, f"{partition}: {offset!r} is no offset")
+            if offset == refused:
+                word = "latest" if refused == LATEST else "earliest"
+                raise ConfigError(name, text, f"{partition}: {offset} ({word}) is not allowed here")
+            found[partition] = offset
+    return found
+
+
+def _parse_object(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(name, text, f"expected JSON like {example}: {error}") from error
+    if not isinstance(parsed, dict) or not parsed:
+        raise ConfigError(name, text, f"expected JSON like {example}")
+    return parsed
+
+
+def _whole(number: object, name: str, text: str, example: str) -> int:
+    digits = str(number)
+    if isinstance(number, bool) or not re.fullmatch(r"[0-9]{1,10}", digits):
+        raise ConfigError(name, text, f"{number!r} is no partition; expected JSON like {example}")
+    return int(digits)
+
+
+def _parse_columns(said: Mapping[str, str]) -> tuple[str, ...]:
+    with_headers = _parse_boolean(said, "includeHeaders", default=False)
+    everything = (*_PLAIN_COLUMNS, _HEADERS)
+    if "columns" not in said:
+        return everything if with_headers else _PLAIN_COLUMNS
+    by_lower = {name.lower(): name for name in everything}
+    asked = [name.strip() for name in said["columns"].split(",") if name.strip()]
+    unknown = [name for name in asked if name.lower() not in by_lower]
+    if unknown or not asked:
+        there = ", ".join(everything)
+        raise ConfigError("columns", said["columns"], f"expected names from: {there}")
+    return tuple(dict.fromkeys(by_lower[name.lower()] for name in asked))
+
+
+def _parse_boolean(said: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = said.get(name, str(default)).strip().lower()
+    if text not in {"true", "false"}:
+        raise ConfigError(name, said[name], "expected true or false")
+    return text == "true"
+
+
+def _parse_isolation(said: Mapping[str, str]) -> bool:
+    level = said.get(_ISOLATION, "read_uncommitted").strip().lower()
+    if level not in {"read_uncommitted", "read_committed"}:
+        raise ConfigError(_ISOLATION, level, "expected read_uncommitted or read_committed")
+    return level == "read_committed"

@@ -1,0 +1,284 @@
+"""From what a query asks for to what its tasks read: topics, offsets and times become ranges.
+
+This runs once per query, on the driver. It lists directories; beyond that it reads only what the
+query needs: an end offset for offsets that were said, indexes for points in time, transaction
+indexes and producer snapshots for committed reads.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions
+from pylog_spark.tasks.read_segments import ReadRange
+from pylog_spark.tasks.run_context import read_offset_checkpoint
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import ConfigError, OffsetOutOfRangeError, StorageError
+from storage_core.filenames import (
+    LOG_START_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    kind_of,
+    offset_of,
+    segment_file,
+)
+from storage_core.log.committed_view import CommittedView, load_committed_view
+from storage_core.log.position_search import ListedSegment, find_end_offset
+from storage_core.log.time_search import find_offset_for_time
+from storage_core.records.payload import Limits
+from storage_core.store import LocalStore
+
+# Consecutive segments share a task up to this size; one segment is never split.
+_RANGE_BYTES: Final = 128 * 1024 * 1024
+_READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+_LIMITS: Final = Limits(
+    max_record_bytes=LogConfig().max_decompressed_message_bytes,
+    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """A partition that is read.
+
+    Attributes:
+        partition: Topic and number.
+        store: Its directory.
+        segments: In offset order; at least one.
+        log_start_offset: First offset that a consumer may see.
+    """
+
+    partition: TopicPartition
+    store: LocalStore
+    segments: tuple[ListedSegment, ...]
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extent:
+    """The offsets of a log that are read.
+
+    Attributes:
+        start: First offset.
+        end: Just past the last one; None for no bound but the files' ends.
+        committed: What a committed read needs; None for any other.
+    """
+
+    start: int
+    end: int | None
+    committed: CommittedView | None
+
+
+def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
+    """Return what the tasks of a query read; none for a query without records.
+
+    Args:
+        options: What the query asks for.
+        now_ms: The query's clock, epoch milliseconds.
+
+    Raises:
+        ConfigError: A topic, a partition or a point in time is not there, or offsets are said for
+            other partitions than the query reads.
+        OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
+            to be an error.
+        PylogError: A log cannot be read.
+    """
+    root, directories = _find_directories(Path(options.path))
+    chosen = {
+        partition: directory
+        for partition, directory in directories.items()
+        if options.choice.admits(partition)
+    }
+    _validate_choice(options, directories)
+    for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        _validate_coverage(name, bound, chosen)
+    starts = read_offset_checkpoint(str(root), LOG_START_FILE)
+    ranges: list[ReadRange] = []
+    for partition in sorted(chosen):
+        log = _list_log(partition, chosen[partition], starts.get(partition, 0))
+        if log is not None:
+            extent = _find_extent(log, options, now_ms)
+            ranges.extend(_split(log, extent, options.columns))
+    return ranges
+
+
+def _find_directories(path: Path) -> tuple[Path, dict[TopicPartition, Path]]:
+    """Return the log directory and its partitions; a partition directory is the only one."""
+    if not path.is_dir():
+        raise ConfigError("path", path, "no such directory")
+    kind, partition = classify_directory(path.resolve().name)
+    try:
+        folders = [entry for entry in path.iterdir() if entry.is_dir()]
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    if partition is not None and kind in _READABLE and not folders:
+        return path.resolve().parent, {partition: path}
+    found: dict[TopicPartition, Path] = {}
+    for folder in sorted(folders):
+        kind, partition = classify_directory(folder.name)
+        if partition is not None and kind in _READABLE:
+            found[partition] = folder
+    return path, found
+
+
+def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition, Path]) -> None:
+    topics = {partition.topic for partition in directories}
+    missing = sorted((options.choice.names or frozenset()) - topics)
+    if missing:
+        raise ConfigError("subscribe", ",".join(missing), f"no such topic in {options.path}")
+    absent = sorted((options.choice.assigned or frozenset()) - directories.keys())
+    if absent:
+        named = ", ".join(map(str, absent))
+        raise ConfigError("assign", named, f"no such partition in {options.path}")
+
+
+def _validate_coverage(
+    name: str, bound: Bound, chosen: Mapping[TopicPartition, Path]
+) -> None:
+    """Offsets have to be said for exactly the partitions that are read, as in Spark."""
+    if bound.offsets is None:
+        return
+    missing = sorted(chosen.keys() - bound.offsets.keys())
+    surplus = sorted(bound.offsets.keys() - chosen.keys())
+    if missing:
+        named = ", ".join(map(str, missing))
+        raise ConfigError(name, named, "read, but no offset is said; -2 is earliest, -1 latest")
+    if surplus:
+        raise ConfigError(name, ", ".join(map(str, surplus)), "an offset is said, but it is not read")
+
+
+def _list_log(partition: TopicPartition, directory: Path, log_start: int) -> _Log | None:
+    store = LocalStore(directory)
+    files = store.list_files()
+    names = {file.name for file in files}
+    segments = []
+    for file in files:
+        base_offset = offset_of(file.name)
+        if kind_of(file.name) != LOG_SUFFIX or base_offset is None:
+            continue
+        segments.append(
+            ListedSegment(
+                base_offset=base_offset,
+                size_bytes=file.size_bytes,
+                has_offset_index=segment_file(base_offset, OFFSET_INDEX_SUFFIX) in names,
+                has_time_index=segment_file(base_offset, TIME_INDEX_SUFFIX) in names,
+            )
+        )
+    if not segments:
+        return None
+    segments.sort(key=lambda segment: segment.base_offset)
+    return _Log(
+        partition=partition,
+        store=store,
+        segments=tuple(segments),
+        log_start_offset=max(log_start, segments[0].base_offset),
+    )
+
+
+def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
+    committed = None
+    if options.is_committed:
+        committed = load_committed_view(
+            log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
+        )
+    is_plain = options.starting == Bound() and options.ending == Bound()
+    if is_plain and committed is None:
+        return _Extent(start=log.log_start_offset, end=None, committed=None)
+    latest = find_end_offset(log.store, log.segments[-1])
+    if committed is not None:
+        latest = min(latest, committed.last_stable_offset)
+    start = _find_start(log, options, latest)
+    end = _find_end(log, options, latest)
+    return _Extent(start=start, end=end, committed=committed)
+
+
+def _find_start(log: _Log, options: SourceOptions, latest: int) -> int:
+    bound = options.starting
+    if bound.timestamp_ms is not None:
+        found = _offset_for_time(log, bound.timestamp_ms)
+        if found is None:
+            reason = f"{log.partition} has no record at or after it"
+            raise ConfigError("startingTimestamp", bound.timestamp_ms, reason)
+        return found
+    if bound.offsets is None or bound.offsets[log.partition] == EARLIEST:
+        return log.log_start_offset
+    return _said_offset(log, bound.offsets[log.partition], latest, options)
+
+
+def _find_end(log: _Log, options: SourceOptions, latest: int) -> int:
+    bound = options.ending
+    if bound.timestamp_ms is not None:
+        found = _offset_for_time(log, bound.timestamp_ms)
+        return latest if found is None else min(found, latest)
+    if bound.offsets is None or bound.offsets[log.partition] == LATEST:
+        return latest
+    return _said_offset(log, bound.offsets[log.partition], latest, options)
+
+
+def _said_offset(log: _Log, offset: int, latest: int, options: SourceOptions) -> int:
+    if options.fail_on_data_loss and not log.log_start_offset <= offset <= latest:
+        raise OffsetOutOfRangeError(str(log.partition), offset, log.log_start_offset, latest)
+    return min(max(offset, log.log_start_offset), latest)
+
+
+def _offset_for_time(log: _Log, target_ms: int) -> int | None:
+    return find_offset_for_time(
+        log.store,
+        log.segments,
+        target_ms=target_ms,
+        log_start_offset=log.log_start_offset,
+        limits=_LIMITS,
+    )
+
+
+def _split(log: _Log, extent: _Extent, columns: tuple[str, ...]) -> Iterator[ReadRange]:
+    """Cut the segments that a query reads into ranges of about equal size."""
+    for group in _group(_overlapping(log.segments, extent)):
+        following = [s for s in log.segments if s.base_offset > group[-1].base_offset]
+        aborted = None
+        if extent.committed is not None:
+            upper = extent.end if not following else following[0].base_offset
+            aborted = tuple(
+                extent.committed.aborted_between(
+                    group[0].base_offset, extent.committed.last_stable_offset if upper is None else upper
+                )
+            )
+        yield ReadRange(
+            directory=str(log.store.directory),
+            partition=log.partition,
+            segments=tuple(group),
+            ends_log=not following,
+            start_offset=extent.start,
+            end_offset=extent.end,
+            aborted=aborted,
+            columns=columns,
+            limits=_LIMITS,
+        )
+
+
+def _overlapping(segments: Sequence[ListedSegment], extent: _Extent) -> list[ListedSegment]:
+    floor = max((s.base_offset for s in segments if s.base_offset <= extent.start), default=0)
+    return [
+        segment
+        for segment in segments
+        if segment.size_bytes
+        and segment.base_offset >= floor
+        and (extent.end is None or segment.base_offset < max(extent.end, extent.start))
+    ]
+
+
+def _group(segments: Sequence[ListedSegment]) -> Iterator[list[ListedSegment]]:
+    group: list[ListedSegment] = []
+    size = 0
+    for segment in segments:
+        if group and size + segment.size_bytes > _RANGE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size_bytes
+    if group:
+        yield group

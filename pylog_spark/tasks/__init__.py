@@ -1,0 +1,1 @@
+"""The executor side: plain functions, Arrow in, Arrow out; no pyspark."""

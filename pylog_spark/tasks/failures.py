@@ -1,0 +1,38 @@
+"""What is left of an error when it becomes part of a row.
+
+Tasks yield rows for broken partitions, because Spark hands the driver a raised error as text and
+drops the good rows of the stage with it. Damage and failing disks are what rows are for. A mistake
+in the program must not be lost either: its row carries the place in the code, the partition counts
+as failed, and the others go on.
+"""
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from storage_core.errors import PylogError
+
+
+def describe_failure(error: Exception) -> dict[str, Any]:
+    """Return the columns error_class and error for an exception.
+
+    Errors raised on purpose name file and position themselves; to any other one the place in the
+    code is added.
+    """
+    text = str(error)
+    if not isinstance(error, PylogError | OSError):
+        frame = traceback.extract_tb(error.__traceback__)[-1:]
+        place = f" at {frame[0].filename}:{frame[0].lineno}" if frame else ""
+        text = f"{text or 'no message'} (unexpected{place})"
+    return {"error_class": type(error).__name__, "error": text}
+
+
+def attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns that work returns, or else its error; and the time it took."""
+    started = time.perf_counter()
+    try:
+        row = work()
+    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+        row = describe_failure(error)
+    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}

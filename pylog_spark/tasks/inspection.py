@@ -1,0 +1,386 @@
+"""Log directories at a glance: what listings, small files and a few headers say.
+
+Nothing is written, and damage is a fact like any other: what can be read is reported, beside the
+error that stopped the rest. A partition costs a listing, its small files, and the headers behind
+its last offset index entry.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
+from storage_core.catalog.cluster_metadata import read_cluster_metadata
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    LogDirectoryState,
+    SubDirectory,
+    classify_directory,
+    observe_log_directory,
+)
+from storage_core.catalog.roles import guess_role
+from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import PylogError
+from storage_core.filenames import (
+    INDEX_SUFFIXES,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    kind_of,
+    offset_of,
+)
+from storage_core.formats.batch_v2 import (
+    BATCH_HEADER,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.store import FileInfo, LocalStore
+
+_WINDOW_BYTES: Final = 1 << 20
+_MAX_INDEX_BYTES: Final = 1 << 30
+_KNOWN_NAMES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+# Directories that Kafka is done with: their files are counted, their records are nobody's.
+_ONLY_COUNTED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.STRAY})
+# Directories that hold no log.
+_NO_LOG: Final = frozenset({DirectoryKind.CACHE, DirectoryKind.FOREIGN})
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootView:
+    """One log directory, observed.
+
+    Attributes:
+        row: What is known of the directory itself.
+        entries: Its sub-directories, those that hold no log included.
+        checkpoints: What its checkpoint files say; empty where they are broken.
+        catalog: What is known of its topics; empty where nothing is.
+    """
+
+    row: Row
+    entries: tuple[SubDirectory, ...]
+    checkpoints: RootCheckpoints
+    catalog: TopicCatalog = field(default_factory=TopicCatalog)
+
+
+_NO_CHECKPOINTS: Final = RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
+
+
+def inspect_root(root: Path) -> RootView:
+    """Observe a log directory, or one partition directory as the only one of its root.
+
+    Raises:
+        StorageError: It cannot be listed.
+    """
+    if _is_partition_directory(root):
+        return _inspect_parent(root)
+    state = observe_log_directory(root)
+    problems: list[PylogError] = []
+    checkpoints = _NO_CHECKPOINTS
+    catalog = TopicCatalog()
+    try:
+        checkpoints = read_root_checkpoints(str(root))
+    except PylogError as error:
+        problems.append(error)
+    try:
+        catalog = _read_catalog(state)
+    except PylogError as error:
+        problems.append(error)
+    properties = state.meta_properties
+    row = {
+        "root": str(root),
+        "guessed_role": guess_role(root).value,
+        "is_cleanly_shut_down": state.clean_shutdown is not None,
+        "cluster_id": None if properties is None else properties.cluster_id,
+        "node_id": None if properties is None else properties.node_id,
+        "directory_id": None if properties is None else properties.directory_id,
+        "errors": [str(problem) for problem in problems],
+    }
+    return RootView(row=row, entries=state.entries, checkpoints=checkpoints, catalog=catalog)
+
+
+def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Row:
+    """Return what is known of one sub-directory; an error is one of its columns.
+
+    Args:
+        view: Its log directory.
+        entry: One of the view's entries.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    partition = entry.topic_partition
+    row: Row = dict.fromkeys(_COLUMNS)
+    row |= {
+        "root": view.row["root"],
+        "topic": None if partition is None else partition.topic,
+        "partition": None if partition is None else partition.partition,
+        "directory": Path(entry.path).name,
+        "kind": entry.kind.value,
+        "topic_id": entry.topic_id,
+    }
+    if entry.problem:
+        row |= {"error_class": "InvalidNameError", "error": entry.problem}
+    if entry.kind in _NO_LOG:
+        return row
+    try:
+        store = LocalStore(Path(entry.path))
+        files = store.list_files()
+        row |= _describe_files(files)
+        if entry.kind is DirectoryKind.METADATA:
+            row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
+        if entry.kind not in _ONLY_COUNTED:
+            row |= _describe_checkpoints(view, entry)
+            row |= _describe_times(store, files)
+            row |= _describe_log(store, view, entry, now_ms)
+    except Exception as error:  # noqa: BLE001  # a broken partition is a row, never the end
+        row |= describe_failure(error)
+    return row
+
+
+def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
+    """Yield a row for each segment of a partition: sizes, and the time of its newest record.
+
+    Raises:
+        PylogError: The directory cannot be read.
+    """
+    store = LocalStore(Path(entry.path))
+    files = store.list_files()
+    sizes = {file.name: file.size_bytes for file in files}
+    logs = _logs(files)
+    for log in logs:
+        stem = log.name.removesuffix(LOG_SUFFIX)
+        yield {
+            "directory": Path(entry.path).name,
+            "file": log.name,
+            "base_offset": offset_of(log.name),
+            "size_bytes": log.size_bytes,
+            "index_bytes": sizes.get(stem + OFFSET_INDEX_SUFFIX),
+            "time_index_bytes": sizes.get(stem + TIME_INDEX_SUFFIX),
+            "txn_index_bytes": sizes.get(stem + TXN_INDEX_SUFFIX),
+            "newest_timestamp": _newest_indexed(store, sizes, stem),
+            "modified_ms": log.modified_ms,
+            "is_active": log is logs[-1],
+        }
+
+
+_COLUMNS: Final = (
+    "root",
+    "topic",
+    "partition",
+    "directory",
+    "kind",
+    "topic_id",
+    "cleanup_policy",
+    "segments",
+    "size_bytes",
+    "index_bytes",
+    "oldest_timestamp",
+    "newest_timestamp",
+    "log_start_offset",
+    "log_end_offset",
+    "last_stable_offset",
+    "high_watermark",
+    "cleaner_checkpoint",
+    "dirty_bytes",
+    "dirty_ratio",
+    "leftover_files",
+    "unknown_files",
+    "error_class",
+    "error",
+)
+
+
+def _is_partition_directory(path: Path) -> bool:
+    kind, partition = classify_directory(path.resolve().name)
+    if partition is None or kind in _NO_LOG:
+        return False
+    return not any(entry.is_dir() for entry in path.iterdir()) if path.is_dir() else False
+
+
+def _inspect_parent(directory: Path) -> RootView:
+    view = inspect_root(directory.resolve().parent)
+    wanted = directory.resolve().name
+    chosen = tuple(entry for entry in view.entries if Path(entry.path).name == wanted)
+    return RootView(
+        row=view.row, entries=chosen, checkpoints=view.checkpoints, catalog=view.catalog
+    )
+
+
+def _read_catalog(state: LogDirectoryState) -> TopicCatalog:
+    """Return what the directory's own cluster metadata says of its topics."""
+    metadata = [Path(entry.path) for entry in state.of_kind(DirectoryKind.METADATA)]
+    if not metadata:
+        return TopicCatalog()
+    properties = state.meta_properties
+    return build_topic_catalog(
+        metadata=read_cluster_metadata(metadata[0]),
+        node_id=None if properties is None else properties.node_id,
+    )
+
+
+def _describe_files(files: Sequence[FileInfo]) -> Row:
+    known = [file for file in files if file.name in _KNOWN_NAMES or kind_of(file.name) is not None]
+    # Transient files have a number in front as well, and a suffix behind the suffix.
+    others = [file.name for file in files if file not in known]
+    leftovers = [name for name in others if offset_of(name) is not None]
+    logs = _logs(files)
+    return {
+        "segments": len(logs),
+        "size_bytes": sum(file.size_bytes for file in logs),
+        "index_bytes": sum(
+            file.size_bytes
+            for file in files
+            if kind_of(file.name) in {*INDEX_SUFFIXES, SNAPSHOT_SUFFIX}
+        ),
+        "leftover_files": leftovers,
+        "unknown_files": [name for name in others if name not in leftovers],
+    }
+
+
+def _describe_checkpoints(view: RootView, entry: SubDirectory) -> Row:
+    partition = entry.topic_partition
+    if partition is None or entry.kind is not DirectoryKind.PARTITION:
+        return {}
+    config = view.catalog.config_for(partition.topic)
+    policy = None if config is None else ",".join(sorted(config.cleanup_policy))
+    return {
+        "cleanup_policy": policy,
+        "high_watermark": view.checkpoints.high_watermarks.get(partition),
+        "cleaner_checkpoint": view.checkpoints.cleaner_points.get(partition),
+    }
+
+
+def _describe_times(store: LocalStore, files: Sequence[FileInfo]) -> Row:
+    """Say how old the oldest and the newest record are, and where the log ends."""
+    logs = _logs(files)
+    if not logs:
+        return {}
+    sizes = {file.name: file.size_bytes for file in files}
+    stems = [log.name.removesuffix(LOG_SUFFIX) for log in logs]
+    times = [_newest_indexed(store, sizes, stem) for stem in stems]
+    end_offset, tail_time = _read_tail(store, logs[-1], sizes)
+    newest = max([tail_time, *(time for time in times if time is not None)], default=NO_TIMESTAMP)
+    with_data = [log for log in logs if log.size_bytes]
+    oldest = _oldest(store, with_data[0]) if with_data else NO_TIMESTAMP
+    return {
+        "oldest_timestamp": None if oldest == NO_TIMESTAMP else oldest,
+        "newest_timestamp": None if newest == NO_TIMESTAMP else newest,
+        "log_end_offset": end_offset,
+    }
+
+
+def _describe_log(store: LocalStore, view: RootView, entry: SubDirectory, now_ms: int) -> Row:
+    """Load the log as a broker would after a clean stop, and weigh what is not compacted."""
+    partition = entry.topic_partition
+    config = None
+    log_start = None
+    if partition is not None and entry.kind is DirectoryKind.PARTITION:
+        config = view.catalog.config_for(partition.topic)
+        log_start = view.checkpoints.log_starts.get(partition)
+    log = load_log(
+        store,
+        config=config or LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=now_ms,
+        log_start_checkpoint=log_start or 0,
+    )
+    row = {
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
+        "last_stable_offset": log.last_stable_offset,
+    }
+    checkpoint = None if partition is None else view.checkpoints.cleaner_points.get(partition)
+    if checkpoint is None and (config is None or not config.is_compacted):
+        return row
+    return row | _describe_dirt(log, config or LogConfig(), checkpoint, now_ms)
+
+
+def _describe_dirt(log: LoadedLog, config: LogConfig, checkpoint: int | None, now_ms: int) -> Row:
+    cleanable = choose_range(
+        log, config, CleanRequest(now_ms=now_ms, cleaner_checkpoint=checkpoint)
+    )
+    return {
+        "dirty_bytes": cleanable.cleanable_bytes,
+        "dirty_ratio": round(cleanable.cleanable_ratio, 4),
+    }
+
+
+def _logs(files: Sequence[FileInfo]) -> list[FileInfo]:
+    """Return the .log files in offset order."""
+    logs = [file for file in files if kind_of(file.name) == LOG_SUFFIX]
+    return sorted(logs, key=lambda file: offset_of(file.name) or 0)
+
+
+def _newest_indexed(store: LocalStore, sizes: dict[str, int], stem: str) -> int | None:
+    """Return the last timestamp of a time index, None where it has none."""
+    name = stem + TIME_INDEX_SUFFIX
+    size = sizes.get(name, 0) // TIME_INDEX_ENTRY.itemsize * TIME_INDEX_ENTRY.itemsize
+    if not size:
+        return None
+    tail = np.zeros(TIME_INDEX_ENTRY.itemsize, np.uint8)
+    with closing(store.open_file(name)) as reader:
+        reader.read_into(size - TIME_INDEX_ENTRY.itemsize, tail)
+    timestamp = int(tail.view(TIME_INDEX_ENTRY)["timestamp"][0])
+    # The file of a broker that did not close it is preallocated and ends in zeros.
+    return timestamp if timestamp > 0 else None
+
+
+def _read_tail(store: LocalStore, log: FileInfo, sizes: dict[str, int]) -> tuple[int, int]:
+    """Return (next offset, newest timestamp) of what lies behind the last offset index entry."""
+    base_offset = offset_of(log.name) or 0
+    position = _last_indexed_position(store, log, sizes)
+    end_offset, newest = base_offset, NO_TIMESTAMP
+    with closing(store.open_file(log.name)) as reader:
+        for window in scan_windows(
+            reader,
+            start=position,
+            window_bytes=_WINDOW_BYTES,
+            crc=CrcCheck.SKIP,
+            tail=Tail.STOP,
+        ):
+            end_offset = int(window.batches.last_offset[-1]) + 1
+            newest = max(newest, int(window.batches.max_timestamp.max()))
+    return end_offset, newest
+
+
+def _last_indexed_position(store: LocalStore, log: FileInfo, sizes: dict[str, int]) -> int:
+    name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
+    if name not in sizes:
+        return 0
+    data = store.read_file(name, limit_bytes=_MAX_INDEX_BYTES)
+    count = len(data) // OFFSET_INDEX_ENTRY.itemsize
+    positions = np.frombuffer(data, OFFSET_INDEX_ENTRY, count)["position"]
+    position = int(positions.max(initial=0))
+    return position if position < log.size_bytes else 0
+
+
+def _oldest(store: LocalStore, log: FileInfo) -> int:
+    """Return the first timestamp of a segment's first batch."""
+    header = np.zeros(HEADER_BYTES, np.uint8)
+    with closing(store.open_file(log.name)) as reader:
+        if reader.read_into(0, header) < HEADER_BYTES:
+            return NO_TIMESTAMP
+    batch = header.view(BATCH_HEADER)[0]
+    if batch["magic"] < MAGIC_V2:
+        return NO_TIMESTAMP
+    base = int(batch["base_timestamp"])
+    # A batch that compaction emptied has no base timestamp, one with a horizon has that instead.
+    has_none = base == NO_TIMESTAMP or batch["attributes"] & DELETE_HORIZON_BIT
+    return int(batch["max_timestamp"]) if has_none else base

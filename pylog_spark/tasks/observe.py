@@ -1,0 +1,215 @@
+"""Observe and plan: one row of ``schemas.PLAN`` for each partition directory; nothing is written.
+
+The questions are asked in the order of what they cost: the directory's name, its root, its topic's
+config, the checkpoints, and only then the partition's own small files. A partition that is not due
+costs a listing, its indexes' tails and its newest producer snapshot; no record is read.
+"""
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batch
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import DirectoryKind
+from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.config import LogConfig
+from storage_core.errors import RecoveryRequiredError
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
+from storage_core.maintenance.compaction.plan import (
+    CompactionPlan,
+    group_segments,
+    plan_compaction,
+)
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.store import LocalStore
+
+_REASON_OF_KIND: Final = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+
+
+def observe_partitions(
+    batches: Iterator[pa.RecordBatch], context: RunContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
+    checkpoints: dict[str, RootCheckpoints] = {}
+
+    def checkpoints_of(root: str) -> RootCheckpoints:
+        if root not in checkpoints:
+            checkpoints[root] = read_root_checkpoints(root)
+        return checkpoints[root]
+
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield rows_to_batch(PLAN, [observe_partition(row, context, checkpoints_of)])
+
+
+def observe_partition(
+    row: Mapping[str, Any],
+    context: RunContext,
+    checkpoints_of: Callable[[str], RootCheckpoints],
+) -> dict[str, Any]:
+    """Return the row of one partition directory, whatever is wrong with it.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        context: The run.
+        checkpoints_of: The checkpoints of a root.
+    """
+    started = time.perf_counter()
+    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
+    try:
+        found |= _observe(row, context, checkpoints_of)
+    except RecoveryRequiredError as error:
+        reason = Reason.RECOVERY_REQUIRED
+        found |= {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found |= {"status": Status.FAILED, **describe_failure(error)}
+    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+
+
+def _observe(
+    row: Mapping[str, Any],
+    context: RunContext,
+    checkpoints_of: Callable[[str], RootCheckpoints],
+) -> dict[str, Any]:
+    if row["error_class"] is not None:
+        return {
+            "status": Status.FAILED,
+            "error_class": row["error_class"],
+            "error": row["error"],
+        }
+    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    if reason is None and row["root"] in context.unclean_roots:
+        reason = Reason.UNCLEAN_SHUTDOWN
+    if reason is not None:
+        return _skipped(reason)
+    partition = TopicPartition(row["topic"], row["partition"])
+    catalog = context.catalogs[row["root"]]
+    config = catalog.config_for(partition.topic)
+    reason = _refuse_config(config, context)
+    if config is None or reason is not None:
+        return _skipped(reason or Reason.CONFIG_UNKNOWN)
+    store = LocalStore(Path(row["directory"]))
+    if not _has_expected_topic_id(store, catalog.topic_id(partition.topic)):
+        return _skipped(Reason.INCONSISTENT_TOPIC_ID)
+    checkpoints = checkpoints_of(row["root"])
+    high_watermark = checkpoints.high_watermarks.get(partition)
+    if context.high_watermark is HighWatermarkSource.LOG_END:
+        high_watermark = None
+    elif high_watermark is None:
+        return _skipped(Reason.NO_HIGH_WATERMARK)
+    request = CleanRequest(
+        now_ms=context.now_ms,
+        high_watermark=high_watermark,
+        log_start_offset=checkpoints.log_starts.get(partition),
+        cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
+    )
+    return _plan(store, config, context, request)
+
+
+def _skipped(reason: Reason) -> dict[str, Any]:
+    return {"status": Status.SKIPPED, "reason": reason}
+
+
+def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | None:
+    """Return why a topic of this config is not compacted, None if it may be."""
+    if config is None:
+        return Reason.CONFIG_UNKNOWN
+    if config.remote_storage_enable:
+        return Reason.TIERED
+    if not config.is_compacted:
+        return Reason.NOT_COMPACTED
+    return None if context.cleaner.enabled else Reason.CLEANER_DISABLED
+
+
+def _has_expected_topic_id(store: LocalStore, expected: str | None) -> bool:
+    """Whether the directory is that of the topic which the catalogue knows by this name.
+
+    A directory without an id, or a catalogue without one, contradicts nothing.
+    """
+    path = store.directory / PARTITION_METADATA_FILE
+    if expected is None or not path.exists():
+        return True
+    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    return parse_partition_metadata(content, file=str(path)).topic_id == expected
+
+
+def _plan(
+    store: LocalStore, config: LogConfig, context: RunContext, request: CleanRequest
+) -> dict[str, Any]:
+    log = load_log(
+        store,
+        config=config,
+        cleaner=context.cleaner,
+        now_ms=context.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )
+    cleanable = choose_range(log, config, request)
+    observed = _describe_range(log, cleanable)
+    observed["log_start_checkpoint"] = request.log_start_offset or 0
+    # Kafka corrects the entry of a log that has one, be the log cleaned or not.
+    if cleanable.checkpoint_is_invalid and request.cleaner_checkpoint is not None:
+        observed["checkpoint_reset"] = True
+    if cleanable.not_due is not None:
+        return observed | _skipped(Reason(cleanable.not_due.value))
+    plan = plan_compaction(
+        log,
+        config,
+        context.cleaner,
+        cleanable,
+        now_ms=context.now_ms,
+        hash_key=context.hash_key,
+    )
+    return observed | _describe_plan(plan) | {"bytes_after": log.size_bytes}
+
+
+def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]:
+    return {
+        "bytes": log.size_bytes,
+        "segments": len(log.segments),
+        "first_dirty_offset": cleanable.first_dirty_offset,
+        "first_uncleanable_offset": cleanable.first_uncleanable_offset,
+        "clean_bytes": cleanable.clean_bytes,
+        "cleanable_bytes": cleanable.cleanable_bytes,
+        "cleanable_ratio": cleanable.cleanable_ratio,
+        "checkpoint_reset": False,
+    }
+
+
+def _describe_plan(plan: CompactionPlan) -> dict[str, Any]:
+    sources = plan.segments_below(plan.first_uncleanable_offset)
+    return {
+        "status": Status.PLANNED,
+        "groups": len(group_segments(plan, plan.first_uncleanable_offset)),
+        "peak_extra_bytes": sum(segment.size_bytes for segment in sources),
+        "plan": encode_plan(plan),
+        "segment_bytes": [segment.size_bytes for segment in sources],
+    }
+
+
+def encode_plan(plan: CompactionPlan) -> bytes:
+    """Return a plan as it travels in a row: its JSON, ten times smaller."""
+    return zlib.compress(plan.to_json().encode())
+
+
+def decode_plan(content: bytes) -> CompactionPlan:
+    """Return the plan of a row."""
+    return CompactionPlan.from_json(zlib.decompress(content).decode())

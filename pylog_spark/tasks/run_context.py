@@ -1,0 +1,96 @@
+"""What every task of a run is told: values only, made on the driver, the same for all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pylog_spark.config import HighWatermarkSource
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.lock import LockProof
+from storage_core.checkpoint.offset_checkpoint import (
+    MAX_OFFSET_CHECKPOINT_BYTES,
+    parse_offset_checkpoint,
+)
+from storage_core.config import CleanerConfig
+from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, REPLICATION_FILE, TopicPartition
+from storage_core.store import LocalStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The values that observation and planning share.
+
+    Attributes:
+        run_id: Name of the run; part of the names of its scratch files.
+        now_ms: The one clock of the run, taken on the driver: tasks have no clock of their own.
+        hash_key: 16 bytes of key for the offset maps, fresh for each run.
+        cleaner: Settings of compaction that do not belong to a topic.
+        catalogs: What is known of the topics, by root.
+        unclean_roots: Broker roots without the marker of a clean shutdown.
+        high_watermark: Where the high watermark comes from.
+    """
+
+    run_id: str
+    now_ms: int
+    hash_key: bytes = field(repr=False)
+    cleaner: CleanerConfig
+    catalogs: Mapping[str, TopicCatalog]
+    unclean_roots: frozenset[str]
+    high_watermark: HighWatermarkSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteContext:
+    """The values that tasks need to write; a dry run has none.
+
+    Attributes:
+        run: What all tasks share.
+        locks: Proof of the lock on each root.
+        scratch: The run's scratch folder for each root, None where partitions hold their own.
+    """
+
+    run: RunContext
+    locks: Mapping[str, LockProof]
+    scratch: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCheckpoints:
+    """What the checkpoint files of one log directory say.
+
+    Attributes:
+        high_watermarks: ``replication-offset-checkpoint``.
+        log_starts: ``log-start-offset-checkpoint``.
+        cleaner_points: ``cleaner-offset-checkpoint``.
+    """
+
+    high_watermarks: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    cleaner_points: Mapping[TopicPartition, int]
+
+
+def read_root_checkpoints(root: str) -> RootCheckpoints:
+    """Read the checkpoint files of a log directory; one that is not there is empty.
+
+    Raises:
+        CheckpointError: One of them is malformed.
+        StorageError: One of them cannot be read.
+    """
+    return RootCheckpoints(
+        high_watermarks=read_offset_checkpoint(root, REPLICATION_FILE),
+        log_starts=read_offset_checkpoint(root, LOG_START_FILE),
+        cleaner_points=read_offset_checkpoint(root, CLEANER_FILE),
+    )
+
+
+def read_offset_checkpoint(root: str, name: str) -> dict[TopicPartition, int]:
+    """Read one checkpoint file of a log directory; empty if it is not there.
+
+    Raises:
+        CheckpointError: It is malformed.
+        StorageError: It cannot be read.
+    """
+    if not (Path(root) / name).exists():
+        return {}
+    content = LocalStore(Path(root)).read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+    return parse_offset_checkpoint(content, file=str(Path(root) / name))

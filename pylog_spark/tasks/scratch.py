@@ -1,0 +1,94 @@
+"""Where the tasks of a run put what they make, until a commit promotes it.
+
+On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
+whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
+``pylog-scratch-<name of the log directory>/<run>``. Where there is no such place (the log directory
+is a mount point, or its parent cannot be written) the files lie inside the partition directories,
+under names that Kafka's loader ignores.
+"""
+
+import shutil
+from pathlib import Path
+
+from storage_core.errors import StorageError
+from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
+
+
+def scratch_home(log_directory: Path) -> Path | None:
+    """Return the folder beside a log directory that holds its scratch folders.
+
+    Returns:
+        None where scratch files have to lie inside the partition directories: the parent is on
+        another filesystem, or is a log directory itself, in which a broker would stop at an
+        unknown folder.
+    """
+    parent = log_directory.parent
+    is_apart = parent == log_directory or parent.stat().st_dev != log_directory.stat().st_dev
+    if is_apart or (parent / META_PROPERTIES_FILE).exists():
+        return None
+    return parent / f"{SCRATCH_PREFIX}{log_directory.name}"
+
+
+def create_scratch(log_directory: Path, run_id: str) -> Path | None:
+    """Create the scratch folder of a run; on the driver, under the log directory's lock.
+
+    Returns:
+        The folder; None where scratch files have to lie inside the partition directories.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    if home is None:
+        return None
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        folder = home / run_id
+        folder.mkdir(mode=0o700)
+    except PermissionError:
+        return None
+    except OSError as error:
+        raise StorageError(str(home), error.strerror or str(error)) from error
+    return folder
+
+
+def sweep_scratch(log_directory: Path) -> int:
+    """Delete the scratch files of every run; on the driver, under the log directory's lock.
+
+    While this process holds the lock no other run of ours is at work on the directory: what is
+    there was left by one that was killed, or by this one at its end.
+
+    Returns:
+        How many files and folders were there.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    try:
+        orphans = list(log_directory.glob(f"*/{SCRATCH_PREFIX}*"))
+        for path in orphans:
+            path.unlink(missing_ok=True)
+        if home is None or not home.exists():
+            return len(orphans)
+        count = len(orphans) + sum(len(list(folder.iterdir())) + 1 for folder in home.iterdir())
+        shutil.rmtree(home)
+    except OSError as error:
+        raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
+    return count
+
+
+def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
+    """Return where an attempt on a partition writes.
+
+    Args:
+        shared: The run's folder for the partition's log directory, None without one.
+        partition_directory: The partition.
+    """
+    return partition_directory if shared is None else Path(shared)
+
+
+def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
+    """Return the claim file of a partition in a run."""
+    name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
+    return scratch_folder(shared, partition_directory) / name

@@ -1,0 +1,56 @@
+"""Where this user's programs keep files that can be made again: a folder of the user's alone.
+
+Programs are started from these folders and jars loaded, so a folder that others can write to is
+never used.
+"""
+
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+CACHE_VARIABLE: Final = "PYLOG_CACHE"
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of that name in the first cache that can be used, made if need be.
+
+    The candidates: ``PYLOG_CACHE``, the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``), a
+    private folder in the system's folder for temporary files.
+
+    Raises:
+        OSError: There is none; the error is that of the last candidate.
+    """
+    *roots, last = _candidate_roots()
+    for root in roots:
+        with suppress(OSError):
+            return _make_private(root / name)
+    return _make_private(last / name)
+
+
+def _candidate_roots() -> list[Path]:
+    said = os.environ.get(CACHE_VARIABLE)
+    if said:
+        return [Path(said).absolute()]
+    roots = []
+    user_cache = os.environ.get("XDG_CACHE_HOME")
+    if user_cache:
+        roots.append(Path(user_cache).absolute() / "pylog")
+    else:
+        with suppress(RuntimeError):  # no home directory is known for this user
+            roots.append(Path.home() / ".cache" / "pylog")
+    roots.append(Path(tempfile.gettempdir()) / f"pylog-{os.getuid()}")
+    return roots
+
+
+def _make_private(folder: Path) -> Path:
+    """Make the folder, or raise OSError where it is not ours, open to others or read-only."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for level in (folder.parent, folder):
+        facts = level.stat()
+        if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
+            raise PermissionError(f"{level}: belongs to somebody else, or others can write to it")
+    with tempfile.TemporaryFile(dir=folder):
+        return folder
