@@ -131,7 +131,7 @@ def filter_records(  # noqa: PLR0913  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return invalid, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes:
+            if record.body_bytes > max_body_bytes and in_arena[row]:
                 return invalid, TOO_LARGE, row, position
             if record.offset_delta < 0:
                 return invalid, BAD_ORDER, row, position

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import load_word
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 
 _SIP_0: Final = np.uint64(0x736F6D6570736575)
 _SIP_1: Final = np.uint64(0x646F72616E646F6D ^ 0xEE)
@@ -30,12 +30,12 @@ MD5_WORDS: Final = 16
 _MD5_LENGTH_BYTES: Final = 8
 
 
-@kernel
+@inlined_kernel
 def _rotate(value: int, bits: int) -> int:
     return (np.uint64(value) << np.uint64(bits)) | (np.uint64(value) >> np.uint64(64 - bits))
 
 
-@kernel
+@inlined_kernel
 def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     v0 = np.uint64(v0) + np.uint64(v1)
     v1 = _rotate(v1, 13) ^ v0
@@ -50,7 +50,7 @@ def _sip_round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     return v0, v1, v2, v3
 
 
-@kernel
+@inlined_kernel
 def siphash_1_3_128(
     data: NDArray[np.uint8], start: int, length: int, key_low: int, key_high: int
 ) -> tuple[int, int]:

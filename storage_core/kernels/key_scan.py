@@ -75,7 +75,7 @@ def hash_keys(  # noqa: PLR0913  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes:
+            if record.body_bytes > max_body_bytes and in_arena[row]:
                 return count, TOO_LARGE, row, position
             if record.value_length < 0:
                 flags |= HAS_TOMBSTONE

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels._intrinsics import prefetch_row
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 
 SLOT_WORDS: Final = 3
 ABSENT: Final = -1
@@ -22,7 +22,7 @@ ORDINAL_MASK: Final = 2**ORDINAL_BITS - 1
 _AHEAD: Final = 12
 
 
-@kernel
+@inlined_kernel
 def _find_slot(table: NDArray[np.uint64], low: int, high: int) -> int:
     """Return the slot that holds the hash, or the empty one where it would go."""
     mask = np.int64(table.shape[0] - 1)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.record_v2 import MIN_RECORD_BYTES, NULL_LENGTH
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.varint import INVALID, read_varint, read_varlong
 
 # Why a batch's records cannot be read.
@@ -57,7 +57,7 @@ def _skip_headers(data: NDArray[np.uint8], position: int, end: int, count: int) 
     return position
 
 
-@kernel
+@inlined_kernel
 def parse_record(data: NDArray[np.uint8], position: int, end: int) -> ParsedRecord:
     """Read the record at position, which may not reach past end."""
     bad = ParsedRecord(INVALID, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -156,7 +156,7 @@ def decode_records(  # noqa: PLR0913  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes:
+            if record.body_bytes > max_body_bytes and in_arena[row]:
                 return count, TOO_LARGE, row, position
             records[RECORD_BATCH, count] = row
             records[RECORD_TIMESTAMP_DELTA, count] = record.timestamp_delta

@@ -8,7 +8,7 @@ word ``i // 64``.
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.offset_table import ORDINAL_BITS, ORDINAL_MASK
 
 
@@ -53,7 +53,7 @@ def mark_latest(
             words[ordinal[i] >> 6] |= np.uint64(1) << np.uint64(ordinal[i] & 63)
 
 
-@kernel
+@inlined_kernel
 def is_set(words: NDArray[np.uint64], bit: int) -> bool:
     """Whether a bit is set."""
     return (words[bit >> 6] >> np.uint64(bit & 63)) & np.uint64(1) != 0

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.record_v2 import MAX_VARINT_BYTES, MAX_VARLONG_BYTES
-from storage_core.kernels._jit import kernel
+from storage_core.kernels._jit import inlined_kernel, kernel
 
 INVALID: Final = -1
 
 
-@kernel
+@inlined_kernel
 def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Read a 32-bit zigzag varint of at most 5 bytes; bits above the 32nd are dropped."""
     if position < end and buffer[position] < 0x80:
@@ -36,7 +36,7 @@ def read_varint(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int
     return np.int64(0), INVALID
 
 
-@kernel
+@inlined_kernel
 def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[int, int]:
     """Read a 64-bit zigzag varint of at most 10 bytes."""
     if position < end and buffer[position] < 0x80:
@@ -56,7 +56,7 @@ def read_varlong(buffer: NDArray[np.uint8], position: int, end: int) -> tuple[in
     return np.int64(0), INVALID
 
 
-@kernel
+@inlined_kernel
 def varlong_size(value: int) -> int:
     """Return how many bytes the zigzag varint of a 64-bit value takes, 1 to 10."""
     signed = np.int64(value)
@@ -68,7 +68,7 @@ def varlong_size(value: int) -> int:
     return size
 
 
-@kernel
+@inlined_kernel
 def write_varlong(buffer: NDArray[np.uint8], position: int, value: int) -> int:
     """Write a 64-bit zigzag varint (a 32-bit one has the same bytes); return the next position."""
     signed = np.int64(value)
