@@ -208,7 +208,10 @@ class ChangedWhileReadError(PylogError):
         self.file, self.expected, self.found = file, expected, found
 
     def __str__(self) -> str:
-        return f"{self.file}: changed since the plan was made: expected {self.expected}, found {self.found}"
+        return (
+            f"{self.file}: changed since the plan was made: "
+            f"expected {self.expected}, found {self.found}"
+        )
 
 
 class GuardRefusedError(PylogError):

@@ -56,7 +56,9 @@ MAX_PARTITION: Final = 2**31 - 1
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
 _CLUSTER_SNAPSHOT: Final = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
-_UNIQUE_DIRECTORY: Final = re.compile(r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)")
+_UNIQUE_DIRECTORY: Final = re.compile(
+    r"(?P<partition>.+)\.[0-9a-f]{32}-(?P<state>delete|future|stray)"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,7 +103,7 @@ def parse_partition_directory(name: str) -> TopicPartition:
 
 
 def directory_state(name: str) -> str | None:
-    """Return ``delete``, ``future`` or ``stray`` for a directory that Kafka renamed so, else None."""
+    """Return ``delete``, ``future`` or ``stray`` for a directory renamed so, else None."""
     match = _UNIQUE_DIRECTORY.fullmatch(name)
     return match["state"] if match else None
 
@@ -128,7 +130,7 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """Return the number before the first dot, or None where there is none (as Kafka reads names)."""
+    """Return the number before the first dot, as Kafka reads names; None where there is none."""
     stem = name.partition(".")[0]
     if "." not in name or not _NUMBER.fullmatch(stem) or int(stem) > MAX_OFFSET:
         return None

@@ -115,8 +115,8 @@ def _remove_topic(reader: FieldReader, version: int) -> RemoveTopicRecord:  # no
 
 def _partition(reader: FieldReader, version: int) -> PartitionRecord:
     partition, topic_id = reader.int32(), reader.uuid()
-    replicas, isr = reader.array(reader.int32), reader.array(reader.int32)
-    removing, adding = reader.array(reader.int32), reader.array(reader.int32)
+    replicas, isr = reader.int32_array(), reader.int32_array()
+    removing, adding = reader.int32_array(), reader.int32_array()
     leader, leader_epoch, partition_epoch = reader.int32(), reader.int32(), reader.int32()
     directories = reader.array(reader.uuid) if version >= 1 else ()
     tags = reader.tagged_fields()
@@ -252,7 +252,7 @@ def _transaction(mark: TransactionMark) -> Callable[[FieldReader, int], Transact
 
 def _numbers(tags: dict[int, FieldReader], tag: int) -> tuple[int, ...] | None:
     field = tags.get(tag)
-    return None if field is None else _whole(field, lambda: field.nullable_array(field.int32))
+    return None if field is None else _whole(field, field.nullable_int32_array)
 
 
 def _ids(tags: dict[int, FieldReader], tag: int) -> tuple[str, ...] | None:

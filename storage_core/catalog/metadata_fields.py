@@ -12,6 +12,8 @@ Integers are big-endian two's complement. Source: Kafka's protocol guide, KIP-48
 generated ``read`` methods of ``org.apache.kafka.common.metadata``.
 """
 
+import functools
+import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -28,7 +30,11 @@ _PAYLOAD: Final = 0x7F
 _CONTINUES: Final = 0x80
 _PAYLOAD_BITS: Final = 7
 
+_INT32_BYTES: Final = 4
+
 _T = TypeVar("_T")
+# A cluster has few directories and many partitions, each of which names some of them.
+_uuid_text = functools.lru_cache(maxsize=1 << 16)(encode_uuid)
 
 
 class FieldReader:
@@ -42,13 +48,13 @@ class FieldReader:
 
     def __init__(self, data: bytes, *, file: str, offset: int) -> None:
         self._data = data
-        self._at = 0
+        self._at, self._end = 0, len(data)
         self._file, self._offset = file, offset
 
     @property
     def remaining(self) -> int:
         """How many bytes are left."""
-        return len(self._data) - self._at
+        return self._end - self._at
 
     def error(self, reason: str) -> CorruptClusterMetadataError:
         """Return the error for something that is wrong with this record."""
@@ -61,10 +67,12 @@ class FieldReader:
 
     def take(self, size: int) -> bytes:
         """Read so many bytes."""
-        if size > self.remaining:
+        start = self._at
+        end = start + size
+        if end > self._end:
             raise self.error(f"expected {size} bytes, found {self.remaining}")
-        start, self._at = self._at, self._at + size
-        return self._data[start : self._at]
+        self._at = end
+        return self._data[start:end]
 
     def integer(self, size: int) -> int:
         """Read a signed integer of so many bytes."""
@@ -92,10 +100,15 @@ class FieldReader:
 
     def uuid(self) -> str:
         """Read an id, as its text."""
-        return encode_uuid(self.take(UUID_BYTES))
+        return _uuid_text(self.take(UUID_BYTES))
 
     def unsigned_varint(self) -> int:
         """Read a number of at most 31 bits."""
+        # Nearly every number is small: most lengths, all types and versions.
+        at = self._at
+        if at < self._end and (small := self._data[at]) < _CONTINUES:
+            self._at = at + 1
+            return small
         value = 0
         for index in range(_MAX_VARINT_BYTES):
             byte = self.take(1)[0]
@@ -126,17 +139,32 @@ class FieldReader:
 
     def nullable_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
         """Read elements or null; the count is checked against the bytes that are left."""
-        count = self.unsigned_varint() - 1
-        if count < 0:
-            return None
-        # No element takes less than a byte.
-        if count > min(self.remaining, _MAX_ARRAY_LENGTH):
-            raise self.error(f"an array has {count} elements, but {self.remaining} bytes are left")
-        return tuple(read_element() for _ in range(count))
+        count = self._array_length()
+        return None if count < 0 else tuple(read_element() for _ in range(count))
 
     def array(self, read_element: Callable[[], _T]) -> tuple[_T, ...]:
         """Read elements, not null."""
-        elements = self.nullable_array(read_element)
+        return self._not_null(self.nullable_array(read_element))
+
+    def nullable_int32_array(self) -> tuple[int, ...] | None:
+        """Read four-byte numbers or null."""
+        count = self._array_length()
+        if count < 0:
+            return None
+        return struct.unpack(f">{count}i", self.take(_INT32_BYTES * count))
+
+    def int32_array(self) -> tuple[int, ...]:
+        """Read four-byte numbers, not null."""
+        return self._not_null(self.nullable_int32_array())
+
+    def _array_length(self) -> int:
+        """Read the length of an array, negative for null; no element takes less than a byte."""
+        count = self.unsigned_varint() - 1
+        if count > self.remaining or count > _MAX_ARRAY_LENGTH:
+            raise self.error(f"an array has {count} elements, but {self.remaining} bytes are left")
+        return count
+
+    def _not_null(self, elements: tuple[_T, ...] | None) -> tuple[_T, ...]:
         if elements is None:
             raise self.error("expected an array, found null")
         return elements

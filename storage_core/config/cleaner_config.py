@@ -150,7 +150,8 @@ class CleanerConfig:
 
         Raises:
             ConfigError: A key is unknown, a value is malformed or out of range, a thread's share
-                of the offset map is too small, or the map would hold no key at all.
+                of the offset map is too small, or the map would hold more keys than it has slots,
+                or none at all.
         """
         values: dict[str, Any] = parse_settings(settings, CLEANER_KEYS)
         config = cls(**values)
@@ -169,13 +170,13 @@ class CleanerConfig:
                 size,
                 f"must give each thread more than {_SMALLEST_SHARE_BYTES} bytes",
             )
+        key = "log.cleaner.io.buffer.load.factor"
+        if self.load_factor > 1:
+            raise ConfigError(key, self.load_factor, "an offset map has no more places than slots")
         slots = min(share, INT_MAX) // OFFSET_MAP_SLOT_BYTES
         if not slots * self.load_factor > 1:
-            raise ConfigError(
-                "log.cleaner.io.buffer.load.factor",
-                self.load_factor,
-                f"the offset map of {slots} slots would hold no key",
-            )
+            reason = f"the offset map of {slots} slots would hold no key"
+            raise ConfigError(key, self.load_factor, reason)
 
 
 CLEANER_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(CleanerConfig)

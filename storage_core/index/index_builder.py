@@ -3,7 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import BadBytesError, CorruptIndexError, IndexFullError, OffsetOverflowError
+from storage_core.errors import (
+    BadBytesError,
+    CorruptIndexError,
+    IndexFullError,
+    OffsetOverflowError,
+)
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import (
     MAX_RELATIVE_OFFSET,

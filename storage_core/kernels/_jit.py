@@ -81,7 +81,7 @@ def cache_folder() -> Path | None:
     return None
 
 
-class DigestLocator(_CacheLocator):  # type: ignore[misc]  # numba's class has no types
+class DigestLocator(_CacheLocator):
     """Numba's way of asking where a function's machine code is and whether it is still right."""
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Which records of a window survive a round of compaction.
 
 Two steps: ``preview_batches`` settles what the bitmaps alone settle, so that those batches are
-never opened or only copied from; ``filter_records`` opens the rest. What happens to a whole batch is an *action*,
-decided before, from headers.
+never opened, or only copied from; ``filter_records`` opens the rest. What happens to a whole
+batch is an *action*, decided before, from headers.
 """
 
 from typing import Final
@@ -43,7 +43,7 @@ BAD_TIMESTAMP: Final = 6
 
 
 @kernel
-def preview_batches(  # noqa: PLR0913  # arrays side by side
+def preview_batches(  # arrays side by side
     action: NDArray[np.uint8],
     flags: NDArray[np.uint8],
     last_offset: NDArray[np.int64],
@@ -84,7 +84,7 @@ def preview_batches(  # noqa: PLR0913  # arrays side by side
 
 
 @kernel
-def filter_records(  # noqa: PLR0913  # arrays side by side
+def filter_records(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
@@ -135,9 +135,10 @@ def filter_records(  # noqa: PLR0913  # arrays side by side
                 return invalid, TOO_LARGE, row, position
             if record.offset_delta < 0:
                 return invalid, BAD_ORDER, row, position
-            if action[row] == KEEP_RECORDS:
-                stays = True
-            elif base_offset[row] + record.offset_delta > latest_offset:
+            if (
+                action[row] == KEEP_RECORDS
+                or base_offset[row] + record.offset_delta > latest_offset
+            ):
                 stays = True
             elif record.key_length < 0:
                 stays = False

@@ -69,7 +69,7 @@ MAX_RECORD_GROWTH_BYTES: Final = 16
 
 
 @kernel
-def write_header(  # noqa: PLR0913  # the fields of a header
+def write_header(  # the fields of a header
     out: NDArray[np.uint8],
     at: int,
     table: NDArray[np.int64],
@@ -89,9 +89,7 @@ def write_header(  # noqa: PLR0913  # the fields of a header
     write_i32(out, at + LEADER_EPOCH_AT, table[LEADER_EPOCH, row])
     out[at + MAGIC_AT] = MAGIC_V2
     write_i16(out, at + ATTRIBUTES_AT, attributes)
-    write_i32(
-        out, at + LAST_OFFSET_DELTA_AT, table[LAST_OFFSET, row] - table[BASE_OFFSET, row]
-    )
+    write_i32(out, at + LAST_OFFSET_DELTA_AT, table[LAST_OFFSET, row] - table[BASE_OFFSET, row])
     write_i64(out, at + BASE_TIMESTAMP_AT, base_timestamp)
     write_i64(out, at + MAX_TIMESTAMP_AT, max_timestamp)
     write_i64(out, at + PRODUCER_ID_AT, table[PRODUCER_ID, row])
@@ -134,7 +132,7 @@ def _headers_size(source: NDArray[np.uint8], position: int, count: int) -> int:
 
 
 @kernel
-def write_records(  # noqa: PLR0913  # arrays side by side
+def write_records(  # arrays side by side
     out: NDArray[np.uint8],
     at: int,
     source: NDArray[np.uint8],
@@ -225,14 +223,16 @@ def write_records(  # noqa: PLR0913  # arrays side by side
 
 
 @kernel
-def kept_attributes(attributes: int, codec: int, has_horizon: bool) -> int:  # noqa: FBT001  # numba takes no keyword-only arguments
+def kept_attributes(
+    attributes: int, codec: int, has_horizon: bool
+) -> int:  # numba takes no keyword-only arguments
     """Return the attributes of a rebuilt batch: nothing of unused bits survives."""
     kept = attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return kept | codec | (DELETE_HORIZON_BIT if has_horizon else 0)
 
 
 @kernel
-def write_batches(  # noqa: PLR0913  # arrays side by side
+def write_batches(  # arrays side by side
     out: NDArray[np.uint8],
     at: int,
     data: NDArray[np.uint8],
@@ -274,7 +274,7 @@ def write_batches(  # noqa: PLR0913  # arrays side by side
                 table,
                 row,
                 HEADER_BYTES,
-                kept_attributes(attributes, 0, False),  # noqa: FBT003  # as above
+                kept_attributes(attributes, 0, False),  # as above
                 NO_TIMESTAMP,
                 table[MAX_TIMESTAMP, row],
                 0,

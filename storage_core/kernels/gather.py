@@ -9,7 +9,7 @@ from storage_core.kernels.varint import read_varint
 
 
 @kernel
-def gather_bytes(  # noqa: PLR0913  # arrays side by side
+def gather_bytes(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
@@ -36,7 +36,7 @@ def gather_bytes(  # noqa: PLR0913  # arrays side by side
 
 
 @kernel
-def list_headers(  # noqa: PLR0913  # arrays side by side
+def list_headers(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],

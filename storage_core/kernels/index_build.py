@@ -36,7 +36,7 @@ def offer_time_entry(
     entries: NDArray[np.int64],
     first: int,
     max_entries: int,
-    skip_full_check: bool,  # noqa: FBT001  # numba takes no keyword-only arguments
+    skip_full_check: bool,  # numba takes no keyword-only arguments
 ) -> int:
     """Append (largest timestamp, its offset) to entries unless the timestamp is not new.
 
@@ -64,7 +64,7 @@ def offer_time_entry(
 
 
 @kernel
-def add_batches(  # noqa: PLR0913  # arrays side by side
+def add_batches(  # arrays side by side
     state: NDArray[np.int64],
     base_offset: int,
     size: NDArray[np.int64],
@@ -106,7 +106,7 @@ def add_batches(  # noqa: PLR0913  # arrays side by side
                 time_entries,
                 first_time_entry,
                 max_time_entries,
-                False,  # noqa: FBT003  # as above
+                False,  # as above
             )
             if status != DONE:
                 return row, status

@@ -28,7 +28,7 @@ MD5: Final = 1
 
 
 @kernel
-def hash_keys(  # noqa: PLR0913  # arrays side by side
+def hash_keys(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],
@@ -40,8 +40,8 @@ def hash_keys(  # noqa: PLR0913  # arrays side by side
     first_offset: int,
     max_body_bytes: int,
     hash_kind: int,
-    hash_key_low: int,
-    hash_key_high: int,
+    hash_key_low: np.uint64,
+    hash_key_high: np.uint64,
     first_rank: int,
     scratch: NDArray[np.uint32],
     batch_flags: NDArray[np.uint8],

@@ -33,7 +33,7 @@ def _find_slot(table: NDArray[np.uint64], low: int, high: int) -> int:
 
 
 @kernel
-def insert_block(  # noqa: PLR0913  # arrays side by side
+def insert_block(  # arrays side by side
     table: NDArray[np.uint64],
     low: NDArray[np.uint64],
     high: NDArray[np.uint64],

@@ -132,7 +132,7 @@ RECORD_COLUMN_COUNT: Final = 9
 
 
 @kernel
-def decode_records(  # noqa: PLR0913  # arrays side by side
+def decode_records(  # arrays side by side
     data: NDArray[np.uint8],
     arena: NDArray[np.uint8],
     in_arena: NDArray[np.uint8],

@@ -19,7 +19,7 @@ COMMIT: Final = 1
 
 
 @kernel
-def track_transactions(  # noqa: PLR0913  # arrays side by side
+def track_transactions(  # arrays side by side
     producer: NDArray[np.int64],
     last_offset: NDArray[np.int64],
     is_transactional: NDArray[np.uint8],

@@ -1,4 +1,4 @@
-"""Aborted transactions and last stable offset of a log at rest, for readers that see committed data.
+"""Aborted transactions and last stable offset of a log at rest, for committed reads.
 
 A directory with its companions (transaction indexes, producer snapshots) says it cheaply, as it
 does to a broker. A copy that lacks them, or whose indexes are damaged, is read instead: the headers

@@ -16,7 +16,9 @@ _WINDOW_BYTES = 1 << 20
 def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> OffsetIndex:
     """Read an offset index; one that is not there is as an empty one."""
     data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
-    return OffsetIndex.parse(base_offset, data[: len(data) - len(data) % OFFSET_INDEX_ENTRY.itemsize])
+    return OffsetIndex.parse(
+        base_offset, data[: len(data) - len(data) % OFFSET_INDEX_ENTRY.itemsize]
+    )
 
 
 def find_position(
@@ -37,9 +39,7 @@ def find_position(
     return None
 
 
-def find_next_offset(
-    view: DirectoryView, base_offset: int, log_name: str, index_name: str
-) -> int:
+def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
     """Return the offset after a segment's last batch, its base offset where it has none.
 
     Starts, as Kafka does, at the batch of the last offset index entry.

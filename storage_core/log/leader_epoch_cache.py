@@ -55,12 +55,11 @@ class LeaderEpochCache:
         """Let the log begin at start_offset: the epoch that holds it now begins there.
 
         Returns:
-            Whether the entries changed.
+            Whether an epoch began at or below start_offset; Kafka writes its file then, even if
+            that epoch began right there.
         """
-        before = list(self._entries)
-        kept = [entry for entry in before if entry.start_offset > start_offset]
-        gone = before[: len(before) - len(kept)]
-        if not gone:
-            return False
-        self._entries = [EpochEntry(gone[-1].epoch, start_offset), *kept]
-        return self._entries != before
+        kept = [entry for entry in self._entries if entry.start_offset > start_offset]
+        gone = self._entries[: len(self._entries) - len(kept)]
+        if gone:
+            self._entries = [EpochEntry(gone[-1].epoch, start_offset), *kept]
+        return bool(gone)

@@ -244,10 +244,11 @@ def _load_epochs(
         return ()
     data = view.read(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
     cache = LeaderEpochCache(parse_leader_epochs(data, file=LEADER_EPOCH_FILE))
-    changed = cache.truncate_from_end(end_offset)
-    changed |= cache.truncate_from_start(log_start_checkpoint)
-    if changed:
-        view.write(LEADER_EPOCH_FILE, encode_leader_epochs(cache.entries), "epochs of the log")
+    is_written = cache.truncate_from_end(end_offset)
+    is_written |= cache.truncate_from_start(log_start_checkpoint)
+    content = encode_leader_epochs(cache.entries)
+    if is_written and content != data:
+        view.write(LEADER_EPOCH_FILE, content, "epochs of the log")
     return cache.entries
 
 

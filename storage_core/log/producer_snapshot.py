@@ -83,9 +83,7 @@ def parse_producer_snapshot(file: str, data: bytes) -> list[ProducerEntry]:
             file, 2, f"expected CRC {computed:#010x}, found {int(header['crc']):#010x}"
         )
     entries = np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
-    return [
-        ProducerEntry(**dict(zip(_FIELDS, values, strict=True))) for values in entries.tolist()
-    ]
+    return [ProducerEntry(**dict(zip(_FIELDS, values, strict=True))) for values in entries.tolist()]
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:

@@ -73,7 +73,7 @@ def _read_times(store: LogStore, segment: ListedSegment) -> NDArray[np.void]:
     return entries[: used[-1] + 1 if used.size else 0]
 
 
-def _scan(  # noqa: PLR0913  # one search, all of what bounds it
+def _scan(
     store: LogStore,
     segment: ListedSegment,
     offset: int,

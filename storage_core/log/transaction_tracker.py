@@ -42,7 +42,6 @@ class TransactionRows:
             batches.control_type[rows],
         )
 
-
     @classmethod
     def concatenate(cls, parts: "Sequence[TransactionRows]") -> "TransactionRows":
         """Return the rows of consecutive stretches as one."""
@@ -97,7 +96,9 @@ class TransactionTracker:
                 for number, entry in enumerate(self._ongoing_aborted.tolist())
                 if entry != NO_TXN
             ],
-            "committed": [names[number] for number in np.flatnonzero(self._ongoing_committed).tolist()],
+            "committed": [
+                names[number] for number in np.flatnonzero(self._ongoing_committed).tolist()
+            ],
         }
 
     @classmethod
@@ -122,9 +123,7 @@ class TransactionTracker:
         self._entries.extend(transactions)
         if first == len(self._entries):
             return
-        self._pending = self._pending[self._pending_next :] + list(
-            range(first, len(self._entries))
-        )
+        self._pending = self._pending[self._pending_next :] + list(range(first, len(self._entries)))
         self._pending.sort(key=lambda entry: self._entries[entry].first_offset)
         self._pending_next = 0
 
@@ -176,5 +175,7 @@ class TransactionTracker:
 
     def _dense(self, producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         unique, inverse = np.unique(producer_ids, return_inverse=True)
-        numbers = np.array([self._numbers[producer_id] for producer_id in unique.tolist()], np.int64)
+        numbers = np.array(
+            [self._numbers[producer_id] for producer_id in unique.tolist()], np.int64
+        )
         return numbers[inverse]

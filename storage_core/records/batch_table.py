@@ -19,11 +19,20 @@ from storage_core.formats.batch_v2 import (
 from storage_core.kernels import batch_scan
 
 
-def _column(number: int) -> property:
-    def read(table: "BatchTable") -> NDArray[np.int64]:
-        return table.columns[number]
+class _Column:
+    """One row of ``BatchTable.columns`` by name."""
 
-    return property(read)
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __get__(self, table: "BatchTable", owner: type["BatchTable"]) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = table.columns[self._number]
+        return column
+
+
+def _has_bit(attributes: NDArray[np.int64], bit: int) -> NDArray[np.bool_]:
+    is_set: NDArray[np.bool_] = (attributes & bit) != 0
+    return is_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +46,26 @@ class BatchTable:
 
     columns: NDArray[np.int64]
 
-    position = _column(batch_scan.POSITION)
-    size = _column(batch_scan.SIZE)
-    base_offset = _column(batch_scan.BASE_OFFSET)
-    last_offset = _column(batch_scan.LAST_OFFSET)
-    leader_epoch = _column(batch_scan.LEADER_EPOCH)
-    magic = _column(batch_scan.MAGIC)
-    attributes = _column(batch_scan.ATTRIBUTES)
-    base_timestamp = _column(batch_scan.BASE_TIMESTAMP)
-    max_timestamp = _column(batch_scan.MAX_TIMESTAMP)
-    producer_id = _column(batch_scan.PRODUCER_ID)
-    producer_epoch = _column(batch_scan.PRODUCER_EPOCH)
-    base_sequence = _column(batch_scan.BASE_SEQUENCE)
-    record_count = _column(batch_scan.RECORD_COUNT)
-    crc = _column(batch_scan.CRC)
-    crc_ok = _column(batch_scan.CRC_OK)
-    control_type = _column(batch_scan.CONTROL_TYPE)
-    coordinator_epoch = _column(batch_scan.COORDINATOR_EPOCH)
+    position = _Column(batch_scan.POSITION)
+    size = _Column(batch_scan.SIZE)
+    base_offset = _Column(batch_scan.BASE_OFFSET)
+    last_offset = _Column(batch_scan.LAST_OFFSET)
+    leader_epoch = _Column(batch_scan.LEADER_EPOCH)
+    magic = _Column(batch_scan.MAGIC)
+    attributes = _Column(batch_scan.ATTRIBUTES)
+    base_timestamp = _Column(batch_scan.BASE_TIMESTAMP)
+    max_timestamp = _Column(batch_scan.MAX_TIMESTAMP)
+    producer_id = _Column(batch_scan.PRODUCER_ID)
+    producer_epoch = _Column(batch_scan.PRODUCER_EPOCH)
+    base_sequence = _Column(batch_scan.BASE_SEQUENCE)
+    record_count = _Column(batch_scan.RECORD_COUNT)
+    crc = _Column(batch_scan.CRC)
+    crc_ok = _Column(batch_scan.CRC_OK)
+    control_type = _Column(batch_scan.CONTROL_TYPE)
+    coordinator_epoch = _Column(batch_scan.COORDINATOR_EPOCH)
 
     def __len__(self) -> int:
-        return self.columns.shape[1]
+        return int(self.columns.shape[1])
 
     def rows(self, first: int, end: int) -> "BatchTable":
         """Return the rows [first, end), without copying."""
@@ -70,22 +79,22 @@ class BatchTable:
     @property
     def is_log_append_time(self) -> NDArray[np.bool_]:
         """Whether the records' timestamps are the broker's."""
-        return (self.attributes & TIMESTAMP_TYPE_BIT) != 0
+        return _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
 
     @property
     def is_transactional(self) -> NDArray[np.bool_]:
         """Whether the batch is part of a transaction."""
-        return (self.attributes & TRANSACTIONAL_BIT) != 0
+        return _has_bit(self.attributes, TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> NDArray[np.bool_]:
         """Whether the batch holds a control record."""
-        return (self.attributes & CONTROL_BIT) != 0
+        return _has_bit(self.attributes, CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> NDArray[np.bool_]:
         """Whether the base timestamp field holds a delete horizon."""
-        return (self.attributes & DELETE_HORIZON_BIT) != 0
+        return _has_bit(self.attributes, DELETE_HORIZON_BIT)
 
     @property
     def delete_horizon_ms(self) -> NDArray[np.int64]:

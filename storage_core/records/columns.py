@@ -29,24 +29,25 @@ class RecordColumns:
     table: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return self.table.shape[1]
+        return int(self.table.shape[1])
 
     @property
     def batch(self) -> NDArray[np.int64]:
         """Row of each record's batch in the window."""
-        return self.table[record_scan.RECORD_BATCH]
+        return self._column(record_scan.RECORD_BATCH)
 
     @property
     def offset(self) -> NDArray[np.int64]:
         """Offsets."""
         base = self.payload.window.batches.base_offset[self.batch]
-        return base + self.table[record_scan.RECORD_OFFSET_DELTA]
+        return base + self._column(record_scan.RECORD_OFFSET_DELTA)
 
     @property
     def timestamp(self) -> NDArray[np.int64]:
         """Timestamps, epoch milliseconds: the broker's where the batch says so."""
         batches = self.payload.window.batches
-        created = batches.base_timestamp[self.batch] + self.table[record_scan.RECORD_TIMESTAMP_DELTA]
+        delta = self.table[record_scan.RECORD_TIMESTAMP_DELTA]
+        created = batches.base_timestamp[self.batch] + delta
         is_append = batches.is_log_append_time[self.batch]
         return np.where(is_append, batches.max_timestamp[self.batch], created)
 
@@ -60,12 +61,12 @@ class RecordColumns:
     @property
     def key_length(self) -> NDArray[np.int64]:
         """Bytes of the keys, -1 for null."""
-        return self.table[record_scan.RECORD_KEY_LENGTH]
+        return self._column(record_scan.RECORD_KEY_LENGTH)
 
     @property
     def value_length(self) -> NDArray[np.int64]:
         """Bytes of the values, -1 for null."""
-        return self.table[record_scan.RECORD_VALUE_LENGTH]
+        return self._column(record_scan.RECORD_VALUE_LENGTH)
 
     def keys(self) -> pa.BinaryArray:
         """Return the keys."""
@@ -104,6 +105,10 @@ class RecordColumns:
         return RecordColumns(
             payload=self.payload, table=np.ascontiguousarray(self.table[:, chosen])
         )
+
+    def _column(self, number: int) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = self.table[number]
+        return column
 
     @property
     def _in_arena(self) -> NDArray[np.uint8]:

@@ -156,7 +156,7 @@ def _decompress(
         )
     try:
         return decompress(
-            Codec(number), memoryview(window.data)[start:end], limit_bytes=limits.max_batch_bytes
+            Codec(number), window.data.data[start:end], limit_bytes=limits.max_batch_bytes
         )
     except DecompressionError as error:
         raise InvalidRecordError(

@@ -15,6 +15,7 @@ from storage_core.errors import CorruptRecordError, UnsupportedFormatError
 from storage_core.formats.batch_v2 import (
     BATCH_LENGTH_AT,
     HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
     LENGTH_OVERHEAD,
     MAGIC_V2,
 )
@@ -110,7 +111,7 @@ def scan_windows(
             raise CorruptRecordError(
                 reader.name,
                 position + filled,
-                f"the file ends here while it is read; it had {reader.size_bytes} bytes when opened",
+                f"the file ends here while it is read; opened, it had {reader.size_bytes} bytes",
             )
         count, used, status = scan_batches(buffer, 0, filled, table)
         while status == batch_scan.NO_ROOM:
@@ -134,9 +135,7 @@ def _bytes_of_first_batch(
     """Return how large a window must be to hold the batch that did not fit, None to stop."""
     left = stop - position
     if data.size >= LENGTH_OVERHEAD:
-        length = int.from_bytes(
-            data[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big", signed=True
-        )
+        length = int.from_bytes(data[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big", signed=True)
         size = length + LENGTH_OVERHEAD
         if data.size < size <= left:
             return size
@@ -146,7 +145,7 @@ def _bytes_of_first_batch(
         )
     else:
         reason = f"expected a batch, found {left} bytes, fewer than a batch's first fields have"
-    if tail is Tail.STOP and (data.size <= batch_scan.HEADER_UP_TO_MAGIC_BYTES or size > left):
+    if tail is Tail.STOP and (data.size <= HEADER_UP_TO_MAGIC_BYTES or size > left):
         return None
     raise CorruptRecordError(file, position, reason)
 

@@ -28,7 +28,7 @@ def _storage_errors(path: Path) -> Iterator[None]:
 
 
 class LocalFileReader:
-    """Ranged reads of one local file by ``pread``; a shrinking file ends a read, never a process."""
+    """Ranged reads of one local file: a file that shrinks ends a read, never the process."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -40,7 +40,7 @@ class LocalFileReader:
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
         filled = 0
-        view = memoryview(target)
+        view = target.data
         with _storage_errors(self._path):
             while filled < len(view):
                 count = os.preadv(self._descriptor, [view[filled:]], position + filled)
@@ -74,7 +74,9 @@ class LocalStore:
             for entry in os.scandir(self.directory):
                 if entry.is_file():
                     facts = entry.stat()
-                    files.append(FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000))
+                    files.append(
+                        FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000)
+                    )
         return sorted(files)
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:

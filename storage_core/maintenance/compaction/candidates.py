@@ -104,9 +104,7 @@ def _with_reason(measured: CleanableRange, config: LogConfig) -> CleanableRange:
     ) or measured.cleanable_ratio > config.min_cleanable_dirty_ratio:
         reason = None
     else:
-        reason = (
-            NotDue.RATIO_BELOW_MINIMUM if measured.cleanable_bytes else NotDue.NOTHING_TO_CLEAN
-        )
+        reason = NotDue.RATIO_BELOW_MINIMUM if measured.cleanable_bytes else NotDue.NOTHING_TO_CLEAN
     return CleanableRange(
         first_dirty_offset=measured.first_dirty_offset,
         first_uncleanable_offset=measured.first_uncleanable_offset,
@@ -159,9 +157,7 @@ def _non_active_from(segments: Sequence[SegmentState], offset: int) -> list[Segm
     return segments_between(segments, offset, active)
 
 
-def _max_compaction_delay(
-    log: LoadedLog, config: LogConfig, first_dirty: int, now_ms: int
-) -> int:
+def _max_compaction_delay(log: LoadedLog, config: LogConfig, first_dirty: int, now_ms: int) -> int:
     timestamps = [
         segment.first_batch_timestamp
         for segment in _non_active_from(log.segments, first_dirty)

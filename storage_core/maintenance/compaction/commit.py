@@ -98,9 +98,7 @@ def _swap(
     operations += [
         RenameFile(source=name, target=name + DELETED_SUFFIX, reason=replaced) for name in old
     ]
-    operations += [
-        RenameFile(source=name + SWAP_SUFFIX, target=name, reason=new) for name in names
-    ]
+    operations += [RenameFile(source=name + SWAP_SUFFIX, target=name, reason=new) for name in names]
     operations.append(SyncDirectory(reason="the swap is complete"))
     operations += [DeleteFile(name=name + DELETED_SUFFIX, reason=replaced) for name in old]
     operations += [

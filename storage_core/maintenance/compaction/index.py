@@ -24,9 +24,9 @@ from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.end_offset import read_offset_index
 from storage_core.log.log_segment import SegmentState
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore

@@ -15,7 +15,8 @@ def pack_arrays(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
     """Return facts (as JSON) and arrays as bytes."""
     buffer = io.BytesIO()
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    np.savez(buffer, **{_FACTS: text}, **arrays)
+    named: dict[str, Any] = {_FACTS: text, **arrays}
+    np.savez(buffer, **named)
     return buffer.getvalue()
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.log_segment import SegmentState
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
     NO_OFFSET,
     CompactionIndex,
@@ -32,7 +34,6 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.packing import pack_arrays, unpack_arrays
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.records.payload import open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -108,7 +109,8 @@ class PartialIndex:
         """Return what to_bytes packed."""
         facts, arrays = unpack_arrays(data)
         rows = TransactionRows(*(arrays[f"rows.{name}"] for name in _ROW_FIELDS))
-        return cls(**facts, rows=rows, **{name: arrays[name] for name in _ARRAYS})
+        fields: dict[str, Any] = facts | {name: arrays[name] for name in _ARRAYS}
+        return cls(rows=rows, **fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,12 @@ class MergedIndex:
             "needs_map": self.needs_map,
             "groups": [[list(group.base_offsets), group.tracker] for group in self.groups],
         }
-        arrays = {"words": index.words, "low": low, "high": high, "rank": rank}
+        arrays: dict[str, NDArray[Any]] = {
+            "words": index.words,
+            "low": low,
+            "high": high,
+            "rank": rank,
+        }
         arrays |= {f"flags.{base}": known.flags for base, known in index.segments.items()}
         return pack_arrays(facts, arrays)
 
@@ -230,7 +237,9 @@ class _SegmentIndexer:
         self._row_count = 0
         self._first_dirty_row = 0
         self._flags: list[NDArray[np.uint8]] = []
-        self._apart: list[tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
+        self._apart: list[
+            tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+        ] = []
         self._ordinal = 0
         self._bytes_read = 0
         self._messages_read = 0
@@ -260,7 +269,9 @@ class _SegmentIndexer:
     def _read_keys(self, window: Window, rows: NDArray[np.int64]) -> None:
         batches = window.batches
         wanted = ~batches.is_control
-        is_suspect = wanted & batches.is_transactional & np.isin(batches.producer_id, self._suspects)
+        is_suspect = (
+            wanted & batches.is_transactional & np.isin(batches.producer_id, self._suspects)
+        )
         number_of_row = np.zeros(len(batches), np.int64)
         number_of_row[rows] = self._row_count + np.arange(len(rows))
         flags = np.zeros(len(batches), np.uint8)

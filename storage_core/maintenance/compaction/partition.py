@@ -7,23 +7,23 @@ from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
 from storage_core.maintenance.compaction.plan import (
-    CompactionPlan,
     group_segments,
     plan_compaction,
 )
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
-from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
-from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 
 HASH_KEY_BYTES = 16
+# Names the scratch files of a round in process.
+IN_PROCESS = "in-process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,10 @@ def clean_partition(
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
-        for group in group_segments(plan, index.end_offset):
-            groups.append(
-                clean_group(
-                    store, plan, index, group, tracker, scratch=directory, attempt="in-process"
-                )
-            )
+        groups.extend(
+            clean_group(store, plan, index, group, tracker, scratch=directory, attempt=IN_PROCESS)
+            for group in group_segments(plan, index.end_offset)
+        )
         verify_inputs(store, plan)
         operations = plan_commit(log, plan, groups)
     except BaseException:

@@ -90,7 +90,9 @@ class CompactionPlan:
 
     def aborted_from(self, base_offset: int) -> list[tuple[AbortedTxn, ...]]:
         """Return the transaction indexes from the segment that holds base_offset on."""
-        floor = max((s.base_offset for s in self.segments if s.base_offset <= base_offset), default=0)
+        floor = max(
+            (s.base_offset for s in self.segments if s.base_offset <= base_offset), default=0
+        )
         return [s.aborted for s in self.segments if s.base_offset >= floor]
 
     def aborted_near(self, base_offset: int) -> list[AbortedTxn]:

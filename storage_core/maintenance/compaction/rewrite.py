@@ -33,10 +33,10 @@ from storage_core.kernels.batch_write import (
 )
 from storage_core.kernels.record_scan import DONE
 from storage_core.log.log_segment import SegmentState
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex, check_control_records
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.records.codecs import compress
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -116,7 +116,7 @@ class CleanedGroup:
         )
 
 
-def clean_group(
+def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and where it goes
     store: LogStore,
     plan: CompactionPlan,
     index: CompactionIndex,
@@ -243,7 +243,7 @@ class _GroupWriter:
         if self._index.size_bytes + at > MAX_BATCH_BYTES:
             raise StorageError(str(self._prefix), "the cleaned segment would exceed 2 GiB")
         self._index.add(sizes[written], batches.last_offset[written], max_timestamps[written])
-        self._log.write(memoryview(self._out)[:at])
+        self._log.write(self._out.data[:at])
         self._stats += RewriteStats(
             messages_read=verdict.messages_read,
             messages_written=int(verdict.kept[written].sum()),
@@ -333,7 +333,7 @@ class _GroupWriter:
         if is_append_time:
             max_timestamp = int(batches.max_timestamp[row])
         codec = Codec(int(batches.codec[row]))
-        packed = np.frombuffer(compress(codec, memoryview(self._raw)[:length]), np.uint8)
+        packed = np.frombuffer(compress(codec, self._raw.data[:length]), np.uint8)
         size = HEADER_BYTES + len(packed)
         if at + size > len(self._out):
             self._out = np.concatenate([self._out[:at], np.empty(2 * (at + size), np.uint8)])

@@ -35,6 +35,7 @@ from storage_core.records.reader import Window
 
 _NO_WORDS = np.zeros(1, np.uint64)
 _LOWEST_OFFSET = -(2**63)
+_MAX_TIMESTAMP = 2**63 - 1
 # In place of an ordinal: the record lies before the dirty part.
 _NOT_DIRTY = -(2**62)
 
@@ -86,7 +87,10 @@ class ProducerLookup:
         is_known = batches.has_producer_id & (self._ids[slot] == batches.producer_id)
         by_offset = self._offsets[slot] == batches.last_offset
         by_epoch = batches.is_control & (self._epochs[slot] == batches.producer_epoch)
-        return is_known & np.where(self._offsets[slot] >= 0, by_offset, by_epoch)
+        is_last: NDArray[np.bool_] = is_known & np.where(
+            self._offsets[slot] >= 0, by_offset, by_epoch
+        )
+        return is_last
 
 
 class SegmentFilter:
@@ -289,9 +293,7 @@ class SegmentFilter:
         if not wanted.any():
             return _NO_WORDS, first_bit
         keys = self._keys
-        keys.read(
-            payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0
-        )
+        keys.read(payload, wanted, self._plan.limits, first_offset=_LOWEST_OFFSET, first_rank=0)
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
@@ -316,14 +318,18 @@ class SegmentFilter:
             & ~batches.has_delete_horizon
             & ((kept_tombstones > 0) | judged.loses_transaction)
         )
-        horizon = np.where(needs_horizon, self._plan.now_ms + self._plan.delete_retention_ms, horizon)
+        # Kafka adds in 64 bits: a sum that wraps around is negative, and such a horizon is none.
+        new_horizon = self._plan.now_ms + self._plan.delete_retention_ms
+        if new_horizon > _MAX_TIMESTAMP:
+            new_horizon = NO_TIMESTAMP
+        horizon = np.where(needs_horizon, new_horizon, horizon)
         is_whole = judged.kept == batches.record_count
         fate = np.full(len(batches), GONE, np.uint8)
         fate[~has_records & judged.retains_empty] = HEADER_ONLY
         fate[has_records] = REBUILT
         fate[has_records & is_whole & ~needs_horizon] = VERBATIM
         fate[judged.action == DROP] = GONE
-        return fate, np.where(fate == REBUILT, horizon, NO_TIMESTAMP)
+        return fate, np.where((fate == REBUILT) & (horizon >= 0), horizon, NO_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
