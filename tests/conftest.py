@@ -1,9 +1,10 @@
-"""What all tests share: the one Spark session, and who is skipped where something is missing."""
+"""What all tests share: Hypothesis's profile, the one Spark session, and who is skipped."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
@@ -15,6 +16,11 @@ SPARK_SETTINGS = {
     # The quick compiler: tests are short, most of their time went into optimising Spark's code.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+# The same examples in every run, on every machine; "brief" is for runs that are a test themselves.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
+settings.register_profile("brief", settings.get_profile("repeatable"), max_examples=10)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
 """Where a segment ends, and where in it an offset lies, by its offset index and its headers."""
 
 from contextlib import closing
+from dataclasses import dataclass
 
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
@@ -21,10 +22,23 @@ def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> Offse
     )
 
 
-def find_position(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlace:
+    """Where a batch stands.
+
+    Attributes:
+        position: Byte position in its segment's file.
+        base_offset: Its first offset.
+    """
+
+    position: int
+    base_offset: int
+
+
+def find_batch(
     view: DirectoryView, log_name: str, offset: int, from_position: int
-) -> int | None:
-    """Return the position of the first batch at or after from_position that reaches offset."""
+) -> BatchPlace | None:
+    """Return the first batch at or after from_position that reaches offset."""
     with closing(view.store.open_file(view.source(log_name).name)) as reader:
         for window in scan_windows(
             reader,
@@ -35,8 +49,20 @@ def find_position(
         ):
             reaching = (window.batches.last_offset >= offset).nonzero()[0]
             if reaching.size:
-                return window.position_of(int(reaching[0]))
+                row = int(reaching[0])
+                return BatchPlace(
+                    position=window.position_of(row),
+                    base_offset=int(window.batches.base_offset[row]),
+                )
     return None
+
+
+def find_position(
+    view: DirectoryView, log_name: str, offset: int, from_position: int
+) -> int | None:
+    """Return the position of the first batch at or after from_position that reaches offset."""
+    batch = find_batch(view, log_name, offset, from_position)
+    return None if batch is None else batch.position
 
 
 def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:

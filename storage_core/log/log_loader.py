@@ -38,6 +38,7 @@ from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.end_offset import (
     MAX_INDEX_BYTES,
+    find_batch,
     find_next_offset,
     find_position,
     read_offset_index,
@@ -152,7 +153,9 @@ def load_log(
     watermark = end if high_watermark is None else min(max(high_watermark, start), end)
     state.advance_high_watermark(watermark)
     unstable = state.first_unstable_offset
-    stable = watermark if unstable is None else min(watermark, max(unstable, start))
+    stable = watermark
+    if unstable is not None:
+        stable = min(watermark, _batch_base_offset(view, segments, max(unstable, start), end))
     return LoadedLog(
         location=store.location,
         segments=tuple(segments),
@@ -165,6 +168,27 @@ def load_log(
         snapshot_offsets=frozenset(snapshots.offsets),
         operations=tuple(view.operations),
     )
+
+
+def _batch_base_offset(
+    view: DirectoryView, segments: list[SegmentState], offset: int, end_offset: int
+) -> int:
+    """Return the base offset of the first batch that reaches offset, end_offset without one.
+
+    This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
+    batch may begin below it, or above it where compaction left a gap.
+    """
+    floor = max((s.base_offset for s in segments if s.base_offset <= offset), default=0)
+    for segment in segments:
+        if segment.base_offset < floor:
+            continue
+        name = log_file(segment.base_offset)
+        index_name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
+        index = read_offset_index(view, segment.base_offset, index_name)
+        batch = find_batch(view, name, offset, index.look_up(offset))
+        if batch is not None:
+            return batch.base_offset
+    return end_offset
 
 
 def _open_segments(view: DirectoryView, *, needs_first_timestamp: bool) -> list[SegmentState]:

@@ -1,5 +1,6 @@
 """Every test here asks Kafka."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,12 @@ from tests.oracle.fixtures import kafka_jvm
 
 __all__ = ["kafka_jvm"]
 
+# Its assertions should say what differs, as those of a test do.
+pytest.register_assert_rewrite("tests.oracle.comparison")
+
 # For a test that waits inside Java: Python's signal handlers do not run there, so only another
-# thread can report where it hangs and end the process.
-SECONDS = 300
+# thread can report where it hangs and end the process. A long search may take its time.
+SECONDS = 3600 if {"PYLOG_ORACLE_EXAMPLES", "PYLOG_ORACLE_SHRINK"} & set(os.environ) else 300
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

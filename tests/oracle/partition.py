@@ -146,10 +146,11 @@ class OpenPartition:
         )
         return self.append_bytes_as_follower(records, leader_epoch=leader_epoch)
 
-    def roll(self) -> None:
-        """Start a new active segment at the log end."""
+    def roll(self, base_offset: int = 0) -> None:
+        """Start a new active segment at the log end, or at base_offset if that is beyond."""
         with kafka_failures():
-            self.log.roll()
+            expected = java("java.lang.Long").valueOf(base_offset)
+            self.log.roll(java("java.util.Optional").of(expected))
 
     def set_high_watermark(self, offset: int | None = None) -> None:
         """Set the high watermark; default: the log end offset."""

@@ -1,3 +1,5 @@
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,9 +83,7 @@ def test_packing_keeps_every_item_and_respects_the_bound(sizes, unit_bytes):
     assert packed == items
     assert all(u.cost_bytes <= unit_bytes for u in units if len(u.items) > 1)
     assert costs == sorted(costs, reverse=True)
-    assert all(
-        first + second > unit_bytes for first, second in zip(costs[:-1], costs[1:], strict=True)
-    )
+    assert all(first + second > unit_bytes for first, second in itertools.pairwise(costs))
 
 
 def test_packing_does_not_depend_on_the_order_of_the_items():

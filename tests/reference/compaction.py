@@ -235,7 +235,7 @@ def map_offsets(segments: Sequence[Segment], job: Round) -> tuple[OffsetMap, int
         if segment.base_offset < end
         and (i + 1 == len(segments) or segments[i + 1].base_offset > start)
     ]
-    ends = [segment.base_offset for segment in dirty[1:]] + [end]
+    ends = [*(segment.base_offset for segment in dirty[1:]), end][: len(dirty)]
     transactions = Transactions()
     transactions.expect(aborted_between(segments, job, start, end))
     messages = 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_core.config import LogConfig
+from storage_core.errors import ConfigError
 from storage_core.log.log_loader import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.request import CleanRequest
@@ -62,15 +63,26 @@ def choose_range(log: LoadedLog, config: LogConfig, request: CleanRequest) -> Cl
         log: The partition.
         config: Its topic's configuration.
         request: With a first dirty offset, that range is taken and is due.
+
+    Raises:
+        ConfigError: The range of the request ends below its start.
     """
     said = request.first_dirty_offset
     if said is not None:
         end = request.first_uncleanable_offset
-        return _measure(
+        given = _measure(
             log,
             first_dirty=said,
             uncleanable=log.active_segment.base_offset if end is None else end,
         )
+        if said > given.first_uncleanable_offset:
+            raise ConfigError(
+                "first dirty offset",
+                said,
+                f"the range ends below it: at {given.first_uncleanable_offset}, the base offset of "
+                "the first segment that is left alone",
+            )
+        return given
     checkpoint = request.cleaner_checkpoint
     if checkpoint is None:
         checkpoint = log.log_start_offset

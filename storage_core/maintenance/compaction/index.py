@@ -163,10 +163,11 @@ class CompactionIndexer:
             )
         )
         dirty = plan.dirty_segments
-        ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
-        for number, (segment, end) in enumerate(zip(dirty, ends, strict=True)):
+        for number, segment in enumerate(dirty):
             if not self._read_segment(number, segment):
                 break
+            following = dirty[number + 1 :]
+            end = following[0].base_offset if following else plan.first_uncleanable_offset
             self._latest = end - 1
         return self._finish()
 

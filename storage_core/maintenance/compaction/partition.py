@@ -102,8 +102,10 @@ def clean_partition(
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
+        # Never the names of a killed round: the load operations sweep its scratch files away.
+        attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
         groups.extend(
-            clean_group(store, plan, index, group, tracker, scratch=directory, attempt=IN_PROCESS)
+            clean_group(store, plan, index, group, tracker, scratch=directory, attempt=attempt)
             for group in group_segments(plan, index.end_offset)
         )
         verify_inputs(store, plan)

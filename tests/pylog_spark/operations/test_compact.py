@@ -1,11 +1,20 @@
 """Whole runs on Spark; Apache Kafka's own results and the in-process cleaner are the referees."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
+from pylog_spark.config import Tuning
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.nightly import STEPS_NOTE, run_nightly
 from pylog_spark.planning import Strategy
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,
@@ -20,16 +29,204 @@ from tests.pylog_spark.broker_roots import (
 
 pytestmark = pytest.mark.spark
 
+SMALL = ["clean-headers-none-s101", "clean-hw-none-s161"]
+NOT_DUE = "clean-ratio-none-s191-2"
 
+
+def rows_of(report) -> dict[str, dict]:
+    return {row["topic"]: row for row in report.results.to_pylist()}
+
+
+def state_of(path) -> list:
+    """Return everything about a tree that a write would change."""
+    return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in path.rglob("*"))
+
+
+@pytest.mark.item("CMP-36", "CMP-39", "CMP-02")
 @pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.WHOLE])
 @pytest.mark.parametrize(
     ("names", "now_ms"),
     [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
-    ids=["first rounds", "later rounds, with checkpoints, compressed"],
+    ids=["first rounds", "later rounds, compressed, with transactions"],
 )
 def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, now_ms, strategy):
     root = broker_directory(tmp_path / "log", names)
+    in_process = root.copy(tmp_path / "copy")
     report = compact(spark, [root.path], root.options(now_ms), strategy=strategy)
+
     assert report.exit_code == 0
     assert differences_from_kafka(root.path, names, tmp_path) == []
     assert read_points(root.path) == expected_points(names)
+    assert (root.path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":11}'
+    assert sorted(path.name for path in tmp_path.glob("*scratch*")) == []
+    for topic, row in rows_of(report).items():
+        result = clean_partition(
+            in_process.path / f"{topic}-0",
+            config=root.config(topic),
+            cleaner=cleaner(),
+            request=root.request(topic, now_ms),
+        )
+        ours, theirs = (read_tree(r.path / f"{topic}-0") for r in (root, in_process))
+        assert ours == theirs
+        assert row["bytes_after"] == result.size
+        assert row["status"] == ("skipped" if result.nothing_to_clean else "done")
+
+
+def test_a_run_with_nothing_to_do_changes_nothing_and_starts_no_pass(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    before = state_of(tmp_path)
+    started = time.perf_counter()
+    again = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    took = time.perf_counter() - started
+    assert {row["reason"] for row in rows_of(again).values()} == {"NOTHING_TO_CLEAN"}
+    assert again.exit_code == 0
+    # The lock file comes and goes: that is a change of the directory's own time.
+    changed = {path for path, *_ in set(state_of(tmp_path)) ^ set(before)}
+    assert changed <= {str(root.path)}
+    assert took < 30
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [*SMALL, NOT_DUE])
+    ledger = tmp_path / "ledger"
+    options = root.options(FIRST_ROUNDS_MS, dry_run=True, ledger=str(ledger), role=None)
+    before = state_of(tmp_path)
+    report = compact(spark, [root.path], options)
+    assert state_of(tmp_path) == before
+
+    assert (report.exit_code, report.summary.planned, report.summary.done) == (0, 2, 0)
+    planned = {row["topic"]: row for row in report.plans_frame(spark).toArrow().to_pylist()}
+    row = planned["clean-hw-none-s161"]
+    assert (row["first_dirty_offset"], row["first_uncleanable_offset"], row["groups"]) == (0, 57, 3)
+    compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    for topic in SMALL:
+        size = sum(path.stat().st_size for path in root.path.glob(f"{topic}-0/*.log"))
+        assert size <= planned[topic]["bytes_after"]
+
+
+@pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08")
+@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.WHOLE])
+def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
+    names = [*SMALL, "clean-epochs-mixed-s151"]
+    root = broker_directory(tmp_path / "log", names)
+    broken = names[0]
+    log = sorted((root.path / f"{broken}-0").glob("*.log"))[0]
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 0xFF
+    log.write_bytes(data)
+    before = read_tree(root.path / f"{broken}-0")
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
+
+    rows = rows_of(report)
+    assert report.exit_code == 4
+    assert (rows[broken]["status"], rows[broken]["error_class"]) == ("failed", "CorruptRecordError")
+    assert log.name in rows[broken]["error"]
+    assert "position" in rows[broken]["error"]
+    assert read_tree(root.path / f"{broken}-0") == before
+    assert differences_from_kafka(root.path, names[1:], tmp_path) == []
+    assert TopicPartition(broken, 0) not in read_points(root.path)
+    # Its files are as they were: the directory is as clean as the broker left it.
+    assert (root.path / ".kafka_cleanshutdown").exists()
+
+
+def test_small_budgets_take_several_rounds_and_change_no_byte(spark, tmp_path):
+    names = FIRST_ROUNDS[:6]
+    root = broker_directory(tmp_path / "log", names)
+    tuning = Tuning(broadcast_max_bytes=9000, unit_min_bytes=1, unit_max_bytes=4096)
+    options = root.options(FIRST_ROUNDS_MS, tuning=tuning)
+    report = compact(spark, [root.path], options, strategy=Strategy.BROADCAST)
+    assert report.exit_code == 0
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+def test_a_directory_that_was_not_cleanly_shut_down_is_left_alone(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    (root.path / ".kafka_cleanshutdown").unlink()
+    before = state_of(root.path)
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert report.exit_code == 3
+    assert {row["reason"] for row in rows_of(report).values()} == {"UNCLEAN_SHUTDOWN"}
+    changed = {path for path, *_ in set(state_of(root.path)) ^ set(before)}
+    assert changed <= {str(root.path)}
+
+
+@pytest.mark.item("FLT-10")
+def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    before = read_tree(root.path)
+    with (
+        LogDirectoryLock(root.path),
+        pytest.raises(GuardRefusedError, match="LOG_DIRECTORY_IN_USE"),
+    ):
+        compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert read_tree(root.path) == before
+
+
+def test_topics_are_chosen_and_excluded_by_globs(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [*SMALL, "clean-epochs-mixed-s151"])
+    options = root.options(FIRST_ROUNDS_MS, include=("clean-h*",), exclude=("*hw*",))
+    assert list(rows_of(compact(spark, [root.path], options))) == ["clean-headers-none-s101"]
+
+
+def test_an_empty_log_directory_is_done(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [])
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert (report.exit_code, report.results.num_rows) == (0, 0)
+
+
+def test_several_log_directories_of_one_broker_are_one_run(spark, tmp_path):
+    first = broker_directory(tmp_path / "a", SMALL[:1])
+    second = broker_directory(tmp_path / "b", [*SMALL[1:], SMALL[0]])
+    options = replace(
+        first.options(FIRST_ROUNDS_MS), topic_configs={**first.configs, **second.configs}
+    )
+    report = compact(spark, [first.path, second.path], options)
+    rows = report.results.to_pylist()
+    # Both directories hold SMALL[0]: nobody can tell which of the two is right.
+    assert [(r["topic"], r["status"]) for r in rows if r["status"] == "done"] == [
+        (SMALL[1], "done")
+    ]
+    assert {r["reason"] for r in rows if r["status"] == "failed"} == {"DUPLICATE_PARTITION"}
+    assert differences_from_kafka(second.path, SMALL[1:], tmp_path) == []
+
+
+def test_the_nightly_says_which_steps_it_makes(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    report = run_nightly(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert report.notes == (STEPS_NOTE,)
+    assert set(report.results["action"].to_pylist()) == {"run"}
+    assert differences_from_kafka(root.path, SMALL, tmp_path) == []
+
+
+def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path):
+    path = Golden("broker-dir").unpack(tmp_path)
+    (path / "cleaner-offset-checkpoint").unlink()
+    root = broker_directory(tmp_path / "none", [])
+    options = replace(
+        root.options(Golden("broker-dir").case["clock_ms"]),
+        topic_settings={"min.cleanable.dirty.ratio": "0.0"},
+    )
+    report = compact(spark, [path], options, strategy=Strategy.BROADCAST)
+    found = [(r["topic"], r["partition"], r["status"], r["reason"]) for r in report.results.to_pylist()]
+    assert sorted(found)[:4] == [
+        ("__cluster_metadata", 0, "skipped", "INTERNAL_METADATA"),
+        ("__consumer_offsets", 0, "skipped", "NOTHING_TO_CLEAN"),
+        ("__consumer_offsets", 1, "skipped", "NOTHING_TO_CLEAN"),
+        ("__consumer_offsets", 2, "skipped", "NOTHING_TO_CLEAN"),
+    ]
+    assert sorted(row[:2] for row in found if row[2] == "done") == [
+        ("compacted", 0),
+        ("compacted", 1),
+        ("compacted-delete", 0),
+        ("payments.txn", 0),
+        ("payments.txn", 1),
+    ]
+    assert {row[0] for row in found if row[3] == "NOT_COMPACTED"} == {"events", "recompressed"}
+    assert read_points(path) == {
+        TopicPartition("compacted", 0): 459,
+        TopicPartition("compacted", 1): 533,
+        TopicPartition("compacted-delete", 0): 606,
+        TopicPartition("payments.txn", 0): 126,
+        TopicPartition("payments.txn", 1): 123,
+    }

@@ -17,7 +17,7 @@ from storage_core.plan import (
 )
 from storage_core.store import LocalStore
 
-CHANGES = [
+CHANGES = (
     "write_file",
     "create_empty",
     "promote",
@@ -25,7 +25,7 @@ CHANGES = [
     "delete",
     "truncate",
     "sync_directory",
-]
+)
 
 
 class FailingStore(LocalStore):
@@ -89,12 +89,10 @@ FINAL = {"0.log": b"new", "0.index": b"", "epochs": b"\x00"}
 def test_a_second_attempt_finishes_what_a_killed_one_began(partition, at, after):
     claim_path = partition.parent / "claim"
     plan = plan_for(partition)
-    with (
-        pytest.raises(StorageError, match="killed"),
-        hold_claim(claim_path) as claim,
-    ):
+    with hold_claim(claim_path) as claim:
         claim.begin(plan, {"next_offset": 7})
-        claim.finish(FailingStore(partition, at=at, after=after))
+        with pytest.raises(StorageError, match="killed"):
+            claim.finish(FailingStore(partition, at=at, after=after))
 
     with hold_claim(claim_path) as claim:
         assert claim.is_begun
@@ -115,12 +113,10 @@ def test_a_finished_commit_is_not_done_again(partition):
 
 def test_a_line_that_was_cut_off_is_ignored(partition):
     claim_path = partition.parent / "claim"
-    with (
-        pytest.raises(StorageError, match="killed"),
-        hold_claim(claim_path) as claim,
-    ):
+    with hold_claim(claim_path) as claim:
         claim.begin(plan_for(partition), {})
-        claim.finish(FailingStore(partition, at=4, after=True))
+        with pytest.raises(StorageError, match="killed"):
+            claim.finish(FailingStore(partition, at=4, after=True))
     with claim_path.open("ab") as file:
         file.write(b'{"done":')
     with hold_claim(claim_path) as claim:
@@ -133,12 +129,10 @@ def test_a_rename_of_a_first_attempt_whose_source_is_missing_is_an_error(partiti
         location=str(partition),
         operations=(RenameFile(source="no such file", target="0.log", reason="r"),),
     )
-    with (
-        pytest.raises(StorageError, match="No such file"),
-        hold_claim(partition.parent / "claim") as claim,
-    ):
+    with hold_claim(partition.parent / "claim") as claim:
         claim.begin(plan, {})
-        claim.finish(LocalStore(partition))
+        with pytest.raises(StorageError, match="No such file"):
+            claim.finish(LocalStore(partition))
 
 
 def test_a_late_attempt_of_a_run_that_ended_is_refused(partition):

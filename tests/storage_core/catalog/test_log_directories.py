@@ -203,7 +203,7 @@ def test_two_future_copies_of_a_partition_are_duplicates_too(tmp_path: Path):
     assert len(error.paths) == 2
 
 
-@pytest.mark.item("DIR-10", "ERR-13")
+@pytest.mark.item("DIR-10")
 def test_a_topic_id_that_is_not_the_expected_one_is_reported_and_none_is_allowed(tmp_path: Path):
     root = make_root(tmp_path)
     make_partition(root, "a-0", ID_A)

@@ -149,7 +149,7 @@ def test_a_catalog_travels_to_executors(tmp_path: Path):
     catalog = build_topic_catalog(metadata=metadata, node_id=1)
     data = pickle.dumps(catalog)
     assert len(data) < 3_000
-    assert pickle.loads(data) == catalog  # noqa: S301 - our own bytes
+    assert pickle.loads(data) == catalog
 
 
 def test_a_brokers_topics_have_the_config_that_the_broker_ran_with(tmp_path: Path):

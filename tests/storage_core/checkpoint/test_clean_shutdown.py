@@ -31,7 +31,7 @@ def test_keys_that_are_not_known_do_not_matter():
     assert parse_clean_shutdown(data) == CleanShutdown(broker_epoch=7)
 
 
-@pytest.mark.item("CKP-16", "FLT-11")
+@pytest.mark.item("CKP-16")
 @pytest.mark.parametrize(
     "data",
     [

@@ -25,7 +25,7 @@ def test_entries_come_in_file_order_whatever_their_numbers():
     assert encode_leader_epochs(entries) == data
 
 
-@pytest.mark.item("CKP-03", "FLT-11")
+@pytest.mark.item("CKP-03")
 @pytest.mark.parametrize(
     ("data", "line"),
     [

@@ -51,7 +51,7 @@ def test_the_lock_is_held_by_a_process_of_its_own_and_the_file_goes_with_it(tmp_
         _ = lock.proof
 
 
-@pytest.mark.item("DIR-02", "FLT-10")
+@pytest.mark.item("DIR-02")
 def test_a_second_lock_is_refused_and_names_the_holder(tmp_path: Path):
     with LogDirectoryLock(tmp_path) as first:
         with pytest.raises(GuardRefusedError) as raised:
@@ -133,7 +133,6 @@ def test_the_lock_is_released_when_its_owner_is_killed_but_its_pipe_lives_on(tmp
         os.kill(fork_pid, signal.SIGKILL)
 
 
-@pytest.mark.item("FLT-10")
 def test_a_lock_whose_holder_was_killed_is_noticed(tmp_path: Path):
     lock = LogDirectoryLock(tmp_path)
     os.kill(lock.acquire().holder_pid, signal.SIGKILL)
@@ -150,7 +149,6 @@ def test_a_lock_whose_holder_was_killed_is_noticed(tmp_path: Path):
     lock.release()
 
 
-@pytest.mark.item("FLT-10")
 def test_a_lock_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path):
     with LogDirectoryLock(tmp_path) as lock:
         (tmp_path / LOCK).unlink()

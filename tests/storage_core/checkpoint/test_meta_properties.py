@@ -49,7 +49,7 @@ def test_each_version_has_its_own_keys(data: bytes, expected: tuple[object, ...]
     assert dataclasses.astuple(parse_meta_properties(data, file=FILE)) == expected
 
 
-@pytest.mark.item("CKP-17", "FLT-11")
+@pytest.mark.item("CKP-17")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -76,7 +76,7 @@ def test_directories_of_one_broker_agree():
     validate_one_broker({"/a": META, "/b": other, "/c": nameless, "/d": nameless})
 
 
-@pytest.mark.item("DIR-11", "ERR-13")
+@pytest.mark.item("DIR-11")
 def test_directories_of_two_clusters_are_refused():
     other = dataclasses.replace(META, cluster_id="d", directory_id=None)
     with pytest.raises(InconsistentClusterIdError) as raised:

@@ -87,7 +87,7 @@ def test_a_checkpoint_is_read_as_kafka_reads_it(name: str):
     assert found == {TopicPartition(*partition): offset for partition, offset in offsets.items()}
 
 
-@pytest.mark.item("CKP-03", "FLT-11")
+@pytest.mark.item("CKP-03")
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_malformed_checkpoint_is_refused_with_its_file_and_line(name: str):
     data, line = UNREADABLE[name]
@@ -183,7 +183,7 @@ def test_a_log_whose_first_segment_holds_deleted_records_has_a_log_start_entry()
     assert log_start_entries([at_base]) == {}
 
 
-@pytest.mark.item("CKP-04", "FLT-08")
+@pytest.mark.item("CKP-04")
 @pytest.mark.parametrize("fails_at", range(4), ids=["sync", "rename", "directory sync", "nothing"])
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
     fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,7 +41,7 @@ def test_what_kafka_reads_is_read(data: bytes, version: int):
     assert found == PartitionMetadata(version=version, topic_id=TOPIC_ID)
 
 
-@pytest.mark.item("CKP-15", "FLT-11")
+@pytest.mark.item("CKP-15")
 @pytest.mark.parametrize(
     ("data", "line"),
     [

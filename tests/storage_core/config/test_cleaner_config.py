@@ -22,8 +22,8 @@ ROWS = [
         "log.cleaner.io.buffer.load.factor",
         "load_factor",
         0.9,
-        {"0.5": 0.5, "1": 1.0, "2.5": 2.5},
-        ["0", "-1", "1e-9", "NaN", ""],
+        {"0.5": 0.5, "1": 1.0},
+        ["0", "-1", "1e-9", "1.001", "NaN", ""],
     ),
     (
         "log.cleaner.io.buffer.size",
@@ -62,7 +62,7 @@ ROWS = [
         {"1": 1},
         ["0", str(INT_MAX + 1)],
     ),
-    ("window.bytes", "window_bytes", 33_554_432, {"1": 1}, ["0"]),
+    ("window.bytes", "window_bytes", 8_388_608, {"1": 1}, ["0"]),
     ("io.buffer.max.bytes", "max_io_buffer_bytes", 67_108_864, {"0": 0}, ["-1"]),
 ]
 

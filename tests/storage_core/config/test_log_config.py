@@ -230,7 +230,7 @@ def test_a_broker_setting_that_concerns_no_topic_is_passed_over():
     ("key", "near"),
     [
         ("retention.mss", "retention.ms"),
-        ("cleanup.polcy", "cleanup.policy"),
+        ("cleanup.policies", "cleanup.policy"),
         ("min.cleanable.ratio", "min.cleanable.dirty.ratio"),
     ],
 )
@@ -292,4 +292,4 @@ def test_effective_settings_name_value_origin_and_source():
 
 def test_a_config_survives_pickling():
     config = LogConfig.from_topic_overrides({"cleanup.policy": "compact,delete"})
-    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(config)) == config

@@ -1,0 +1,210 @@
+"""Golden rounds of compaction as calls of this project, in process and spread over segments."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
+from storage_core.maintenance.compaction.partial import (
+    MergedIndex,
+    PartialIndex,
+    index_segment,
+    merge_indexes,
+    segments_of_round,
+)
+from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import Exactness
+from tests.golden_data import Golden
+
+# What golden/ORIGIN.toml says of rounds whose case.json does not.
+_DEFAULT_MAP_BYTES: Final = 134_217_728
+_DEFAULT_LOAD_FACTOR: Final = 0.9
+# What CleanResult calls the numbers, and case.json.
+ANSWERS: Final = {
+    "next_offset": "next",
+    "messages_read": "messages_read",
+    "messages_written": "messages_written",
+    "bytes_read": "bytes_read",
+    "bytes_written": "bytes_written",
+    "map_messages_read": "map_messages_read",
+    "invalid_messages_read": "invalid_messages_read",
+}
+# It depends on the build of a compressor.
+_BYTES_OF_A_COMPRESSOR: Final = "bytes_written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaning:
+    """The arguments of a round but for its directory."""
+
+    config: LogConfig
+    cleaner: CleanerConfig
+    request: CleanRequest
+
+    def clean(self, directory: Path) -> CleanResult:
+        """Make the round in process."""
+        return clean_partition(
+            directory, config=self.config, cleaner=self.cleaner, request=self.request
+        )
+
+    def load(self, store: LogStore) -> LoadedLog:
+        """Load the log as the round does."""
+        return load_log(
+            store,
+            config=self.config,
+            cleaner=self.cleaner,
+            now_ms=self.request.now_ms,
+            log_start_checkpoint=self.request.log_start_offset or 0,
+            high_watermark=self.request.high_watermark,
+        )
+
+    def with_cleaner(self, **changes: Any) -> "Cleaning":
+        """Return the same round by another cleaner."""
+        return dataclasses.replace(self, cleaner=dataclasses.replace(self.cleaner, **changes))
+
+    def with_request(self, **changes: Any) -> "Cleaning":
+        """Return another request by the same cleaner."""
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, **changes))
+
+
+def cleaning_of(golden: Golden) -> Cleaning:
+    """Return the round that Kafka made in a golden case, with Kafka's own hash."""
+    case = golden.case
+    params = case["params"]
+    overrides = {key: str(value) for key, value in case["config"].items()}
+    if "segment.bytes" in overrides:  # smaller than a topic may say
+        overrides["internal.segment.bytes"] = overrides.pop("segment.bytes")
+    is_chosen_by_manager = bool(params.get("manager"))
+    return Cleaning(
+        config=LogConfig.from_topic_overrides(overrides),
+        cleaner=CleanerConfig(
+            dedupe_buffer_bytes=params.get("map.bytes", _DEFAULT_MAP_BYTES),
+            load_factor=params.get("load", _DEFAULT_LOAD_FACTOR),
+            offset_map_hash=OffsetMapHash.MD5,
+        ),
+        request=CleanRequest(
+            now_ms=case["clock_ms"],
+            high_watermark=params.get("hw"),
+            log_start_offset=params.get("log.start"),
+            cleaner_checkpoint=(
+                params.get("checkpoint", case.get("previous_checkpoint"))
+                if is_chosen_by_manager
+                else None
+            ),
+            first_dirty_offset=None if is_chosen_by_manager else params.get("first.dirty", 0),
+            first_uncleanable_offset=params.get("first.uncleanable"),
+        ),
+    )
+
+
+def exactness_of(golden: Golden) -> Exactness:
+    """Return how alike the result has to be to Kafka's."""
+    return Exactness(golden.case["compare"])
+
+
+def expected_numbers(golden: Golden) -> dict[str, int]:
+    """Return what Kafka answered, by the names of CleanResult."""
+    expected = golden.case["expected"]
+    return {
+        ours: expected[theirs]
+        for ours, theirs in ANSWERS.items()
+        if exactness_of(golden) is Exactness.BYTES or ours != _BYTES_OF_A_COMPRESSOR
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRound:
+    """What a round answered whose segments and groups were worked on one by one."""
+
+    next_offset: int
+    map_messages_read: int
+    keys: int
+    stats: RewriteStats
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The same numbers as in a CleanResult."""
+        return {
+            "next_offset": self.next_offset,
+            "map_messages_read": self.map_messages_read,
+            **dataclasses.asdict(self.stats),
+        }
+
+
+def clean_spread(
+    directory: Path, cleaning: Cleaning, *, backwards: bool = True
+) -> SpreadRound | None:
+    """Make a round as Spark spreads it: every step from bytes, as in another process.
+
+    Args:
+        directory: The partition.
+        cleaning: The round, without a limit of keys that matters.
+        backwards: Whether segments and groups come newest first.
+
+    Returns:
+        None where the log is not due.
+    """
+    store = LocalStore(directory)
+    log = cleaning.load(store)
+    cleanable = choose_range(log, cleaning.config, cleaning.request)
+    if not cleanable.is_due:
+        commit(Plan(location=store.location, operations=log.operations), store)
+        return None
+    unlimited = dataclasses.replace(cleaning.cleaner, dedupe_buffer_bytes=None)
+    text = plan_compaction(
+        log,
+        cleaning.config,
+        unlimited,
+        cleanable,
+        now_ms=cleaning.request.now_ms,
+        hash_key=bytes(range(16)),
+    ).to_json()
+    plan = CompactionPlan.from_json(text)
+    step = -1 if backwards else 1
+    packed = [
+        index_segment(LocalStore(directory), plan, segment).to_bytes()
+        for segment in segments_of_round(plan)[::step]
+    ]
+    merged = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
+    manifests = [
+        _clean_one_group(directory, text, merged, number)
+        for number in range(len(MergedIndex.from_bytes(merged).groups))[::step]
+    ]
+    groups = [CleanedGroup.from_json(manifest) for manifest in manifests[::step]]
+    verify_inputs(store, plan)
+    commit(plan_commit(log, plan, groups), store)
+    index = MergedIndex.from_bytes(merged).index
+    return SpreadRound(
+        next_offset=index.end_offset,
+        map_messages_read=index.stats.messages_read,
+        keys=index.stats.keys,
+        stats=sum((group.stats for group in groups), RewriteStats()),
+    )
+
+
+def _clean_one_group(directory: Path, plan_text: str, merged_bytes: bytes, number: int) -> str:
+    plan = CompactionPlan.from_json(plan_text)
+    merged = MergedIndex.from_bytes(merged_bytes)
+    start = merged.groups[number]
+    return clean_group(
+        LocalStore(directory),
+        plan,
+        merged.index,
+        [segment for segment in plan.segments if segment.base_offset in start.base_offsets],
+        TransactionTracker.from_state(json.loads(start.tracker)),
+        scratch=directory,
+        attempt=f"group-{number}",
+    ).to_json()

@@ -1,0 +1,1 @@
+"""Tests of the job scripts, by real spark-submit."""

@@ -1,0 +1,123 @@
+"""Spark's own programs as the pip package brings them: spark-submit, and a master with a worker."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import yaml
+
+from pylog_spark.java import find_java
+from tests.pylog_spark.broker_roots import BrokerDirectory
+
+REPOSITORY = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__path__[0])
+START_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A program that has ended."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return an environment in which nothing of this process's own Spark is left."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYSPARK_", "SPARK_", "PYTHONPATH"))
+    }
+    java = {"JAVA_HOME": str(find_java().home)}
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return kept | java | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | changes
+
+
+def submit(
+    arguments: Sequence[str | Path],
+    *,
+    folder: Path = REPOSITORY,
+    python: str = sys.executable,
+    **variables: str,
+) -> Finished:
+    """Run spark-submit in a folder and wait for its end."""
+    variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python} | variables
+    ended = subprocess.run(
+        [SPARK_HOME / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", *arguments],
+        cwd=folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+
+@contextmanager
+def standalone_cluster(folder: Path) -> Iterator[str]:
+    """Start a standalone master and one worker of two cores; give the master's URL."""
+    port, *pages = free_ports(3)
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)]
+    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "1g"]
+    with (
+        _running(folder / "master.log", [*master, "--webui-port", str(pages[0])]) as started,
+    ):
+        _wait_for(started, "New state: ALIVE")
+        command = [*worker, "--webui-port", str(pages[1]), "--work-dir", str(folder / "work"), url]
+        with _running(folder / "worker.log", command) as joined:
+            _wait_for(joined, "Successfully registered with master")
+            yield url
+
+
+def write_config(root: BrokerDirectory, path: Path) -> Path:
+    """Write what a run has to know of a directory's topics as a file for --config."""
+    path.write_text(yaml.safe_dump({"topics": root.configs}))
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def _running(log: Path, arguments: Sequence[str]) -> Iterator[Path]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [SPARK_HOME / "bin" / "spark-class", *arguments],
+            env=environment(SPARK_NO_DAEMONIZE="1"),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield log
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait_for(log: Path, text: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not re.search(text, log.read_text()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{log.name}: no {text!r} in\n{log.read_text()}")
+        time.sleep(0.1)

@@ -1,0 +1,114 @@
+"""The job scripts under real spark-submit: one machine, a standalone cluster, code from a zip."""
+
+import json
+import os
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.spark_programs import REPOSITORY, standalone_cluster, submit, write_config
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    LATER_ROUNDS,
+    LATER_ROUNDS_MS,
+    BrokerDirectory,
+    broker_directory,
+    differences_from_kafka,
+    expected_points,
+    read_points,
+)
+
+pytestmark = pytest.mark.spark
+
+NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
+COMPACT = REPOSITORY / "jobs" / "compact.py"
+NIGHTLY = REPOSITORY / "jobs" / "nightly.py"
+
+
+def options(root: BrokerDirectory, tmp_path: Path, now_ms: int = FIRST_ROUNDS_MS) -> list[str]:
+    config = write_config(root, tmp_path / "conf.yaml")
+    return [str(root.path), "--role", "broker", "--config", str(config), "--now-ms", str(now_ms)]
+
+
+@pytest.mark.parametrize("script", [COMPACT, NIGHTLY], ids=["compact", "nightly"])
+def test_the_help_of_a_job_needs_no_cluster(script):
+    ended = submit([script, "--help"])
+    assert ended.status == 0
+    assert "--dry-run" in ended.output
+
+
+def test_the_scripts_are_thin():
+    assert all(len(script.read_text().splitlines()) < 40 for script in (COMPACT, NIGHTLY))
+
+
+def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES)
+    os.truncate(sorted((root.path / f"{NAMES[0]}-0").glob("*.log"))[0], 100)
+    ended = submit(["--master", "local[2]", NIGHTLY, *options(root, tmp_path), "--output", "json"])
+    assert ended.status == 4, ended.output + ended.errors
+    rows = [json.loads(line) for line in ended.output.splitlines()]
+    statuses = [row["status"] for row in rows if row["type"] == "result"]
+    assert sorted(statuses) == ["done", "done", "failed"]
+    assert differences_from_kafka(root.path, NAMES[1:], tmp_path) == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[list[str]]:
+    """A standalone master with one worker, as options of spark-submit."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as url:
+        yield ["--master", url, "--executor-memory", "512m"]
+
+
+def test_a_job_on_a_standalone_cluster_leaves_what_kafka_left(tmp_path, cluster):
+    root = broker_directory(tmp_path / "log", LATER_ROUNDS)
+    # One byte a task: every segment and every group is a task of its own.
+    tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
+    ended = submit([*cluster, COMPACT, *options(root, tmp_path, LATER_ROUNDS_MS), *tuning])
+    assert ended.status == 0, ended.output + ended.errors
+    assert differences_from_kafka(root.path, LATER_ROUNDS, tmp_path) == []
+    assert read_points(root.path) == expected_points(LATER_ROUNDS)
+
+
+def test_driver_and_executors_take_the_code_from_a_zip(tmp_path, cluster):
+    root = broker_directory(tmp_path / "log", NAMES)
+    archive = zip_packages(tmp_path / "pylog.zip")
+    (tmp_path / "where.py").write_text(
+        "import sys, storage_core, pylog_spark\n"
+        "sys.stderr.write(f'FROM {storage_core.__file__} {pylog_spark.__file__}\\n')\n"
+        "from pylog_spark.cli import main\n"
+        "main(['compact', *sys.argv[1:]])\n"
+    )
+    ended = submit(
+        [*cluster, "--py-files", archive, tmp_path / "where.py", *options(root, tmp_path)],
+        folder=tmp_path,
+        python=environment_without_project(tmp_path / "env"),
+    )
+    assert ended.status == 0, ended.output + ended.errors
+    # spark-submit lets a script's standard error follow its standard output.
+    assert f"FROM {archive}/storage_core" in ended.output
+    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+
+
+def zip_packages(archive: Path) -> Path:
+    """Pack the packages as a person would for --py-files."""
+    with zipfile.ZipFile(archive, "w") as content:
+        for package in ("storage_core", "pylog_spark"):
+            for path in sorted((REPOSITORY / package).rglob("*.py")):
+                content.write(path, path.relative_to(REPOSITORY))
+    return archive
+
+
+def environment_without_project(folder: Path) -> str:
+    """Return a Python that has all packages that this one has, but not this project."""
+    venv.create(folder, symlinks=True)
+    ours = next(Path(path) for path in sys.path if path.endswith("site-packages"))
+    site = next((folder / "lib").glob("python*/site-packages"))
+    for path in ours.iterdir():
+        is_project = path.name.startswith(("__editable__", "_editable", "pylog_spark"))
+        if not is_project and path.suffix != ".pth":
+            (site / path.name).symlink_to(path)
+    return str(folder / "bin" / "python")

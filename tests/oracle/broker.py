@@ -1,0 +1,274 @@
+"""A real Apache Kafka broker on loopback: one node, broker and controller, in a process of its own.
+
+    with Broker(tmp_path / "data", scratch=tmp_path) as broker:
+        broker.format()
+        broker.start()
+        ...  # clients of broker.bootstrap_servers
+        broker.stop()
+
+Clients are in ``broker_clients``; whether the broker is ready is asked through them, so they need
+the JVM of this process (``jvm.start_jvm``). Whatever happens in the block, the broker's process has
+ended when it is left.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from pylog_spark.java import find_java
+from tests.oracle.broker_clients import is_ready
+from tests.oracle.jars import kafka_jars
+from tests.oracle.jvm import java, kafka_failures
+
+NODE_ID: Final = 1
+CONTROLLER_LISTENER: Final = "CONTROLLER"
+# Sixteen bytes in Kafka's base 64, always the same: a golden directory made again differs less.
+CLUSTER_ID: Final = "cHlsb2ctc3BhcmstMDEwMQ"
+START_TIMEOUT_S: Final = 120
+STOP_TIMEOUT_S: Final = 60
+_POLL_S: Final = 0.2
+_HEAP: Final = ("-Xms64m", "-Xmx320m")
+# A broker of some minutes: starting counts for more than speed afterwards.
+_JVM_OPTIONS: Final = (*_HEAP, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# Exit statuses of a Java that ended in order after SIGTERM.
+_ORDERLY: Final = frozenset({0, 128 + signal.SIGTERM, -signal.SIGTERM})
+_SHOWN_LINES: Final = 30
+
+# Small and quiet, with every internal topic that one node can hold.
+SETTINGS: Final[Mapping[str, str]] = {
+    "process.roles": "broker,controller",
+    "node.id": str(NODE_ID),
+    "controller.listener.names": CONTROLLER_LISTENER,
+    "auto.create.topics.enable": "false",
+    "background.threads": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.io.threads": "2",
+    "num.network.threads": "1",
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+}
+# Cleaner and retention never come to anything: what was appended stays as it was appended.
+UNTOUCHED: Final[Mapping[str, str]] = {
+    "log.cleaner.enable": "false",
+    "log.retention.check.interval.ms": str(10 * 365 * 86_400_000),
+    "log.initial.task.delay.ms": str(86_400_000),
+}
+
+_LOG4J: Final = """\
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c: %m%n
+rootLogger.level = INFO
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+class BrokerFailure(AssertionError):  # noqa: N818 - a failure of the referee, not an error of ours
+    """The broker did not start or not end as it should; the end of its log is in the text."""
+
+    def __init__(self, what: str, log: str) -> None:
+        super().__init__(what, log)
+        self.what, self.log = what, log
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.log}"
+
+
+class Broker:
+    """One broker over one log directory; a context manager that leaves no process behind.
+
+    Args:
+        log_directory: Its only ``log.dirs``; missing or empty before ``format``.
+        scratch: Where its settings and logs go; not inside the log directory.
+        settings: Broker settings that override ``SETTINGS``.
+    """
+
+    def __init__(
+        self, log_directory: Path, *, scratch: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.log_directory = log_directory.absolute()
+        self.log_file = scratch.absolute() / "broker.log"
+        self._output_file = scratch.absolute() / "broker.out"
+        self._properties_file = scratch.absolute() / "server.properties"
+        self._log4j_file = scratch.absolute() / "broker-log4j2.properties"
+        self._settings = {**SETTINGS, **(settings or {})}
+        self._port: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Its settings but for what depends on the machine: ports and paths."""
+        return self._settings
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients find it, once it was started."""
+        if self._port is None:
+            raise BrokerFailure("the broker was never started", "")
+        return f"127.0.0.1:{self._port}"
+
+    def format(self, *, cluster_id: str = CLUSTER_ID) -> None:
+        """Make an empty log directory of a one-node cluster, as ``kafka-storage format`` does."""
+        self.log_directory.mkdir(parents=True, exist_ok=True)
+        features = java("org.apache.kafka.server.common.Feature").PRODUCTION_FEATURES
+        version = java("org.apache.kafka.server.common.MetadataVersion").latestProduction()
+        silent = java("java.io.PrintStream")(java("java.io.OutputStream").nullOutputStream())
+        with kafka_failures():
+            formatter = java("org.apache.kafka.metadata.storage.Formatter")()
+            formatter.setPrintStream(silent)
+            formatter.setNodeId(NODE_ID)
+            formatter.setClusterId(cluster_id)
+            formatter.addDirectory(str(self.log_directory))
+            formatter.setMetadataLogDirectory(str(self.log_directory))
+            formatter.setControllerListenerName(CONTROLLER_LISTENER)
+            formatter.setReleaseVersion(version)
+            formatter.setSupportedFeatures(features)
+            formatter.run()
+
+    def start(self) -> None:
+        """Start it on free ports and wait until it answers.
+
+        Raises:
+            BrokerFailure: It ended, or gave no answer in time.
+        """
+        if self._process is not None:
+            raise BrokerFailure("the broker runs already", "")
+        self._port, controller_port = _free_ports(2)
+        self._write_files(controller_port)
+        with self._output_file.open("ab") as output:
+            self._process = subprocess.Popen(
+                [
+                    str(find_java().runtime / "bin" / "java"),
+                    *_JVM_OPTIONS,
+                    f"-Dlog4j2.configurationFile={self._log4j_file.as_uri()}",
+                    *("-cp", os.pathsep.join(map(str, _class_path()))),
+                    *("kafka.Kafka", str(self._properties_file)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """Have it shut down cleanly (SIGTERM), and wait until it has.
+
+        Raises:
+            BrokerFailure: It did not end in time, or not in order.
+        """
+        process = self._running()
+        process.terminate()
+        try:
+            status = process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailure(
+                f"the broker did not end in {STOP_TIMEOUT_S} s", self.last_lines()
+            ) from None
+        self._process = None
+        if status not in _ORDERLY:
+            raise BrokerFailure(f"the broker ended with status {status}", self.last_lines())
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a power cut would end its process; nothing if it ended."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def log_lines(self) -> list[str]:
+        """Return what all its runs have logged so far."""
+        if not self.log_file.exists():
+            return []
+        return self.log_file.read_text(errors="replace").splitlines()
+
+    def last_lines(self) -> str:
+        """Return the end of its log and of what Java itself said."""
+        said = self._output_file.read_text(errors="replace").splitlines()
+        return "\n".join([*said[-_SHOWN_LINES:], *self.log_lines()[-_SHOWN_LINES:]])
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise BrokerFailure("the broker does not run", "")
+        return self._process
+
+    def _write_files(self, controller_port: int) -> None:
+        controller = f"127.0.0.1:{controller_port}"
+        listeners = f"PLAINTEXT://{self.bootstrap_servers}"
+        settings = {
+            **self._settings,
+            "log.dirs": str(self.log_directory),
+            "listeners": f"{listeners},{CONTROLLER_LISTENER}://{controller}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                f"PLAINTEXT:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT"
+            ),
+            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+        }
+        lines = (f"{name}={value}\n" for name, value in sorted(settings.items()))
+        self._properties_file.write_text("".join(lines))
+        self._log4j_file.write_text(_LOG4J.format(file=self.log_file))
+
+    def _wait_until_ready(self) -> None:
+        process = self._running()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not is_ready(self.bootstrap_servers):
+            status = process.poll()
+            if status is not None:
+                self._process = None
+                raise BrokerFailure(f"the broker ended with status {status}", self.last_lines())
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerFailure(
+                    f"the broker was not ready in {START_TIMEOUT_S} s", self.last_lines()
+                )
+            time.sleep(_POLL_S)
+
+
+def _class_path() -> list[Path]:
+    """Return Kafka's jars behind a backend for its log, which its jars do not bring: pyspark's.
+
+    SLF4J and Log4j have to be of one make, so pyspark's come before Kafka's own.
+    """
+    pyspark = find_spec("pyspark")
+    folders = (pyspark.submodule_search_locations if pyspark else None) or []
+    patterns = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")
+    backend = [jar for folder in folders for p in patterns for jar in Path(folder, "jars").glob(p)]
+    return [*backend, *kafka_jars()]
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nobody listens at; somebody may, in the moment after."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

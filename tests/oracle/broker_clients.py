@@ -1,0 +1,364 @@
+"""Kafka's own Java clients, in the JVM of this process, for a broker on loopback.
+
+Everything waits in the calling thread and has a limit; what a client throws becomes KafkaFailure.
+Batches are made by ``Producer.flush`` alone, never by time, so that a log that is written with the
+same calls has the same batches.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import jpype
+
+from tests.oracle.jvm import KafkaFailure, java, java_bytes, java_map, kafka_failures
+from tests.oracle.records import ReadRecord
+
+Headers = tuple[tuple[str, bytes | None], ...]
+Partition = tuple[str, int]
+
+LONGEST_WAIT_MS: Final = 60_000
+POLL_MS: Final = 500
+READY_MS: Final = 3_000
+_NOT_READY: Final = frozenset(
+    {
+        "java.util.concurrent.ExecutionException",
+        "java.util.concurrent.TimeoutException",
+        "org.apache.kafka.common.errors.TimeoutException",
+    }
+)
+_SERIALIZER: Final = "org.apache.kafka.common.serialization.ByteArraySerializer"
+_DESERIALIZER: Final = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+_NOTHING_TIMES_OUT_MS: Final = 600_000
+_LARGEST_BATCH_BYTES: Final = 900_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic to create, with its settings by Kafka's names."""
+
+    partitions: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A record to send; the partition follows from the key as in every Java client.
+
+    timestamp_ms None: the clock of now.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+
+def is_ready(bootstrap_servers: str) -> bool:
+    """Whether a broker answers, and has a controller that does."""
+    try:
+        with _admin(bootstrap_servers, timeout_ms=READY_MS) as admin:
+            nodes = _wait(admin.describeCluster().nodes())
+            _wait(admin.describeMetadataQuorum().quorumInfo())
+            return bool(nodes.size())
+    except KafkaFailure as failure:
+        if failure.java_class in _NOT_READY:
+            return False
+        raise
+
+
+def create_topics(bootstrap_servers: str, topics: Mapping[str, Topic]) -> None:
+    """Create topics with one replica a partition."""
+    new_topic = java("org.apache.kafka.clients.admin.NewTopic")
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        wanted = java("java.util.ArrayList")()
+        for name, topic in topics.items():
+            described = new_topic(name, topic.partitions, jpype.JShort(1))
+            wanted.add(described.configs(java_map(topic.config.items())))
+        _wait(admin.createTopics(wanted).all())
+
+
+def set_topic_config(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
+    """Set settings of a topic that exists."""
+    admin_package = "org.apache.kafka.clients.admin."
+    resource = java("org.apache.kafka.common.config.ConfigResource")
+    kind = java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+    operation = java(admin_package + "AlterConfigOp")
+    operation_kind = java(admin_package + "AlterConfigOp$OpType").SET
+    entry = java(admin_package + "ConfigEntry")
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        changes = java("java.util.ArrayList")()
+        for name, value in config.items():
+            changes.add(operation(entry(name, value), operation_kind))
+        changed = java_map([(resource(kind, topic), changes)])
+        _wait(admin.incrementalAlterConfigs(changed).all())
+
+
+def read_topics(bootstrap_servers: str) -> dict[str, Topic]:
+    """Return every topic, the internal ones too, with the settings that were made for it."""
+    admin_package = "org.apache.kafka.clients.admin."
+    resource = java("org.apache.kafka.common.config.ConfigResource")
+    kind = java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+    said = java(admin_package + "ConfigEntry$ConfigSource").DYNAMIC_TOPIC_CONFIG
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        options = java(admin_package + "ListTopicsOptions")().listInternal(True)
+        names = _wait(admin.listTopics(options).names())
+        described = _wait(admin.describeTopics(names).allTopicNames())
+        resources = java("java.util.ArrayList")([resource(kind, name) for name in names])
+        configs = _wait(admin.describeConfigs(resources).all())
+        topics = {}
+        for name in sorted(map(str, names)):
+            entries = configs.get(resource(kind, name)).entries()
+            config = {str(e.name()): str(e.value()) for e in entries if e.source() == said}
+            size = int(described.get(name).partitions().size())
+            topics[name] = Topic(partitions=size, config=dict(sorted(config.items())))
+        return topics
+
+
+class Producer:
+    """A producer; a context manager. Nothing is sent before ``flush``.
+
+    Args:
+        bootstrap_servers: Of the broker.
+        config: Settings, by Kafka's names; ``transactional.id`` makes it transactional.
+    """
+
+    def __init__(self, bootstrap_servers: str, config: Mapping[str, str] | None = None) -> None:
+        settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "batch.size": str(_LARGEST_BATCH_BYTES),
+            "linger.ms": str(LONGEST_WAIT_MS),
+            "delivery.timeout.ms": str(_NOTHING_TIMES_OUT_MS),
+            **(config or {}),
+        }
+        serializer = java(_SERIALIZER)
+        self._record = java("org.apache.kafka.clients.producer.ProducerRecord")
+        self._header = java("org.apache.kafka.common.header.internals.RecordHeader")
+        with kafka_failures():
+            self._producer = java("org.apache.kafka.clients.producer.KafkaProducer")(
+                java_map(settings.items()), serializer(), serializer()
+            )
+            if "transactional.id" in settings:
+                self._producer.initTransactions()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with kafka_failures():
+            self._producer.close(_duration(LONGEST_WAIT_MS))
+
+    def send(self, message: Message) -> None:
+        """Add a record to the batch of its partition."""
+        headers = java("java.util.ArrayList")()
+        for name, value in message.headers:
+            headers.add(self._header(name, java_bytes(value)))
+        timestamp = message.timestamp_ms
+        with kafka_failures():
+            self._producer.send(
+                self._record(
+                    message.topic,
+                    None,
+                    None if timestamp is None else java("java.lang.Long").valueOf(timestamp),
+                    java_bytes(message.key),
+                    java_bytes(message.value),
+                    headers,
+                )
+            )
+
+    def flush(self) -> None:
+        """Send what was added and wait until it is written."""
+        with kafka_failures():
+            self._producer.flush()
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        with kafka_failures():
+            self._producer.beginTransaction()
+
+    def commit(self) -> None:
+        """Commit the transaction."""
+        with kafka_failures():
+            self._producer.commitTransaction()
+
+    def abort(self) -> None:
+        """Send what was added, then abort the transaction: aborted records are in the log."""
+        with kafka_failures():
+            self._producer.flush()
+            self._producer.abortTransaction()
+
+    def commit_offsets(self, group: "GroupMember") -> None:
+        """Make the positions of a group's member part of the transaction."""
+        with kafka_failures():
+            self._producer.sendOffsetsToTransaction(group.positions(), group.metadata())
+
+
+class GroupMember:
+    """The only member of a consumer group, which commits what it has read; a context manager.
+
+    Args:
+        bootstrap_servers: Of the broker.
+        group: The group's name.
+        topics: What it reads.
+        config: Settings, by Kafka's names.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        group: str,
+        topics: Sequence[str],
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        settings = {
+            "group.id": group,
+            "client.id": group,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            **(config or {}),
+        }
+        with kafka_failures():
+            self._consumer = _consumer(bootstrap_servers, settings)
+            self._consumer.subscribe(java("java.util.ArrayList")(list(topics)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with kafka_failures():
+            self._consumer.close()
+
+    def poll(self) -> int:
+        """Read some records and return how many; 0 only at the end of every partition.
+
+        Raises:
+            KafkaFailure: Nothing came, although there is more.
+        """
+        with kafka_failures():
+            for _ in range(LONGEST_WAIT_MS // POLL_MS):
+                count = int(self._consumer.poll(_duration(POLL_MS)).count())
+                if count or self._is_at_end():
+                    return count
+        raise KafkaFailure("KafkaConsumer.poll", "a group's member got no records", "")
+
+    def commit(self) -> None:
+        """Commit the positions."""
+        with kafka_failures():
+            self._consumer.commitSync()
+
+    def positions(self) -> Any:
+        """Return Kafka's map of partitions to the offsets to be committed."""
+        offset = java("org.apache.kafka.clients.consumer.OffsetAndMetadata")
+        with kafka_failures():
+            assigned = self._consumer.assignment()
+            return java_map((p, offset(self._consumer.position(p))) for p in assigned)
+
+    def metadata(self) -> Any:
+        """Return Kafka's metadata of the group's member."""
+        with kafka_failures():
+            return self._consumer.groupMetadata()
+
+    def _is_at_end(self) -> bool:
+        assigned = self._consumer.assignment()
+        return bool(assigned.size()) and _are_read(self._consumer, assigned)
+
+
+def consume_topics(
+    bootstrap_servers: str, topics: Mapping[str, int], *, read_committed: bool = True
+) -> dict[Partition, list[ReadRecord]]:
+    """Return every record of topics that a consumer gets, in offset order; no group is involved.
+
+    Args:
+        bootstrap_servers: Of the broker.
+        topics: Numbers of partitions by name.
+        read_committed: The isolation level.
+
+    Returns:
+        Records by partition; they have no sequence, which consumers do not get.
+    """
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    wanted = [(topic, number) for topic, count in topics.items() for number in range(count)]
+    records: dict[Partition, list[ReadRecord]] = {partition: [] for partition in wanted}
+    with kafka_failures():
+        consumer = _consumer(bootstrap_servers, {"isolation.level": isolation})
+        try:
+            named = java("org.apache.kafka.common.TopicPartition")
+            assigned = java("java.util.ArrayList")([named(t, number) for t, number in wanted])
+            consumer.assign(assigned)
+            consumer.seekToBeginning(assigned)
+            for _ in range(LONGEST_WAIT_MS // POLL_MS):
+                for record in consumer.poll(_duration(POLL_MS)):
+                    place = (str(record.topic()), int(record.partition()))
+                    records[place].append(_consumed(record))
+                if _are_read(consumer, assigned):
+                    return records
+        finally:
+            consumer.close()
+    raise KafkaFailure("KafkaConsumer.poll", "a consumer did not come to the end", "")
+
+
+@contextmanager
+def _admin(bootstrap_servers: str, timeout_ms: int = LONGEST_WAIT_MS) -> Iterator[Any]:
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "default.api.timeout.ms": str(timeout_ms),
+        "request.timeout.ms": str(timeout_ms),
+    }
+    with kafka_failures():
+        admin = java("org.apache.kafka.clients.admin.Admin").create(java_map(settings.items()))
+    try:
+        yield admin
+    finally:
+        admin.close(_duration(0))
+
+
+def _consumer(bootstrap_servers: str, config: Mapping[str, str]) -> Any:
+    settings = {"bootstrap.servers": bootstrap_servers, **config}
+    deserializer = java(_DESERIALIZER)
+    return java("org.apache.kafka.clients.consumer.KafkaConsumer")(
+        java_map(settings.items()), deserializer(), deserializer()
+    )
+
+
+def _are_read(consumer: Any, partitions: Any) -> bool:
+    ends = consumer.endOffsets(partitions)
+    return all(int(consumer.position(p)) >= int(ends.get(p)) for p in partitions)
+
+
+def _consumed(record: Any) -> ReadRecord:
+    return ReadRecord(
+        offset=int(record.offset()),
+        timestamp=int(record.timestamp()),
+        sequence=-1,
+        key=_bytes(record.key()),
+        value=_bytes(record.value()),
+        headers=tuple((str(h.key()), _bytes(h.value())) for h in record.headers()),
+    )
+
+
+def _bytes(array: Any) -> bytes | None:
+    return None if array is None else bytes(array)
+
+
+def _wait(future: Any) -> Any:
+    unit = java("java.util.concurrent.TimeUnit").MILLISECONDS
+    with kafka_failures():
+        return future.get(jpype.JLong(LONGEST_WAIT_MS), unit)
+
+
+def _duration(milliseconds: int) -> Any:
+    return java("java.time.Duration").ofMillis(milliseconds)

@@ -1,0 +1,39 @@
+"""``pylog config show``: every key, its value, and whose it is."""
+
+import json
+from pathlib import Path
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.config import TUNING_KEYS
+from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.log_config import TOPIC_KEYS
+
+
+def test_every_key_that_a_job_heeds_is_listed_once(pylog):
+    result = pylog("config", "show", "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    keys = [json.loads(line)["key"] for line in result.stdout.splitlines()]
+    assert len(keys) == len(set(keys))
+    assert {*TOPIC_KEYS, *CLEANER_KEYS, *TUNING_KEYS, "role", "ledger"} <= set(keys)
+
+
+def test_origins_are_shown_on_demand(pylog, tmp_path: Path):
+    file = tmp_path / "night.yaml"
+    file.write_text("settings: {retention.ms: 5}\n")
+    arguments = ["config", "show", "--config", file, "--set", "segment.ms=7"]
+    plain = pylog(*arguments).stdout
+    assert str(file) not in plain
+    listed = pylog(*arguments, "--origin", "--output", "json").stdout
+    rows = {row["key"]: row for row in map(json.loads, listed.splitlines())}
+    assert (rows["retention.ms"]["value"], rows["retention.ms"]["origin"]) == ("5", str(file))
+    assert (rows["segment.ms"]["value"], rows["segment.ms"]["origin"]) == ("7", "--set")
+    assert rows["segment.bytes"]["origin"] == "default"
+    table = pylog(*arguments, "--origin").stdout
+    assert str(file) in table
+    assert "a segment is closed at this age" in table
+
+
+def test_an_unknown_key_names_the_nearest(pylog):
+    result = pylog("config", "show", "--set", "retention.mss=1")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr == "pylog: retention.mss=1: unknown key; did you mean retention.ms?\n"

@@ -1,0 +1,484 @@
+"""``pylog dump``: what a file holds, up to the byte where it does not."""
+
+import base64
+import gzip
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.cli.exit_codes import ExitCode
+from storage_core.formats.batch_v2 import CRC_AT, Codec
+from storage_core.formats.control import ControlType
+from storage_core.records.payload import Limits
+from storage_core.testing import damage
+from storage_core.testing.builders import (
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    end_txn_marker,
+    segment_bytes,
+    some_batches,
+)
+from storage_core.testing.compare import read_tree
+from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.golden_data import GOLDEN, Golden, Side, goldens
+
+LOG = "00000000000000000000.log"
+BATCH_FIELDS = [
+    "type",
+    "file",
+    "position",
+    "base_offset",
+    "last_offset",
+    "magic",
+    "size",
+    "codec",
+    "timestamp_type",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "is_transactional",
+    "is_control",
+    "leader_epoch",
+    "delete_horizon_ms",
+    "crc_ok",
+    "record_count",
+    "last_sequence",
+    "control_type",
+]
+RECORD_FIELDS = ["type", "offset", "timestamp", "sequence", "key", "value", "headers"]
+# Kafka's names in dump.jsonl.gz, and ours.
+KAFKAS_BATCH = {
+    "pos": "position",
+    "base": "base_offset",
+    "last": "last_offset",
+    "magic": "magic",
+    "size": "size",
+    "codec": "codec",
+    "tt": "timestamp_type",
+    "max_ts": "max_timestamp",
+    "pid": "producer_id",
+    "pe": "producer_epoch",
+    "seq": "base_sequence",
+    "last_seq": "last_sequence",
+    "count": "record_count",
+    "txn": "is_transactional",
+    "ctl": "is_control",
+    "epoch": "leader_epoch",
+    "dh": "delete_horizon_ms",
+    "valid": "crc_ok",
+}
+
+
+def lines_of(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def unhexed(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
+
+
+def side_of(golden: Golden) -> Side:
+    """Return which side Kafka dumped first: later stages of a chain are dumped after only."""
+    return Side(golden.dump()[0]["side"])
+
+
+def kafkas_lines(golden: Golden) -> dict[str, list[dict[str, Any]]]:
+    """Return what Kafka read in each segment of that side, in our words."""
+    files = defaultdict(list)
+    file, side = "", side_of(golden).value
+    for line in golden.dump():
+        if line.get("side", side) != side:
+            break
+        file = line.get("file", file)
+        if line["t"] == "batch":
+            files[file].append({ours: line[theirs] for theirs, ours in KAFKAS_BATCH.items()})
+        elif line["t"] == "rec":
+            headers = [(name, unhexed(value)) for name, value in line.get("h", [])]
+            record = (line["o"], line["ts"], line["seq"], unhexed(line["k"]), unhexed(line["v"]))
+            files[file].append({"record": (*record, headers)})
+    return files
+
+
+def our_lines(lines: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the batches and records of a dump, as `kafkas_lines` has them."""
+    files = defaultdict(list)
+    file = ""
+    for line in lines:
+        file = line.get("file", file)
+        if line["type"] == "batch":
+            files[file].append({ours: line[ours] for ours in KAFKAS_BATCH.values()})
+        elif line["type"] == "record":
+            headers = [(name, decoded(value)) for name, value in line["headers"]]
+            record = (line["offset"], line["timestamp"], line["sequence"])
+            pair = (decoded(line["key"]), decoded(line["value"]))
+            files[file].append({"record": (*record, *pair, headers)})
+    return files
+
+
+@pytest.mark.item("FMT-04", "FMT-05", "FMT-06", "FMT-07")
+@pytest.mark.parametrize("golden", [g for g in goldens() if g.has_dump()], ids=lambda g: g.name)
+def test_a_dump_has_every_batch_and_record_that_kafka_reads(pylog, tmp_path, golden: Golden):
+    directory = golden.unpack(tmp_path, side_of(golden))
+    before = read_tree(directory)
+    result = pylog("dump", directory, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    assert our_lines(lines_of(result)) == kafkas_lines(golden)
+    assert read_tree(directory) == before
+
+
+@pytest.mark.parametrize("name", ["dump-odd-s560", "dump-mixed-s555"])
+def test_a_dump_of_odd_batches_has_as_many_records_as_their_headers_count(pylog, tmp_path, name):
+    result = pylog("dump", Golden(name).unpack(tmp_path), "--output", "json")
+    assert result.exit_code == 0
+    lines = lines_of(result)
+    counted = sum(line["record_count"] for line in lines if line["type"] == "batch")
+    assert counted == sum(line["type"] == "record" for line in lines) > 50
+
+
+def test_the_fields_of_a_line_are_the_documented_ones(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(segment_bytes(some_batches(count=1)))
+    batch, record = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert list(batch) == BATCH_FIELDS
+    assert list(record) == RECORD_FIELDS
+
+
+def test_headers_keep_order_and_repeats_and_tell_null_from_empty(pylog, tmp_path: Path):
+    headers = (("h", b"1"), ("", None), ("h", b""), ('"é\n', b"\xff"))
+    record = RecordSpec(key=b"", value=None, headers=headers)
+    (tmp_path / LOG).write_bytes(segment_bytes([BatchSpec(records=(record, RecordSpec()))]))
+    _, first, second = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert [(name, decoded(value)) for name, value in first["headers"]] == list(headers)
+    assert (first["key"], first["value"], second["headers"]) == ("", None, [])
+
+
+def control_batch(base_offset: int, key: bytes) -> BatchSpec:
+    record = RecordSpec(key=key, value=b"")
+    return BatchSpec(base_offset=base_offset, records=(record,), is_control=True)
+
+
+@pytest.mark.item("FMT-12")
+def test_control_batches_say_their_type(pylog, tmp_path: Path):
+    known = [control_batch(kind, struct.pack(">hh", 0, kind)) for kind in range(7)]
+    odd = [
+        control_batch(7, struct.pack(">hh", 0, 99)),
+        control_batch(8, struct.pack(">hh", 5, ControlType.COMMIT)),
+        control_batch(9, struct.pack(">hh", -1, ControlType.COMMIT)),
+        control_batch(10, b"\0\0\0"),
+        BatchSpec(base_offset=11, is_control=True, is_transactional=True),
+        BatchSpec(base_offset=12, records=(RecordSpec(key=b"k"),)),
+    ]
+    (tmp_path / LOG).write_bytes(segment_bytes([*known, *odd]))
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    types = [line["control_type"] for line in lines if line["type"] == "batch"]
+    assert types[:7] == [
+        "ABORT",
+        "COMMIT",
+        "LEADER_CHANGE",
+        "SNAPSHOT_HEADER",
+        "SNAPSHOT_FOOTER",
+        "KRAFT_VERSION",
+        "KRAFT_VOTERS",
+    ]
+    assert types[7:] == ["UNKNOWN", "COMMIT", "UNKNOWN", "UNKNOWN", None, None]
+
+
+GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
+WRONG_CRC = GOOD[:CRC_AT] + bytes([GOOD[CRC_AT] ^ 1]) + GOOD[CRC_AT + 1 :]
+TWO = BatchSpec(records=(RecordSpec(key=b"a", value=b"v"), RecordSpec(key=b"b", value=b"v")))
+BAD_BATCHES = {
+    "lying length": damage.with_lying_length(GOOD, 1),
+    "negative length": damage.with_lying_length(GOOD, -1),
+    "lying record count": damage.with_lying_count(GOOD, 2**31 - 1),
+    "negative record count": damage.with_lying_count(GOOD, -1),
+    "unknown codec": damage.with_codec(GOOD, 6),
+    "no gzip": damage.with_codec(GOOD, Codec.GZIP),
+    "bytes after the last record": damage.with_trailing_bytes(TWO),
+    **{bad.value: damage.bad_record(bad) for bad in damage.BadRecord},
+}
+
+
+@pytest.mark.item("FMT-10", "FMT-11")
+@pytest.mark.parametrize("batch", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_bad_bytes_end_their_file_with_an_error_and_the_next_file_goes_on(
+    pylog, tmp_path: Path, batch: bytes
+):
+    directory = write_partition(
+        tmp_path / "orders-0",
+        [
+            SegmentSpec(base_offset=0, batches=some_batches(count=3)),
+            SegmentSpec(base_offset=9, batches=some_batches(count=1, base_offset=9)),
+        ],
+    )
+    log = directory / LOG
+    where = log.stat().st_size
+    log.write_bytes(log.read_bytes() + batch + GOOD)
+    result = pylog("dump", directory, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    lines = lines_of(result)
+    of_first = [line for line in lines if line.get("file") == LOG]
+    error = of_first[-1]
+    assert list(error) == ["type", "file", "position", "message"]
+    assert (error["type"], error["position"]) == ("error", where)
+    assert error["message"]
+    assert [line["offset"] for line in lines if line["type"] == "record"][:3] == [0, 1, 2]
+    assert lines[-1]["file"] != LOG
+    assert "Traceback" not in result.stderr
+
+
+def test_a_decompression_bomb_is_an_error_and_not_unpacked(pylog, tmp_path: Path, monkeypatch):
+    limits = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=1 << 20)
+    monkeypatch.setattr("pylog_spark.cli.dump_segment._LIMITS", limits)
+    (tmp_path / LOG).write_bytes(GOOD + damage.decompression_bomb(Codec.ZSTD, value_bytes=1 << 24))
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    error = lines_of(result)[-1]
+    assert (error["type"], error["position"]) == ("error", len(GOOD))
+    assert "zstd" in error["message"]
+
+
+def test_the_records_before_a_bad_one_are_shown(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(damage.with_trailing_bytes(TWO))
+    kinds = [line["type"] for line in lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))]
+    assert kinds == ["batch", "record", "record", "error"]
+
+
+def test_a_wrong_checksum_is_said_and_the_records_are_shown(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(WRONG_CRC + GOOD)
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    bad, _, good, _ = lines_of(result)
+    assert (bad["crc_ok"], good["crc_ok"]) == (False, True)
+
+
+@pytest.mark.parametrize("size", [1, 17, 18, len(GOOD) - 1])
+def test_a_torn_tail_is_the_end_of_the_log_as_it_is_for_kafka(pylog, tmp_path: Path, size: int):
+    (tmp_path / LOG).write_bytes(GOOD + damage.truncated(GOOD, size))
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.DONE
+    assert lines_of(result)[-1] == {
+        "type": "tail",
+        "file": LOG,
+        "position": len(GOOD),
+        "size": size,
+    }
+
+
+def test_zeros_behind_the_last_batch_are_an_error_as_they_are_for_kafka(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(GOOD + bytes(4096))
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert lines_of(result)[-1]["type"] == "error"
+
+
+def test_an_empty_segment_has_no_lines(pylog, tmp_path: Path):
+    (tmp_path / LOG).touch()
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert (result.exit_code, result.stdout) == (ExitCode.DONE, "")
+
+
+def committed(name: str) -> set[tuple[str, int, int]]:
+    """Return (topic, partition, offset) of what a committed consumer got from a broker."""
+    with gzip.open(GOLDEN / name / "consumed.jsonl.gz", "rt") as lines:
+        return {tuple(json.loads(line)[:3]) for line in lines}
+
+
+@pytest.mark.item("RD-08")
+@pytest.mark.parametrize("partition", ["payments.txn-0", "payments.txn-1", "compacted-0"])
+def test_read_committed_leaves_out_aborted_and_control_records(
+    pylog, broker_dir: Path, partition: str
+):
+    options = ("--output", "json", "--isolation", "read_committed")
+    lines = lines_of(pylog("dump", broker_dir / partition, *options))
+    topic, _, number = partition.rpartition("-")
+    offsets = {line["offset"] for line in lines if line["type"] == "record"}
+    wanted = {offset for t, p, offset in committed("broker-dir") if (t, p) == (topic, int(number))}
+    assert offsets == wanted
+    everything = lines_of(pylog("dump", broker_dir / partition, "--output", "json"))
+    # Batches are shown all the same: their headers say why their records are not.
+    assert [line for line in lines if line["type"] == "batch"] == [
+        line for line in everything if line["type"] == "batch"
+    ]
+
+
+@pytest.mark.item("RD-08")
+def test_read_committed_of_a_log_with_an_open_transaction_ends_before_it(
+    pylog, unclean_broker_dir: Path
+):
+    directory = unclean_broker_dir / "payments.txn-0"
+    options = ("--output", "json", "--isolation", "read_committed")
+    offsets = {
+        line["offset"]
+        for line in lines_of(pylog("dump", directory, *options))
+        if line["type"] == "record"
+    }
+    assert offsets == {
+        offset for t, p, offset in committed("broker-dir-unclean") if (t, p) == ("payments.txn", 0)
+    }
+
+
+def test_read_committed_of_one_segment_knows_the_transactions_of_its_neighbours(
+    pylog, broker_dir: Path
+):
+    directory = broker_dir / "payments.txn-1"
+    options = ("--output", "json", "--isolation", "read_committed")
+    whole = lines_of(pylog("dump", directory, *options))
+    parts = [
+        line
+        for log in sorted(directory.glob("*.log"))
+        for line in lines_of(pylog("dump", log, *options))
+    ]
+    kinds = {"batch", "record"}
+    assert parts == [line for line in whole if line["type"] in kinds]
+
+
+def test_the_small_files_are_dumped_entry_by_entry(pylog, broker_dir: Path):
+    directory = broker_dir / "payments.txn-0"
+    lines = lines_of(pylog("dump", directory, "--output", "json"))
+    by_type = {line["type"]: line for line in reversed(lines)}
+    base = "00000000000000000000"
+    assert by_type["index"] == {
+        "type": "index",
+        "file": f"{base}.index",
+        "offset": 50,
+        "position": 540,
+    }
+    assert list(by_type["timeindex"]) == ["type", "file", "timestamp", "offset"]
+    assert by_type["txnindex"] == {
+        "type": "txnindex",
+        "file": f"{base}.txnindex",
+        "producer_id": 4,
+        "first_offset": 21,
+        "last_offset": 31,
+        "last_stable_offset": 32,
+    }
+    assert {"producer_id", "producer_epoch", "last_sequence"} <= by_type["snapshot"].keys()
+    checkpoints = [line for line in lines if line["type"] == "checkpoint"]
+    assert [line["file"] for line in checkpoints] == [
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    ]
+    assert checkpoints[0]["start_offset"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("cleaner-offset-checkpoint", {"topic", "partition", "offset"}),
+        ("meta.properties", {"version", "cluster_id", "node_id", "directory_id"}),
+        (".kafka_cleanshutdown", {"broker_epoch"}),
+    ],
+)
+def test_the_files_of_a_log_directory_are_dumped_too(pylog, broker_dir, name, fields):
+    first, *_ = lines_of(pylog("dump", broker_dir / name, "--output", "json"))
+    assert first.keys() == {"type", "file"} | fields
+
+
+def test_the_zeros_of_a_preallocated_index_are_not_entries(pylog, unclean_broker_dir: Path):
+    directory = unclean_broker_dir / "events-0"
+    for suffix in ("index", "timeindex"):
+        path = directory / f"00000000000000000631.{suffix}"
+        assert path.stat().st_size > 65_000
+        assert len(lines_of(pylog("dump", path, "--output", "json"))) <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("00000000000000000000.snapshot", b"\x00\x07"),
+        ("00000000000000000000.txnindex", b"\x00\x09" + bytes(32)),
+        ("leader-epoch-checkpoint", b"0\n2\n0 0\n"),
+        ("partition.metadata", b"version: 0\n"),
+    ],
+)
+def test_a_small_file_that_is_broken_is_an_error_line(pylog, tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    result = pylog("dump", tmp_path / name, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (line,) = lines_of(result)
+    assert (line["type"], line["file"]) == ("error", name)
+
+
+def test_a_segment_on_its_way_out_can_be_dumped_by_name(pylog, unclean_broker_dir: Path):
+    log = unclean_broker_dir / "events-0" / "00000000000000000112.log.deleted"
+    lines = lines_of(pylog("dump", log, "--output", "json"))
+    assert lines[0]["base_offset"] == 112
+    listed = lines_of(pylog("dump", log.parent, "--output", "json"))
+    assert not any("deleted" in line.get("file", "") for line in listed)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "orders.log", "nothing-there.log"])
+def test_what_is_no_file_of_kafkas_is_wrong_usage(pylog, tmp_path: Path, name: str):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "orders.log").touch()
+    result = pylog("dump", tmp_path / name)
+    assert result.exit_code == ExitCode.USAGE
+    assert name in result.stderr
+
+
+def test_a_directory_without_a_log_is_wrong_usage(pylog, tmp_path: Path):
+    assert pylog("dump", tmp_path).exit_code == ExitCode.USAGE
+
+
+def test_the_table_says_the_same_to_a_person(pylog, tmp_path: Path):
+    records = (
+        RecordSpec(key=b"\x1b[2J\xff", value=b"x" * 200, headers=(("h", None),)),
+        RecordSpec(key=None, value=None),
+    )
+    batches = [
+        BatchSpec(records=records, producer_id=7, producer_epoch=1, base_sequence=5),
+        end_txn_marker(base_offset=2, producer_id=7, producer_epoch=1),
+    ]
+    (tmp_path / LOG).write_bytes(segment_bytes(batches) + b"\0\0")
+    text = pylog("dump", tmp_path / LOG).stdout
+    assert "batch 0..1, 2 records" in text
+    assert "producer 7 epoch 1, sequences 5..6" in text
+    assert "control COMMIT" in text
+    assert r'"\x1b[2J\xff" = "' + "x" * 120 + '..." (200 bytes)  [h=null]' in text
+    assert "null = null" in text
+    assert "2 bytes from position" in text
+    assert "\x1b" not in text
+
+
+def test_the_table_shows_an_error_and_goes_on(pylog, tmp_path: Path):
+    (tmp_path / LOG).write_bytes(WRONG_CRC + damage.with_lying_count(GOOD, 9))
+    (tmp_path / "00000000000000000005.log").write_bytes(GOOD)
+    result = pylog("dump", tmp_path)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert "CRC WRONG" in result.stdout
+    assert f"ERROR at position {len(GOOD)}" in result.stdout
+    assert result.stdout.index("ERROR") < result.stdout.index("00000000000000000005.log")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path):
+    batch = segment_bytes(some_batches(count=1, records=500))
+    (tmp_path / LOG).write_bytes(batch * 3000)  # 60 MB, one and a half million records
+    code = (
+        "import resource, sys; from pylog_spark.cli.program import run; "
+        "sys.stdout = open('/dev/null', 'w'); run(['dump', sys.argv[1], '--output', 'json']); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    peaks = {}
+    small = tmp_path / "00000000000000000001.log"
+    small.write_bytes(batch * 100)
+    for path in (small, tmp_path / LOG):
+        done = subprocess.run(
+            [sys.executable, "-c", code, os.fspath(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        peaks[path.name] = int(done.stderr)
+    assert peaks[LOG] - peaks[small.name] < 60_000  # KiB

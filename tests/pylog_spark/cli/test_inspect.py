@@ -1,0 +1,240 @@
+"""``pylog inspect``: the truth about directories, broken ones included."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.cli.exit_codes import ExitCode
+from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
+from storage_core.testing.compare import read_tree
+from storage_core.testing.directories import SegmentSpec, write_partition
+
+UNIQUE = "0123456789abcdef0123456789abcdef"
+
+
+def lines_of(result: Any, kind: str = "partition") -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return [line for line in lines if line["type"] == kind]
+
+
+def write_orders(root: Path, number: int = 0) -> Path:
+    batches = some_batches(count=5, records=4)
+    return write_partition(
+        root / f"orders-{number}",
+        [
+            SegmentSpec(base_offset=0, batches=batches),
+            SegmentSpec(base_offset=20, batches=some_batches(count=1, base_offset=20)),
+        ],
+    )
+
+
+def tree_of(root: Path) -> dict[str, Any]:
+    return {str(path): read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
+
+
+def test_a_brokers_directory_is_described_by_its_own_metadata(pylog, broker_dir: Path):
+    before = tree_of(broker_dir)
+    result = pylog("inspect", broker_dir, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    (root,) = lines_of(result, "log_directory")
+    assert root["guessed_role"] == "broker"
+    assert root["is_cleanly_shut_down"] is True
+    assert root["node_id"] == 1
+    rows = {f"{row['topic']}-{row['partition']}": row for row in lines_of(result)}
+    assert len(rows) == 14
+    assert rows["compacted-delete-0"]["cleanup_policy"] == "compact,delete"
+    events = rows["events-0"]
+    assert (events["log_start_offset"], events["log_end_offset"]) == (195, 706)
+    assert events["segments"] == len(list((broker_dir / "events-0").glob("*.log")))
+    assert events["size_bytes"] == sum(
+        log.stat().st_size for log in (broker_dir / "events-0").glob("*.log")
+    )
+    assert events["oldest_timestamp"] < events["newest_timestamp"]
+    assert events["dirty_ratio"] is None
+    assert rows["compacted-0"]["cleaner_checkpoint"] == 459
+    assert rows["compacted-0"]["dirty_ratio"] == 0.0
+    assert all(row["error"] is None for row in rows.values())
+    assert tree_of(broker_dir) == before
+
+
+def test_an_open_transaction_and_a_missing_marker_are_seen(pylog, unclean_broker_dir: Path):
+    result = pylog("inspect", unclean_broker_dir, "--topics", "payments*", "--output", "json")
+    (root,) = lines_of(result, "log_directory")
+    assert root["is_cleanly_shut_down"] is False
+    first, second = lines_of(result)
+    assert (first["last_stable_offset"], first["log_end_offset"]) == (108, 118)
+    assert second["dirty_ratio"] > 0.5
+    assert second["dirty_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ["broker_dir", "unclean_broker_dir"])
+def test_the_ends_are_those_that_kafkas_own_loader_found(pylog, request, name: str):
+    root = request.getfixturevalue(name)
+    case = json.loads((Path(__file__).parents[2] / "golden" / root.name / "case.json").read_text())
+    rows = lines_of(pylog("inspect", root, "--output", "json"))
+    found = {row["directory"]: row["log_end_offset"] for row in rows}
+    for partition, what in case["expected"].items():
+        if "expected" in what:
+            assert found[partition] == what["expected"]["leo"], partition
+
+
+def test_segments_are_listed_below_their_partition(pylog, tmp_path: Path):
+    write_orders(tmp_path)
+    result = pylog("inspect", tmp_path, "--segments", "--output", "json")
+    kinds = [json.loads(line)["type"] for line in result.stdout.splitlines()]
+    assert kinds == ["log_directory", "partition", "segment", "segment"]
+    first, active = lines_of(result, "segment")
+    assert (first["base_offset"], active["base_offset"]) == (0, 20)
+    assert (first["is_active"], active["is_active"]) == (False, True)
+    assert first["newest_timestamp"] == SOME_TIME_MS + 19
+    assert first["index_bytes"] == 0
+    assert first["txn_index_bytes"] is None
+
+
+def test_one_partition_directory_is_a_root_too(pylog, tmp_path: Path):
+    write_orders(tmp_path, 0)
+    directory = write_orders(tmp_path, 1)
+    (row,) = lines_of(pylog("inspect", directory, "--output", "json"))
+    assert (row["topic"], row["partition"], row["log_end_offset"]) == ("orders", 1, 21)
+
+
+def test_the_time_span_is_that_of_the_records(pylog, tmp_path: Path):
+    batch = BatchSpec(
+        records=(RecordSpec(timestamp=SOME_TIME_MS + 7), RecordSpec(timestamp=SOME_TIME_MS + 5))
+    )
+    horizon = BatchSpec(
+        base_offset=2, records=(RecordSpec(timestamp=SOME_TIME_MS + 9),), delete_horizon_ms=1
+    )
+    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=[batch, horizon])])
+    write_partition(tmp_path / "u-0", [SegmentSpec(base_offset=2, batches=[horizon])])
+    write_partition(tmp_path / "v-0", [SegmentSpec(base_offset=0)])
+    rows = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    spans = [(row["oldest_timestamp"], row["newest_timestamp"]) for row in rows]
+    assert spans == [
+        (SOME_TIME_MS + 7, SOME_TIME_MS + 9),
+        (SOME_TIME_MS + 9, SOME_TIME_MS + 9),
+        (None, None),
+    ]
+
+
+@pytest.mark.item("DIR-05", "DIR-08")
+def test_directories_that_are_no_partition_are_rows_with_a_remark(pylog, tmp_path: Path):
+    orders = write_orders(tmp_path)
+    for state in ("delete", "future", "stray"):
+        shutil.copytree(orders, tmp_path / f"orders-0.{UNIQUE}-{state}")
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "remote-log-index-cache").mkdir()
+    result = pylog("inspect", tmp_path, "--output", "json")
+    rows = {row["directory"]: row for row in lines_of(result)}
+    assert {name: row["kind"] for name, row in rows.items()} == {
+        "lost+found": "foreign",
+        "orders-0": "partition",
+        f"orders-0.{UNIQUE}-delete": "delete",
+        f"orders-0.{UNIQUE}-future": "future",
+        f"orders-0.{UNIQUE}-stray": "stray",
+    }
+    assert rows[f"orders-0.{UNIQUE}-delete"]["size_bytes"] == rows["orders-0"]["size_bytes"]
+    assert rows[f"orders-0.{UNIQUE}-future"]["log_end_offset"] == 21
+    text = pylog("inspect", tmp_path).stdout
+    assert "stray directory" in text
+    assert "lost+found" in text
+
+
+def test_leftovers_and_files_that_are_not_kafkas_are_named(pylog, tmp_path: Path):
+    directory = write_orders(tmp_path)
+    (directory / "00000000000000000005.log.deleted").touch()
+    (directory / "notes.txt").touch()
+    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    assert row["leftover_files"] == ["00000000000000000005.log.deleted"]
+    assert row["unknown_files"] == ["notes.txt"]
+
+
+BREAKAGES = {
+    "missing index": lambda d: (d / "00000000000000000000.index").unlink(),
+    "zeros at the end": lambda d: _append(d / "00000000000000000020.log", bytes(4096)),
+    "broken epochs": lambda d: (d / "leader-epoch-checkpoint").write_text("nonsense"),
+    "broken transaction index": lambda d: (d / "00000000000000000000.txnindex").write_bytes(
+        b"\x00\x07" + bytes(32)
+    ),
+    "broken topic id": lambda d: (d / "partition.metadata").write_text("nonsense"),
+    "no segments": lambda d: [log.unlink() for log in d.glob("*.log")],
+}
+
+
+def _append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES.keys())
+def test_a_broken_partition_is_a_row_with_its_error_and_never_the_end(
+    pylog, tmp_path: Path, breakage
+):
+    breakage(write_orders(tmp_path, 0))
+    write_orders(tmp_path, 1)
+    result = pylog("inspect", tmp_path, "--segments", "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    broken, whole = lines_of(result)
+    assert broken["error"]
+    assert broken["error_class"]
+    assert broken["segments"] is not None
+    assert (whole["error"], whole["log_end_offset"]) == (None, 21)
+    assert "Traceback" not in result.stderr
+
+
+def test_a_missing_index_still_leaves_the_end_of_the_log_known(pylog, tmp_path: Path):
+    directory = write_orders(tmp_path)
+    (directory / "00000000000000000020.index").unlink()
+    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    assert (row["log_end_offset"], row["error_class"]) == (21, "RecoveryRequiredError")
+
+
+def test_a_broken_checkpoint_is_said_and_the_partitions_are_shown(pylog, tmp_path: Path):
+    write_orders(tmp_path)
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\norders 0\n")
+    result = pylog("inspect", tmp_path, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (root,) = lines_of(result, "log_directory")
+    assert "cleaner-offset-checkpoint: line 3" in root["errors"][0]
+    (row,) = lines_of(result)
+    assert (row["error"], row["log_end_offset"]) == (None, 21)
+
+
+def test_checkpoints_bound_the_log_and_show_how_dirty_it_is(pylog, tmp_path: Path):
+    write_orders(tmp_path)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 20\n")
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 15\n")
+    (row,) = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    assert (row["log_start_offset"], row["high_watermark"]) == (3, 15)
+    assert (row["cleaner_checkpoint"], row["dirty_ratio"]) == (20, 0.0)
+
+
+def test_topics_are_chosen_by_globs(pylog, broker_dir: Path):
+    result = pylog("inspect", broker_dir, "--topics", "comp*", "--exclude", "*delete")
+    assert "compacted-0" in result.stdout
+    assert "compacted-delete-0" not in result.stdout
+    assert "events-0" not in result.stdout
+
+
+def test_several_roots_are_shown_one_after_the_other(pylog, tmp_path: Path):
+    for name in ("a", "b"):
+        write_orders(tmp_path / name)
+    text = pylog("inspect", tmp_path / "a", tmp_path / "b").stdout
+    assert text.index(str(tmp_path / "a")) < text.index(str(tmp_path / "b"))
+
+
+def test_a_root_that_is_not_there_is_said(pylog, tmp_path: Path):
+    result = pylog("inspect", tmp_path / "nowhere")
+    assert result.exit_code in {ExitCode.USAGE, ExitCode.FAILED}
+    assert "nowhere" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_names_cannot_steer_the_terminal(pylog, tmp_path: Path):
+    (tmp_path / "\x1b[31mred").mkdir()
+    result = pylog("inspect", tmp_path)
+    assert "\x1b" not in result.stdout
+    assert "\\x1b[31mred" in result.stdout

@@ -1,0 +1,158 @@
+"""``pylog run`` and ``pylog compact``: options in, rows and an exit status out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.schemas import RESULT
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
+
+NAMES = ["clean-headers-none-s101", "clean-nullkeys-none-s101"]
+
+
+def options_of(root: BrokerDirectory, folder: Path) -> list[object]:
+    """Return the command line that describes a directory without metadata of its own."""
+    file = folder / "topics.yaml"
+    file.write_text(yaml.safe_dump({"topics": root.configs}))
+    return [root.path, "--config", file, "--now-ms", FIRST_ROUNDS_MS, "--role", "broker"]
+
+
+def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
+    folders = [path for path in root.iterdir() if path.is_dir()]
+    return {path.name: read_tree(path) for path in [root, *folders]}
+
+
+def lines_of(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> BrokerDirectory:
+    return broker_directory(tmp_path / "log", NAMES)
+
+
+@pytest.mark.spark
+def test_compact_prints_a_row_a_partition_and_a_summary(spark, pylog, root, tmp_path):
+    result = pylog("compact", *options_of(root, tmp_path))
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    assert "clean-headers-none-s101-0" in result.stdout
+    assert "2 done; " in result.stdout
+    assert " became " in result.stdout
+
+
+@pytest.mark.spark
+def test_json_has_a_line_a_partition_and_one_of_the_run(spark, pylog, root, tmp_path):
+    result = pylog("compact", *options_of(root, tmp_path), "--output", "json")
+    *rows, run = lines_of(result)
+    assert [list(row) for row in rows] == [["type", *RESULT.names]] * 2
+    assert {(row["type"], row["status"], row["action"]) for row in rows} == {
+        ("result", "done", "compact")
+    }
+    assert (run["type"], run["done"], run["exit_code"], run["dry_run"]) == ("run", 2, 0, False)
+    assert run["bytes_after"] < run["bytes_before"]
+
+
+@pytest.mark.spark
+def test_a_dry_run_says_what_is_due_and_writes_nothing(spark, pylog, root, tmp_path):
+    before = tree_of(root.path)
+    arguments = options_of(root, tmp_path)
+    # A role that was only guessed is enough to look.
+    result = pylog("run", *arguments[:-2], "--dry-run", "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    *rows, run = lines_of(result)
+    assert {row["status"] for row in rows} == {"planned"}
+    assert (run["planned"], run["dry_run"], run["action"]) == (2, True, "run")
+    assert tree_of(root.path) == before
+    assert "nothing was written" in pylog("run", *arguments, "--dry-run").stdout
+
+
+@pytest.mark.spark
+def test_topics_are_chosen_and_settings_overridden_on_the_command_line(
+    spark, pylog, root, tmp_path
+):
+    arguments = [*options_of(root, tmp_path), "--dry-run", "--output", "json"]
+    chosen = lines_of(pylog("compact", *arguments, "--topics", "clean-h*"))[:-1]
+    assert [row["topic"] for row in chosen] == ["clean-headers-none-s101"]
+    others = lines_of(pylog("compact", *arguments, "--exclude", "clean-h*"))[:-1]
+    assert [row["topic"] for row in others] == ["clean-nullkeys-none-s101"]
+    deleted = lines_of(pylog("compact", *arguments, "--set", "cleanup.policy=delete"))[:-1]
+    assert {row["reason"] for row in deleted} == {"NOT_COMPACTED"}
+
+
+@pytest.mark.spark
+def test_a_broken_partition_is_a_row_and_status_4_and_the_others_are_done(
+    spark, pylog, root, tmp_path
+):
+    log = min((root.path / f"{NAMES[0]}-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    before = read_tree(log.parent)
+    result = pylog("compact", *options_of(root, tmp_path), "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    rows = {row["topic"]: row for row in lines_of(result)[:-1]}
+    assert rows[NAMES[0]]["status"] == "failed"
+    assert f"{log.name}: position" in rows[NAMES[0]]["error"]
+    assert rows[NAMES[1]]["status"] == "done"
+    assert read_tree(log.parent) == before
+
+
+@pytest.mark.spark
+def test_a_ledger_is_kept_where_it_is_asked_for(spark, pylog, root, tmp_path):
+    ledger = tmp_path / "ledger"
+    result = pylog("compact", *options_of(root, tmp_path), "--ledger", ledger)
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    assert {path.name for path in ledger.iterdir()} >= {"runs", "results"}
+
+
+@pytest.mark.spark
+def test_topics_of_a_brokers_own_metadata_need_no_config(spark, pylog, tmp_path):
+    directory = Golden("broker-dir").unpack(tmp_path)
+    result = pylog("compact", directory, "--dry-run", "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    reasons = {row["topic"]: row["reason"] for row in lines_of(result)[:-1]}
+    assert reasons["events"] == "NOT_COMPACTED"
+    assert reasons["compacted"] == "NOTHING_TO_CLEAN"
+
+
+@pytest.mark.parametrize("job", ["run", "compact"])
+def test_a_role_that_nobody_said_is_refused_before_spark_starts(pylog, root, tmp_path, job):
+    result = pylog(job, *options_of(root, tmp_path)[:-2])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "--role broker" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (["--role", "mirror"], ExitCode.REFUSED, "mirror"),
+        (["--role", "boss"], ExitCode.USAGE, "role"),
+        (["--set", "retention.mss=1"], ExitCode.USAGE, "did you mean retention.ms?"),
+        (["--config", "nowhere.yaml"], ExitCode.USAGE, "nowhere.yaml"),
+        (["--server-properties", "nowhere"], ExitCode.USAGE, "nowhere"),
+        (["--now-ms", "now"], ExitCode.USAGE, "whole number"),
+        (["--high-watermark", "7"], ExitCode.USAGE, "log-end"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_and_guards_have_their_status(pylog, root, tmp_path, change, status, said):
+    result = pylog("compact", *options_of(root, tmp_path), *change)
+    assert result.exit_code == status
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path):
+    result = pylog("compact", tmp_path / "nowhere", "--role", "broker")
+    assert result.exit_code == ExitCode.USAGE
+    assert "is not a directory" in result.stderr
+
+
+def test_a_root_is_asked_for(pylog):
+    assert pylog("run", "--role", "broker").exit_code == ExitCode.USAGE

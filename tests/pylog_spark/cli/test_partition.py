@@ -1,0 +1,200 @@
+"""``pylog partition clean``: Kafka's rounds behind the command line, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.cli.exit_codes import ExitCode
+from storage_core.testing import damage
+from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, some_batches
+from storage_core.testing.compare import compare_partitions, read_tree
+from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.golden_cleaning import exactness_of, expected_numbers
+from tests.golden_data import Golden, Side
+
+COMPACT = ("--set", "cleanup.policy=compact")
+KEYS = [
+    "next_offset",
+    "messages_read",
+    "messages_written",
+    "bytes_read",
+    "bytes_written",
+    "map_messages_read",
+    "invalid_messages_read",
+    "segments",
+    "size",
+    "cleaner_checkpoint",
+    "nothing_to_clean",
+]
+GOLDENS = [
+    "clean-everything-none-s101-3",
+    "clean-everything-mixed-s151-3",
+    "clean-smallmap-none-s161-2",
+    "clean-map-too-small-s195",
+    "clean-checkpoint-beyond-s201",
+    "clean-hw-none-s161",
+    "clean-upto-none-s201",
+]
+
+
+def arguments_of(golden: Golden, directory: Path) -> list[object]:
+    """Return the command line for what Kafka was asked to do in a golden case."""
+    case = golden.case
+    params = case["params"]
+    config = {"cleanup.policy": "compact", "retention.ms": -1, "offset-map.hash": "md5"}
+    config |= case["config"]
+    config["internal.segment.bytes"] = config.pop("segment.bytes")
+    found: list[object] = ["partition", "clean", directory, "--now-ms", case["clock_ms"]]
+    for key, value in config.items():
+        found += ["--set", f"{key}={value}"]
+    options = {
+        "hw": "--high-watermark",
+        "map.bytes": "--offset-map-bytes",
+        "load": "--load-factor",
+        "log.start": "--log-start-offset",
+    }
+    for key, option in options.items():
+        if params.get(key) is not None:
+            found += [option, params[key]]
+    if params.get("manager"):
+        checkpoint = params.get("checkpoint", case.get("previous_checkpoint"))
+        return found + ([] if checkpoint is None else ["--cleaner-checkpoint", checkpoint])
+    found += ["--first-dirty-offset", params.get("first.dirty", 0)]
+    if "first.uncleanable" in params:
+        found += ["--first-uncleanable-offset", params["first.uncleanable"]]
+    return found
+
+
+def dirty_partition(folder: Path) -> Path:
+    return write_partition(
+        folder / "orders-0",
+        [
+            SegmentSpec(base_offset=0, batches=some_batches(count=5, records=4)),
+            SegmentSpec(base_offset=20, batches=some_batches(count=1, base_offset=20)),
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_command_leaves_and_answers_what_kafka_did(pylog, tmp_path: Path, name: str):
+    golden = Golden(name)
+    directory = golden.unpack(tmp_path / "before")
+    result = pylog(*arguments_of(golden, directory))
+    assert result.exit_code == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert list(answer) == KEYS
+    expected = golden.case["expected"]
+    if expected.get("nothing_to_clean"):
+        assert answer["nothing_to_clean"] is True
+    else:
+        numbers = expected_numbers(golden)
+        assert {key: answer[key] for key in numbers} == numbers
+    after = golden.unpack(tmp_path / "after", Side.AFTER)
+    differences = compare_partitions(read_tree(after), read_tree(directory), exactness_of(golden))
+    assert differences == []
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(pylog, tmp_path: Path):
+    directory = dirty_partition(tmp_path)
+    before = read_tree(directory)
+    result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT, "--dry-run")
+    answer = json.loads(result.stdout)
+    assert (answer["nothing_to_clean"], answer["groups"]) == (False, [[0]])
+    assert answer["first_uncleanable_offset"] == 20
+    assert answer["peak_extra_bytes"] == answer["cleanable_bytes"] > 0
+    assert read_tree(directory) == before
+
+
+def test_a_dry_run_of_a_log_that_is_not_due_says_why(pylog, tmp_path: Path):
+    directory = dirty_partition(tmp_path)
+    result = pylog("partition", "clean", directory, "--now-ms", 1, "--dry-run")
+    assert json.loads(result.stdout)["reason"] == "NOT_COMPACTED"
+
+
+def test_kafkas_map_of_128_mib_is_the_default(pylog, tmp_path: Path):
+    directory = dirty_partition(tmp_path)
+    small = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT, "--offset-map-bytes", 0)
+    assert json.loads(small.stdout)["next_offset"] == 0
+    usual = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT)
+    assert json.loads(usual.stdout)["next_offset"] == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--then-retain"], "--then-retain"),
+        (["--first-uncleanable-offset", 3], "needs --first-dirty-offset"),
+        (["--first-dirty-offset", 3, "--cleaner-checkpoint", 3], "leaves no choice"),
+        (["--set", "cleanup.polcy=compact"], "did you mean cleanup.policy?"),
+        (["--set", "cleanup.policy=compress"], "cleanup.policy=compress"),
+        (["--set", "cleanup.policy"], "expected KEY=VALUE"),
+        (["--set", "segment.bytes=1000"], "at least 1048576"),
+        (["--high-watermark", -1], "--high-watermark"),
+        (["--high-watermark", 2**63], "9223372036854775807"),
+        (["--load-factor", "nan"], "between 0 and 1"),
+        (["--load-factor", 2], "between 0 and 1"),
+        (["--io-buffer-bytes", "1e3"], "whole number"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_said_and_touches_nothing(pylog, tmp_path: Path, options, said: str):
+    directory = dirty_partition(tmp_path)
+    before = read_tree(directory)
+    result = pylog("partition", "clean", directory, "--now-ms", 1, *options)
+    assert result.exit_code == ExitCode.USAGE
+    assert said in " ".join(result.stderr.split())
+    assert read_tree(directory) == before
+
+
+def test_a_clock_is_asked_for(pylog, tmp_path: Path):
+    result = pylog("partition", "clean", dirty_partition(tmp_path))
+    assert result.exit_code == ExitCode.USAGE
+    assert "--now-ms" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["orders", "orders-", "orders-x", "or ders-0"])
+def test_a_directory_of_another_name_is_refused(pylog, tmp_path: Path, name: str):
+    shutil.copytree(dirty_partition(tmp_path), tmp_path / name)
+    result = pylog("partition", "clean", tmp_path / name, "--now-ms", 1, *COMPACT)
+    assert result.exit_code == ExitCode.USAGE
+    assert name in result.stderr
+
+
+def test_a_directory_that_is_not_there_is_refused(pylog, tmp_path: Path):
+    result = pylog("partition", "clean", tmp_path / "orders-7", "--now-ms", 1)
+    assert result.exit_code == ExitCode.USAGE
+    assert "no such partition directory" in result.stderr
+
+
+GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
+BAD_BATCHES = {
+    "truncated": damage.truncated(GOOD, len(GOOD) - 1),
+    "lying length": damage.with_lying_length(GOOD, 1),
+    "lying record count": damage.with_lying_count(GOOD, 1000),
+    "unknown codec": damage.with_codec(GOOD, 6),
+    "wrong CRC": damage.with_wrong_crc(GOOD),
+    "bytes after the last record": damage.with_trailing_bytes(
+        BatchSpec(records=(RecordSpec(key=b"k"),))
+    ),
+    **{bad.value: damage.bad_record(bad) for bad in damage.BadRecord},
+}
+
+
+@pytest.mark.parametrize("batch", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_bad_bytes_are_named_by_file_and_position_and_touch_nothing(
+    pylog, tmp_path: Path, batch: bytes
+):
+    directory = dirty_partition(tmp_path)
+    log = directory / "00000000000000000000.log"
+    good_bytes = log.stat().st_size
+    log.write_bytes(log.read_bytes() + batch)
+    before = read_tree(directory)
+    result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert result.stderr.count("\n") == 1
+    assert f"{log.name}: position {good_bytes}" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert read_tree(directory) == before

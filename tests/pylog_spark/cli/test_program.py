@@ -1,0 +1,204 @@
+"""The program as a whole: help, start-up, what errors become."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from pylog_spark.cli import exit_codes
+from pylog_spark.cli.exit_codes import ExitCode, TerminatedError, exit_code_of
+from storage_core.errors import (
+    ChangedWhileReadError,
+    CheckpointError,
+    ConfigError,
+    CorruptRecordError,
+    GuardRefusedError,
+    InvalidNameError,
+    OffsetMapFullError,
+    PartitionNotFoundError,
+    RecoveryRequiredError,
+    StorageError,
+)
+
+COMMANDS = ["run", "compact", "inspect", "dump", "partition clean", "config show", "warmup"]
+HEAVY = {"pyspark", "pandas", "delta", "py4j", "s3fs", "fsspec"}
+
+
+def modules_after(*arguments: object) -> set[str]:
+    """Return the top-level packages that the program has imported once a command has ended."""
+    code = (
+        "import sys; from pylog_spark.cli.program import run; status = run(sys.argv[1:]); "
+        "sys.stderr.write('\\n' + ' '.join({m.partition('.')[0] for m in sys.modules}))"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_help_lists_every_command(pylog):
+    result = pylog("--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f" {command.split()[0]} " in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_an_example(pylog, command: str):
+    result = pylog(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert f"Example: pylog {command}" in " ".join(result.stdout.split())
+
+
+def test_a_command_that_is_not_there_yet_does_not_exist(pylog):
+    result = pylog("recover", "/logs")
+    assert result.exit_code == ExitCode.USAGE
+    assert "No such command" in result.stderr
+
+
+def test_a_misspelled_command_names_the_nearest_one(pylog):
+    result = pylog("inspekt")
+    assert result.exit_code == ExitCode.USAGE
+    assert "inspect" in result.stderr
+
+
+def test_the_version_is_the_packages_own(pylog):
+    assert pylog("--version").stdout.startswith("pylog 0.")
+
+
+def test_a_wrong_option_is_wrong_usage(pylog):
+    assert pylog("dump", "--nonsense", "x").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compact", "--help"], ["partition", "--help"]])
+def test_help_imports_no_spark(arguments: list[str]):
+    assert modules_after(*arguments) & (HEAVY | {"numba", "pyarrow", "numpy"}) == set()
+
+
+def test_a_partition_command_imports_neither_spark_nor_pandas(tmp_path: Path):
+    (tmp_path / "t-0").mkdir()
+    found = modules_after("partition", "clean", tmp_path / "t-0", "--now-ms", 1)
+    assert found & (HEAVY | {"rich", "humanize"}) == set()
+
+
+def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
+    (tmp_path / "00000000000000000000.log").touch()
+    found = modules_after("dump", tmp_path / "00000000000000000000.log", "--output", "json")
+    assert found & (HEAVY | {"rich", "humanize"}) == set()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("retention.ms", "x", "expected a whole number"), 2),
+        (InvalidNameError("orders", "expected <topic>-<partition>"), 2),
+        (PartitionNotFoundError("/nowhere"), 2),
+        (ModuleNotFoundError("No module named 'pyspark'", name="pyspark"), 2),
+        (GuardRefusedError("LOCKED", "a broker runs"), 3),
+        (CorruptRecordError("0.log", 7, "bad"), 4),
+        (CheckpointError("leader-epoch-checkpoint", 1, "bad"), 4),
+        (RecoveryRequiredError("/t-0", "no index"), 4),
+        (OffsetMapFullError(1), 4),
+        (ChangedWhileReadError("0.log", "1", "2"), 4),
+        (StorageError("/t-0", "disk full"), 5),
+        (OSError(28, "No space left on device"), 5),
+        (MemoryError(), 5),
+        (ZeroDivisionError("division by zero"), 5),
+        (KeyboardInterrupt(), 130),
+        (TerminatedError(), 143),
+        (BrokenPipeError(), 141),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_an_error_has_its_exit_status(error: BaseException, code: int):
+    assert exit_code_of(error) == code
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the command ``warmup`` raise."""
+    app = typer.Typer()
+
+    @app.command()
+    def warmup() -> None:
+        raise error
+
+    monkeypatch.setattr("pylog_spark.cli.warmup.app", app)
+
+
+def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(pylog, monkeypatch):
+    raising(monkeypatch, ZeroDivisionError("division\nby zero"))
+    result = pylog("warmup")
+    assert result.exit_code == ExitCode.FAILED
+    assert result.stderr.count("\n") == 1
+    assert "unexpected ZeroDivisionError: division by zero" in result.stderr
+    assert "--debug" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_where_an_error_happened(pylog, monkeypatch):
+    raising(monkeypatch, ZeroDivisionError("division by zero"))
+    result = pylog("--debug", "warmup")
+    assert result.exit_code == ExitCode.FAILED
+    assert "Traceback" in result.stderr
+
+
+def test_the_text_of_an_error_cannot_steer_the_terminal(pylog, monkeypatch):
+    raising(monkeypatch, StorageError("/logs/\x1b[2Jorders-0", "disk full"))
+    result = pylog("warmup")
+    assert "\x1b" not in result.stderr
+    assert "\\x1b[2Jorders-0" in result.stderr
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(pylog, monkeypatch):
+    raising(monkeypatch, ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
+    result = pylog("warmup")
+    assert result.exit_code == ExitCode.USAGE
+    assert "pip install 'pylog-spark[local]'" in result.stderr
+
+
+def test_a_failure_of_spark_is_short(capsys):
+    error = type("AnalysisException", (Exception,), {"__module__": "pyspark.errors"})
+    exit_codes.report_error(error("boom\n\tat org.apache.Spark(x.java:1)\nend"), debug=False)
+    assert capsys.readouterr().err == "pylog: Spark failed: AnalysisException: boom end\n"
+
+
+def test_an_interrupted_command_ends_with_130(pylog, monkeypatch):
+    raising(monkeypatch, KeyboardInterrupt())
+    assert pylog("warmup").exit_code == ExitCode.INTERRUPTED
+
+
+def test_sigterm_ends_a_command_with_143():
+    code = """
+import sys, time, typer
+import pylog_spark.cli.warmup as module
+from pylog_spark.cli.program import run
+module.app = typer.Typer()
+@module.app.command()
+def warmup() -> None:
+    print("ready", flush=True)
+    time.sleep(60)
+sys.exit(run(["warmup"]))
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.TERMINATED
+    assert said == "pylog: terminated\n"
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(broker_dir: Path):
+    command = f"{sys.executable} -m pylog_spark dump {broker_dir}/events-0 --output json | head -1"
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode in {ExitCode.READER_GONE, ExitCode.DONE}

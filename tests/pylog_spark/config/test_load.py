@@ -1,0 +1,239 @@
+"""From files and flags to options: who wins, and who is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.config import ConfigEntry, HighWatermarkSource, JobConfig
+from pylog_spark.config.load import Flags, load_config
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import build_topic_catalog
+from storage_core.config import OffsetMapHash
+from storage_core.errors import ConfigError
+
+NOW_MS = 1_700_000_000_000
+
+
+def load(**flags: object) -> JobConfig:
+    return load_config(Flags(**flags), now_ms=NOW_MS)  # type: ignore[arg-type]  # one test, many types
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def entry_of(config: JobConfig, key: str) -> ConfigEntry:
+    (entry,) = [entry for entry in config.entries if entry.key == key]
+    return entry
+
+
+def test_without_files_and_flags_the_defaults_hold():
+    options = load().options
+    assert options.now_ms == NOW_MS
+    assert options.now_is_said is False
+    assert (options.include, options.exclude, options.role) == ((), (), None)
+    assert options.high_watermark is HighWatermarkSource.CHECKPOINT
+    assert options.mark_clean is True
+    assert (options.ledger, options.master) == (None, None)
+    assert options.cleaner.offset_map_hash is OffsetMapHash.SIPHASH
+    assert options.cleaner.dedupe_buffer_bytes is None
+    assert (options.topic_settings, options.topic_configs) == ({}, {})
+
+
+def test_a_later_file_wins_over_an_earlier_one_and_a_flag_over_both(tmp_path: Path):
+    first = written(tmp_path / "a.yaml", "role: mirror\nledger: /a\nmaster: local[1]\n")
+    second = written(tmp_path / "b.yaml", "role: managed\nledger: /b\n")
+    config = load(config_files=[first, second], role="broker")
+    assert config.options.role is Role.BROKER
+    assert (config.options.ledger, config.options.master) == ("/b", "local[1]")
+    origins = [entry_of(config, key).origin for key in ("role", "ledger", "master", "mark_clean")]
+    assert origins == ["--role", str(second), str(first), "defaults.yaml"]
+
+
+def test_settings_and_topics_of_files_are_merged_entry_by_entry(tmp_path: Path):
+    first = written(
+        tmp_path / "a.yaml",
+        "settings: {offset-map.hash: md5, retention.ms: 5}\ntopics: {a: {retention.ms: 1}}\n",
+    )
+    second = written(tmp_path / "b.yaml", "settings: {retention.ms: 6}\ntopics: {b: {}}\n")
+    options = load(config_files=[first, second]).options
+    assert options.topic_settings == {"retention.ms": "6"}
+    assert options.cleaner.offset_map_hash is OffsetMapHash.MD5
+    assert options.topic_configs == {"a": {"retention.ms": "1"}, "b": {}}
+
+
+def test_lists_are_replaced_as_a_whole(tmp_path: Path):
+    file = written(tmp_path / "a.yaml", "include: [a, b]\nexclude: [c]\n")
+    options = load(config_files=[file], include=["d"]).options
+    assert (options.include, options.exclude) == (("d",), ("c",))
+
+
+def test_yaml_scalars_become_the_texts_that_kafka_takes(tmp_path: Path):
+    text = """
+topics:
+  orders:
+    cleanup.policy: [compact, delete]
+    preallocate: true
+    min.cleanable.dirty.ratio: 0.1
+    retention.ms: -1
+spark: {spark.ui.enabled: false, spark.driver.cores: 2}
+"""
+    options = load(config_files=[written(tmp_path / "a.yaml", text)]).options
+    assert options.topic_configs["orders"] == {
+        "cleanup.policy": "compact,delete",
+        "preallocate": "true",
+        "min.cleanable.dirty.ratio": "0.1",
+        "retention.ms": "-1",
+    }
+    assert options.spark_conf == {"spark.ui.enabled": "false", "spark.driver.cores": "2"}
+
+
+def test_each_kind_of_setting_goes_where_it_belongs():
+    options = load(
+        settings=[
+            "retention.ms=1",
+            "log.retention.hours=2",
+            "log.cleaner.delete.retention.ms=3",
+            "offset-map.hash=md5",
+            "unit.max.bytes=4",
+            "node.id=5",
+            "retention.ms=6",
+        ]
+    ).options
+    assert options.topic_settings == {"retention.ms": "6"}
+    assert options.broker_overrides == {
+        "log.retention.hours": "2",
+        "log.cleaner.delete.retention.ms": "3",
+        "node.id": "5",
+    }
+    assert options.cleaner.offset_map_hash is OffsetMapHash.MD5
+    assert options.tuning.unit_max_bytes == 4
+
+
+@pytest.mark.item("CFG-37")
+def test_a_topics_own_setting_wins_over_the_brokers_and_that_over_the_default(tmp_path: Path):
+    properties = written(
+        tmp_path / "server.properties",
+        "log.retention.hours=1\nlog.retention.minutes=2\nlog.segment.bytes=2000000\nfoo.bar=1\n",
+    )
+    topics = written(tmp_path / "a.yaml", "topics: {own: {retention.ms: 3}, other: {}}\n")
+    options = load(server_properties=properties, config_files=[topics]).options
+    assert "foo.bar" not in options.broker_settings
+    catalog = build_topic_catalog(
+        explicit=options.topic_configs,
+        broker=options.broker_settings,
+        broker_overrides=options.broker_overrides,
+        settings=options.topic_settings,
+    )
+    own, other = catalog.config_for("own"), catalog.config_for("other")
+    assert own is not None
+    assert other is not None
+    assert (own.retention_ms, other.retention_ms) == (3, 120_000)
+    assert (own.segment_bytes, own.index_interval_bytes) == (2_000_000, 4096)
+
+
+def test_the_size_of_a_brokers_offset_map_is_not_taken_over(tmp_path: Path):
+    properties = written(
+        tmp_path / "server.properties",
+        "log.cleaner.dedupe.buffer.size=4194304\nlog.cleaner.threads=3\n"
+        "producer.id.expiration.ms=7\n",
+    )
+    cleaner = load(server_properties=properties).options.cleaner
+    assert (cleaner.dedupe_buffer_bytes, cleaner.threads) == (None, 1)
+    assert cleaner.producer_id_expiration_ms == 7
+    said = load(settings=["log.cleaner.dedupe.buffer.size=4194304"]).options.cleaner
+    assert said.dedupe_buffer_bytes == 4_194_304
+
+
+def test_server_properties_of_a_file_are_found_beside_it(tmp_path: Path):
+    (tmp_path / "conf").mkdir()
+    written(tmp_path / "conf" / "server.properties", "log.retention.ms=9\n")
+    file = written(tmp_path / "conf" / "a.yaml", "server_properties: server.properties\n")
+    config = load(config_files=[file])
+    assert config.options.broker_settings == {"log.retention.ms": "9"}
+    entry = entry_of(config, "retention.ms")
+    assert entry.value == "9"
+    assert "server.properties (log.retention.ms)" in entry.origin
+
+
+def test_a_said_clock_wins_over_the_machines():
+    options = load(now_ms=5).options
+    assert (options.now_ms, options.now_is_said) == (5, True)
+
+
+def test_every_setting_says_where_it_comes_from(tmp_path: Path):
+    file = written(tmp_path / "a.yaml", "settings: {window.bytes: 1024}\ntopics: {t: {}}\n")
+    config = load(config_files=[file], settings=["retention.ms=1", "log.segment.ms=2"][:1])
+    assert entry_of(config, "window.bytes").origin == str(file)
+    assert entry_of(config, "retention.ms").origin == "--set"
+    assert entry_of(config, "segment.ms").origin == "default"
+    assert entry_of(config, "topics.t").origin == str(file)
+    assert entry_of(config, "window.bytes").unit == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rolle: broker", "rolle=broker: unknown key; did you mean role?"),
+        ("role: boss", "role"),
+        ("include: orders", "include"),
+        ("mark_clean: yes please", "mark_clean"),
+        ("settings: {retention.msec: 1}", "did you mean retention.ms?"),
+        ("settings: {retention.ms: soon}", "retention.ms=soon"),
+        ("settings: [a]", "settings"),
+        ("settings: {retention.ms: null}", "settings.retention.ms"),
+        ("topics: {orders: {cleanup.polcy: compact}}", "topics.orders.cleanup.polcy"),
+        ("topics: {orders: {cleanup.policy: shrink}}", "topics.orders.cleanup.policy=shrink"),
+        ("topics: {orders: compact}", "topics.orders"),
+        ("role: broker\nrole: mirror", "the key 'role' stands twice"),
+        ("- role", "expected a mapping"),
+        ("role: [", "is no YAML"),
+        ("role: !!python/object/apply:os.getcwd []", "is no YAML"),
+        ("\x00", "is no YAML"),
+    ],
+    ids=str,
+)
+def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, text: str, said: str):
+    file = written(tmp_path / "a.yaml", text)
+    with pytest.raises(ConfigError) as refused:
+        load(config_files=[file])
+    assert said in str(refused.value)
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path):
+    assert load(config_files=[written(tmp_path / "a.yaml", "# later\n")]).options == load().options
+
+
+@pytest.mark.parametrize("flag", ["config_files", "server_properties"])
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path, flag: str):
+    path = tmp_path / "nothing"
+    with pytest.raises(ConfigError, match="No such file"):
+        load(**{flag: [path] if flag == "config_files" else path})
+
+
+def test_a_properties_file_that_is_none_is_refused(tmp_path: Path):
+    path = written(tmp_path / "server.properties", "a=\\u12\n")
+    with pytest.raises(ConfigError, match=r"server\.properties"):
+        load(server_properties=path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("unit.max.byte=1", "did you mean unit.max.bytes?"),
+        ("unit.max.bytes=0", "at least 1"),
+        ("log.cleaner.thread=1", "did you mean log.cleaner.threads?"),
+        ("min.compaction.lag.ms=9223372036854775807", None),
+        ("log.retention.ms=0", "unlimited"),
+        ("retention.ms", "expected KEY=VALUE"),
+        ("=1", "expected KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_refused(setting: str, said: str | None):
+    if said is None:
+        load(settings=[setting])
+        return
+    with pytest.raises(ConfigError) as refused:
+        load(settings=[setting])
+    assert said in str(refused.value)

@@ -1,0 +1,68 @@
+"""A run whose every task fails after its work was done, and is made again by Spark.
+
+Started as a program by test_retries.py: only a session of its own can have retries.
+"""
+
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pylog_spark.operations import compact as operation
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.planning import Strategy
+from pylog_spark.session import build_session
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+
+class FailingDispatcher(Dispatcher):
+    """Lets the first attempt of each unit do all of its work, and then fail."""
+
+    failures = Path()
+
+    def spread(
+        self,
+        units: Sequence[object],
+        work: Callable[[object], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> DataFrame:
+        folder = str(self.failures)
+
+        def fail_once(numbered: tuple[str, object]) -> Iterator[pa.RecordBatch]:
+            name, unit = numbered
+            batches = list(work(unit))
+            marker = Path(folder, name)
+            if not marker.exists():
+                marker.touch()
+                raise RuntimeError("killed after its work was done")
+            yield from batches
+
+        return super().spread([(uuid.uuid4().hex, unit) for unit in units], fail_once, schema)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Clean a directory in each of the two ways, and print what the runs said."""
+    operation.Dispatcher = FailingDispatcher
+    spark = build_session("local[2,4]", {"spark.sql.shuffle.partitions": "2"}, delta=False)
+    for strategy in (Strategy.BROADCAST, Strategy.WHOLE):
+        FailingDispatcher.failures = folder / f"failures-{strategy}"
+        FailingDispatcher.failures.mkdir()
+        root = broker_directory(folder / strategy, names)
+        report = operation.compact(
+            spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy
+        )
+        said = {
+            "failed": len(list(FailingDispatcher.failures.iterdir())),
+            "exit": report.exit_code,
+            "rows": report.results["status"].to_pylist(),
+        }
+        sys.stdout.write(json.dumps(said) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

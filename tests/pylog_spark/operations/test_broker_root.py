@@ -1,0 +1,185 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.scratch import claim_path, scratch_home
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import read_points
+
+MARKER = b'{"version":0,"brokerEpoch":11}'
+OURS, FOREIGN = TopicPartition("ours", 0), TopicPartition("foreign", 3)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    log = tmp_path / "log"
+    (log / "ours-0").mkdir(parents=True)
+    (log / CLEAN_SHUTDOWN_FILE).write_bytes(MARKER)
+    (log / CLEANER_FILE).write_bytes(encode_offset_checkpoint({FOREIGN: 5, OURS: 1}))
+    return log
+
+
+def open_root(directory: Path, *, mark_clean: bool = True) -> BrokerRoot:
+    return BrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
+
+
+def marker(directory: Path) -> bytes | None:
+    path = directory / CLEAN_SHUTDOWN_FILE
+    return path.read_bytes() if path.exists() else None
+
+
+class CrashError(Exception):
+    pass
+
+
+@pytest.mark.item("DIR-03")
+def test_the_marker_is_away_while_files_change_and_back_with_its_epoch_at_the_end(directory):
+    with open_root(directory) as root:
+        assert root.was_clean
+        assert marker(directory) == MARKER
+        root.begin_writing()
+        assert marker(directory) is None
+        root.allow_commits([directory / "ours-0"])
+        root.settle_commits({OURS: 9}, is_whole=True)
+        assert marker(directory) is None
+    assert marker(directory) == MARKER
+    assert read_points(directory) == {FOREIGN: 5, OURS: 9}
+
+
+@pytest.mark.item("DIR-03")
+def test_a_directory_without_marker_gets_none(directory):
+    (directory / CLEAN_SHUTDOWN_FILE).unlink()
+    with open_root(directory) as root:
+        assert not root.was_clean
+        root.begin_writing()
+    assert marker(directory) is None
+
+
+@pytest.mark.item("DIR-03")
+def test_a_crash_between_commits_and_their_checkpoint_looks_unclean(directory):
+    with pytest.raises(CrashError), open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        raise CrashError
+    assert marker(directory) is None
+
+
+@pytest.mark.item("DIR-03")
+def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(directory):
+    with pytest.raises(CrashError), open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        root.settle_commits({}, is_whole=True)
+        raise CrashError
+    assert marker(directory) == MARKER
+
+
+def test_one_partition_in_an_unknown_state_makes_the_directory_unclean(directory):
+    with open_root(directory) as root:
+        root.begin_writing()
+        for is_whole in (False, True):
+            root.allow_commits([directory / "ours-0"])
+            root.settle_commits({}, is_whole=is_whole)
+    assert marker(directory) is None
+
+
+def test_nobody_has_to_mark_a_directory_clean(directory):
+    with open_root(directory, mark_clean=False) as root:
+        root.begin_writing()
+    assert marker(directory) is None
+
+
+def test_a_run_that_writes_nothing_leaves_everything_as_it_was(directory):
+    before = read_tree(directory.parent)
+    with open_root(directory):
+        pass
+    assert read_tree(directory.parent) == before
+
+
+@pytest.mark.item("CMP-39")
+def test_the_cleaner_checkpoint_keeps_what_it_does_not_know(directory):
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.write_cleaner_points({OURS: 7})
+        assert read_points(directory) == {FOREIGN: 5, OURS: 7}
+        stamp = (directory / CLEANER_FILE).stat()
+        root.write_cleaner_points({OURS: 7})
+        root.write_cleaner_points({})
+        assert (directory / CLEANER_FILE).stat() == stamp
+
+
+def test_a_cleaner_checkpoint_is_made_where_there_is_none(directory):
+    (directory / CLEANER_FILE).unlink()
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.write_cleaner_points({OURS: 7})
+    assert read_points(directory) == {OURS: 7}
+
+
+def test_claims_end_with_the_run(directory):
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        path = claim_path(root.scratch, directory / "ours-0", "run")
+        with hold_claim(path):
+            pass
+        root.settle_commits({}, is_whole=True)
+        with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
+            pass
+
+
+def test_scratch_files_lie_beside_the_log_directory_and_are_gone_at_the_end(directory):
+    with open_root(directory) as root:
+        assert not list(directory.parent.glob("pylog-scratch*"))
+        root.begin_writing()
+        assert Path(root.scratch).parent.parent == directory.parent
+        (Path(root.scratch) / "half").write_bytes(b"x")
+    assert [path.name for path in directory.parent.iterdir()] == ["log"]
+
+
+def test_scratch_files_of_killed_runs_are_swept(directory):
+    home = scratch_home(directory)
+    (home / "killed-run").mkdir(parents=True)
+    (home / "killed-run" / "half").write_bytes(b"x")
+    inside = directory / "ours-0" / "pylog-scratch-killed-half"
+    inside.write_bytes(b"x")
+    with open_root(directory):
+        assert not home.exists()
+        assert not inside.exists()
+
+
+def test_no_scratch_folder_is_made_in_a_directory_that_is_itself_a_log_directory(tmp_path):
+    outer = tmp_path / "outer"
+    (outer / "inner").mkdir(parents=True)
+    (outer / "meta.properties").write_text("version=1\n")
+    assert scratch_home(outer / "inner") is None
+
+
+@pytest.mark.item("DIR-02", "FLT-10")
+def test_a_directory_that_a_broker_holds_is_refused(directory):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
+            "print('held', flush=True); sys.stdin.read()",
+            str(directory / ".lock"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        before = read_tree(directory)
+        with pytest.raises(GuardRefusedError, match="LOG_DIRECTORY_IN_USE"), open_root(directory):
+            pass
+        assert read_tree(directory) == before
+    finally:
+        holder.communicate()

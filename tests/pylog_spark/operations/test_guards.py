@@ -1,0 +1,92 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.guards import check_roots
+from storage_core.catalog.roles import Role
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import CLEANER_FILE
+
+META = "version=1\nnode.id={node}\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
+
+
+def log_directory(path: Path, node: int = 1) -> Path:
+    path.mkdir()
+    (path / "meta.properties").write_text(META.format(node=node))
+    return path
+
+
+OPTIONS = JobOptions(now_ms=1_000, now_is_said=True, role=Role.BROKER)
+
+
+def check(*roots: Path, **changes) -> None:
+    options = replace(OPTIONS, **changes)
+    check_roots(resolve_roots(roots, said=options.role), options)
+
+
+def test_a_broker_directory_whose_role_is_said_may_be_written(tmp_path):
+    check(log_directory(tmp_path / "log"))
+
+
+@pytest.mark.parametrize(
+    ("role", "code"),
+    [(None, "ROLE_NOT_SAID"), (Role.MIRROR, "ROLE_IS_READ_ONLY"), (Role.MANAGED, "ROLE_NOT_SUP")],
+)
+def test_other_roles_are_not_written_but_looked_at(tmp_path, role, code):
+    root = log_directory(tmp_path / "log")
+    with pytest.raises(GuardRefusedError, match=code):
+        check(root, role=role)
+    check(root, role=role, dry_run=True)
+
+
+@pytest.mark.item("FLT-13")
+def test_a_machine_clock_behind_the_newest_checkpoint_is_refused(tmp_path):
+    root = log_directory(tmp_path / "log")
+    (root / CLEANER_FILE).write_text("0\n0\n")
+    written_ms = (root / CLEANER_FILE).stat().st_mtime_ns // 1_000_000
+    check(root, now_ms=written_ms, now_is_said=False)
+    with pytest.raises(GuardRefusedError, match="CLOCK_BEFORE_CHECKPOINT"):
+        check(root, now_ms=written_ms - 1, now_is_said=False)
+    check(root, now_ms=written_ms - 1, now_is_said=True)
+
+
+def test_a_ledger_inside_a_log_directory_is_refused(tmp_path):
+    root = log_directory(tmp_path / "log")
+    with pytest.raises(ConfigError, match="lies inside the log directory"):
+        check(root, ledger=str(root / "ledger"))
+    check(root, ledger=str(tmp_path / "ledger"))
+    check(root, ledger="s3://bucket/ledger")
+
+
+@pytest.mark.item("DIR-11")
+def test_directories_of_two_brokers_are_refused(tmp_path):
+    first, second = log_directory(tmp_path / "a"), log_directory(tmp_path / "b", node=2)
+    with pytest.raises(GuardRefusedError, match="MIXED_DIRECTORIES"):
+        check(first, second)
+
+
+@pytest.mark.item("DIR-01")
+def test_a_root_has_to_be_one_directory_once(tmp_path):
+    root = log_directory(tmp_path / "log")
+    (tmp_path / "link").symlink_to(root)
+    with pytest.raises(ConfigError, match="is not a directory"):
+        check(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="is the same directory"):
+        check(root, tmp_path / "link")
+    with pytest.raises(ConfigError, match="at least one"):
+        check()
+
+
+def test_object_storage_is_refused_by_name():
+    with pytest.raises(ConfigError, match="not supported yet"):
+        resolve_roots(["s3://bucket/logs"], said=Role.MIRROR)
+
+
+def test_a_role_that_nobody_said_is_guessed(tmp_path):
+    root = log_directory(tmp_path / "log")
+    (guessed,) = resolve_roots([root], said=None)
+    assert (guessed.role, guessed.is_said) == (Role.BROKER, False)
+    assert guessed.location == str(root)

@@ -1,0 +1,127 @@
+"""``spark.read.format("kafka-log")`` in a Spark session."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pylog_spark.source import ranges, register
+from pylog_spark.source.data_source import KafkaLogReader
+from tests.golden_data import Golden
+from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
+
+pytestmark = pytest.mark.spark
+
+# Spark's own Kafka source has these columns, with headers if they are asked for.
+KAFKA_COLUMNS = [
+    StructField("key", BinaryType()),
+    StructField("value", BinaryType()),
+    StructField("topic", StringType()),
+    StructField("partition", IntegerType()),
+    StructField("offset", LongType()),
+    StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+]
+HEADERS = StructField(
+    "headers",
+    ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Golden("broker-dir").unpack(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture
+def read(spark: Any, root: Path) -> Any:
+    register(spark)
+
+    def load(**options: str) -> Any:
+        return spark.read.format("kafka-log").options(**options).load(str(root))
+
+    return load
+
+
+def test_the_columns_are_those_of_sparks_own_kafka_source(read):
+    assert read().schema == StructType(KAFKA_COLUMNS)
+    assert read(includeHeaders="true").schema == StructType([*KAFKA_COLUMNS, HEADERS])
+
+
+@pytest.mark.item("RD-08")
+def test_a_committed_read_is_what_a_consumer_got(read):
+    frame = read(
+        subscribePattern="[^_].*",
+        includeHeaders="true",
+        **{"kafka.isolation.level": "read_committed"},
+    )
+    # Milliseconds as a number: Python's own datetimes would be in the session's time zone.
+    rows = [row.asDict(recursive=True) for row in frame.collect()]
+    assert as_consumed(rows) == consumed_from("broker-dir")
+
+
+def test_chosen_columns_are_the_only_ones(read):
+    frame = read(subscribe="events", columns="offset,partition")
+    assert frame.columns == ["offset", "partition"]
+    counts = {
+        row["partition"]: row["count"] for row in frame.groupBy("partition").count().collect()
+    }
+    assert counts == {0: 511, 1: 537}
+
+
+def test_a_filter_narrows_its_own_action_only(read):
+    frame = read(subscribe="events")
+    everything = frame.count()
+    assert frame.where(sf.col("offset") < 300).count() < everything
+    assert frame.count() == everything
+    both = frame.where(sf.col("partition") == 0).union(frame)
+    assert both.count() == everything + frame.where(sf.col("partition") == 0).count()
+
+
+def test_the_reader_offers_no_filter_push_down():
+    own = [name for name, _ in inspect.getmembers(KafkaLogReader) if name in vars(KafkaLogReader)]
+    assert "pushFilters" not in own
+
+
+def test_a_range_without_records_is_an_empty_frame(read):
+    same = '{"events":{"0":300}}'
+    frame = read(assign='{"events":[0]}', startingOffsets=same, endingOffsets=same)
+    assert frame.count() == 0
+
+
+def test_each_range_is_a_task(read, monkeypatch):
+    frame = read(subscribe="events,compacted")
+    assert frame.select(sf.spark_partition_id()).distinct().count() == 4
+    assert ranges._RANGE_BYTES > 10_000
+
+
+def test_registering_twice_changes_nothing(spark, read):
+    register(spark)
+    assert read(subscribe="events").count() == 1048
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subcribe": "events"}, "did you mean subscribe?"),
+        ({"subscribe": "nothing"}, "no such topic"),
+        ({"view": "batches"}, "there is only: records"),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_said_in_sparks_error(read, options, said: str):
+    with pytest.raises(AnalysisException, match=said.replace("?", r"\?")):
+        read(**options).count()

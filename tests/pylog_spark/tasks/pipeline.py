@@ -1,0 +1,180 @@
+"""The stages of a run, one after the other in this process: what Spark would spread over tasks."""
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import GROUP_MANIFEST, PARTIAL_INDEX
+from pylog_spark.tasks.commit import (
+    CleanedPartition,
+    PartitionWork,
+    clean_partitions,
+    commit_partitions,
+)
+from pylog_spark.tasks.commit_claim import create_claim
+from pylog_spark.tasks.compaction import index_segments, merge_partition, rewrite_groups
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
+from pylog_spark.tasks.scratch import claim_path, create_scratch
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.lock import LockProof, read_boot_id
+from storage_core.config import CleanerConfig
+from storage_core.maintenance.compaction.rewrite import CleanedGroup
+from tests.pylog_spark.broker_roots import BrokerDirectory
+
+NO_LIMIT = 1 << 40
+
+
+class Pipeline:
+    """The stages over every due partition of a log directory."""
+
+    def __init__(
+        self,
+        root: BrokerDirectory,
+        now_ms: int,
+        *,
+        cleaner: CleanerConfig | None = None,
+        has_shared_scratch: bool = True,
+    ) -> None:
+        self.root = root
+        location = str(root.path)
+        run = RunContext(
+            run_id="run",
+            now_ms=now_ms,
+            hash_key=bytes(range(16)),
+            cleaner=cleaner or CleanerConfig(),
+            catalogs={location: TopicCatalog(explicit=root.configs)},
+            unclean_roots=frozenset(),
+            high_watermark=HighWatermarkSource.CHECKPOINT,
+        )
+        scratch = create_scratch(root.path, "run") if has_shared_scratch else None
+        self.context = WriteContext(
+            run=run,
+            locks={location: proof_of(root.path)},
+            scratch={location: None if scratch is None else str(scratch)},
+        )
+        self.plans: list[dict[str, Any]] = []
+        for listed in list_partitions(location, "broker", TopicFilter()):
+            row = {"error_class": None, "error": None} | listed
+            seen = observe_partition(row, run, read_root_checkpoints)
+            if seen["status"] == "planned":
+                self.plans.append(seen)
+        self.encoded = {number: plan["plan"] for number, plan in enumerate(self.plans)}
+
+    def work(self, ordinal: int) -> PartitionWork:
+        plan = self.plans[ordinal]
+        return PartitionWork(
+            ordinal=ordinal,
+            topic=plan["topic"],
+            log_start_checkpoint=plan["log_start_checkpoint"],
+            plan=plan["plan"],
+        )
+
+    def allow_commits(self) -> None:
+        for plan in self.plans:
+            create_claim(self.claim(plan))
+
+    def claim(self, plan: dict[str, Any]) -> Path:
+        return claim_path(
+            self.context.scratch[str(self.root.path)], Path(plan["directory"]), "run"
+        )
+
+    def index(self, *, tasks: int = 1) -> dict[int, dict[str, Any]]:
+        """Pass one, its items dealt out to some tasks, and the merge."""
+        items = [
+            (ordinal, number)
+            for ordinal, plan in enumerate(self.plans)
+            for number in range(len(plan["segment_bytes"]))
+        ]
+        units = deal(items, tasks)
+        partials = table(
+            PARTIAL_INDEX, (b for unit in units for b in index_segments(unit, self.encoded))
+        )
+        limits = dict.fromkeys(self.encoded, NO_LIMIT)
+        merged = {}
+        for ordinal in self.encoded:
+            mask = pa.compute.equal(partials["ordinal"], ordinal)
+            # A shuffle brings rows in any order.
+            rows = partials.filter(mask).sort_by([("segment", "descending")])
+            merged[ordinal] = merge_partition(rows, self.encoded, limits).to_pylist()[0]
+        return merged
+
+    def rewrite(
+        self, merged: dict[int, dict[str, Any]], *, tasks: int = 1
+    ) -> list[dict[str, Any]]:
+        """Pass two, its items dealt out to some tasks."""
+        items = [
+            (ordinal, number)
+            for ordinal, row in merged.items()
+            if row["error_class"] is None
+            for number in range(len(row["group_bytes"]))
+        ]
+        batches = (
+            batch
+            for unit in deal(items, tasks)
+            for batch in rewrite_groups(
+                unit, self.encoded, lambda ordinal: merged[ordinal]["index"], self.context
+            )
+        )
+        return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
+
+    def pairs(
+        self, merged: dict[int, dict[str, Any]], rows: list[dict[str, Any]]
+    ) -> list[tuple[PartitionWork, CleanedPartition]]:
+        """What the commits are told."""
+        pairs = []
+        for ordinal, between in merged.items():
+            own = [row for row in rows if row["ordinal"] == ordinal]
+            if between["error_class"] or any(row["error_class"] for row in own):
+                continue
+            cleaned = CleanedPartition(
+                end_offset=between["end_offset"],
+                groups=tuple(CleanedGroup.from_json(row["manifest"]) for row in own),
+                records=sum(row["records"] for row in own),
+            )
+            pairs.append((self.work(ordinal), cleaned))
+        return pairs
+
+    def commit(self, pairs: Sequence[tuple[PartitionWork, CleanedPartition]]) -> list[dict]:
+        return rows_of(commit_partitions(pairs, self.context))
+
+    def clean_whole(self) -> list[dict[str, Any]]:
+        return rows_of(clean_partitions(map(self.work, self.encoded), self.context))
+
+    def run(self, *, tasks: int = 1) -> list[dict[str, Any]]:
+        """All stages."""
+        self.allow_commits()
+        merged = self.index(tasks=tasks)
+        return self.commit(self.pairs(merged, self.rewrite(merged, tasks=tasks)))
+
+
+def proof_of(directory: Path) -> LockProof:
+    """Return what the holder of the directory's lock would hand to tasks."""
+    (directory / ".lock").touch()
+    facts = (directory / ".lock").stat()
+    return LockProof(
+        log_directory=str(directory),
+        holder_pid=os.getpid(),
+        device=facts.st_dev,
+        inode=facts.st_ino,
+        host_name=socket.gethostname(),
+        boot_id=read_boot_id(),
+    )
+
+
+def deal(items: Sequence[Any], tasks: int) -> list[list[Any]]:
+    return [list(items[number::tasks]) for number in range(tasks)]
+
+
+def table(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]

@@ -1,0 +1,259 @@
+"""The stages of a compaction without Spark; Apache Kafka's results are the referee."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.tasks.commit_claim import revoke_claim
+from storage_core.config import CleanerConfig
+from storage_core.filenames import LOG_SUFFIX
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS,
+    FIRST_ROUNDS_MS,
+    LATER_ROUNDS,
+    LATER_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+)
+from tests.pylog_spark.tasks.pipeline import Pipeline
+
+MANY_GROUPS = "clean-hw-none-s161"
+TRANSACTIONS = "clean-txn-none-s101-3"
+
+
+@pytest.mark.item("CMP-36")
+@pytest.mark.parametrize("tasks", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("names", "now_ms"),
+    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
+    ids=["first rounds", "later rounds with transactions"],
+)
+def test_any_number_of_tasks_leaves_what_apache_kafka_left(tmp_path, names, now_ms, tasks):
+    root = broker_directory(tmp_path / "log", names)
+    rows = Pipeline(root, now_ms).run(tasks=tasks)
+    assert [row["error"] for row in rows] == [None] * len(rows)
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+def test_a_partition_cleaned_whole_in_one_task_is_the_same(tmp_path):
+    root = broker_directory(tmp_path / "log", FIRST_ROUNDS)
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    assert not any(row["error"] for row in pipeline.clean_whole())
+    assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["clean-group-all-s211", TRANSACTIONS])
+def test_scratch_files_may_lie_inside_the_partition(tmp_path, name):
+    root = broker_directory(tmp_path / "log", [name])
+    now_ms = Golden(name).case["clock_ms"]
+    pipeline = Pipeline(root, now_ms, has_shared_scratch=False)
+    rows = pipeline.run(tasks=2)
+    assert [row["error"] for row in rows] == [None]
+    revoke_claim(pipeline.claim(pipeline.plans[0]))
+    assert differences_from_kafka(root.path, [name], tmp_path) == []
+
+
+def test_the_result_row_tells_what_became_of_the_partition(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    in_process = root.copy(tmp_path / "copy")
+    result = clean_partition(
+        in_process.path / f"{MANY_GROUPS}-0",
+        config=root.config(MANY_GROUPS),
+        cleaner=CleanerConfig(),
+        request=root.request(MANY_GROUPS, FIRST_ROUNDS_MS),
+    )
+    expected = Golden(MANY_GROUPS).case["expected"]
+    (row,) = pipeline.run()
+    assert row["next_offset"] == result.cleaner_checkpoint == expected["next"]
+    assert row["segments_after"] == result.segments == len(expected["segments"])
+    assert row["bytes_after"] == result.size == sum(size for _, size in expected["segments"])
+    dropped = expected["messages_read"] - expected["messages_written"]
+    assert row["records_before"] - row["records_after"] == dropped
+    assert row["touched"] is False
+
+
+@pytest.mark.item("FLT-14")
+def test_a_pass_that_runs_twice_is_promoted_once(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    first = pipeline.rewrite(merged)
+    second = pipeline.rewrite(merged, tasks=2)
+    assert {row["manifest"] for row in first}.isdisjoint({row["manifest"] for row in second})
+    pipeline.commit(pipeline.pairs(merged, second))
+    assert differences_from_kafka(root.path, [MANY_GROUPS], tmp_path) == []
+
+
+@pytest.mark.item("FLT-14")
+def test_a_commit_that_runs_twice_changes_nothing_and_says_the_same(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    (first,) = pipeline.commit(pairs)
+    tree = read_tree(root.path)
+    (again,) = pipeline.commit(pairs)
+    (whole,) = pipeline.clean_whole()
+    assert first | {"duration_ms": 0} == again | {"duration_ms": 0}
+    assert first | {"duration_ms": 0} == whole | {"duration_ms": 0}
+    assert read_tree(root.path) == tree
+
+
+def _commit_in_a_process(pipeline, pairs, barrier, results):
+    barrier.wait()
+    results.put(pipeline.commit(pairs))
+
+
+@pytest.mark.item("FLT-14")
+def test_commits_that_run_at_once_make_one_commit(tmp_path):
+    root = broker_directory(tmp_path / "log", [TRANSACTIONS])
+    pipeline = Pipeline(root, LATER_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    processes = multiprocessing.get_context("fork")
+    barrier, results = processes.Barrier(3), processes.Queue()
+    attempts = [
+        processes.Process(target=_commit_in_a_process, args=(pipeline, pairs, barrier, results))
+        for _ in range(3)
+    ]
+    for process in attempts:
+        process.start()
+    rows = [results.get(timeout=60)[0] | {"duration_ms": 0} for _ in attempts]
+    for process in attempts:
+        process.join(timeout=60)
+    assert rows[0] == rows[1] == rows[2]
+    assert rows[0]["error"] is None
+    assert differences_from_kafka(root.path, [TRANSACTIONS], tmp_path) == []
+
+
+def test_a_late_commit_of_a_run_that_ended_changes_nothing(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    revoke_claim(pipeline.claim(pipeline.plans[0]))
+    before = read_tree(root.path)
+    (row,) = pipeline.commit(pairs)
+    assert row["error_class"] == "GuardRefusedError"
+    assert read_tree(root.path) == before
+
+
+def flip_last_byte(log: Path) -> None:
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 0xFF
+    log.write_bytes(data)
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted(root.glob(f"*/*{LOG_SUFFIX}"))
+
+
+@pytest.mark.item("FLT-10")
+def test_a_partition_that_somebody_wrote_to_is_not_committed(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    with log_files(root.path)[-1].open("ab") as file:
+        file.write(b"an append of a broker that was started meanwhile")
+    before = read_tree(root.path / f"{MANY_GROUPS}-0")
+    (row,) = pipeline.commit(pairs)
+    assert (row["error_class"], row["touched"]) == ("ChangedWhileReadError", False)
+    assert read_tree(root.path / f"{MANY_GROUPS}-0") == before
+
+
+@pytest.mark.item("FLT-10")
+def test_a_task_on_a_host_without_the_lock_writes_nothing(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    (root.path / ".lock").unlink()
+    before = read_tree(tmp_path)
+    rows = [*pipeline.rewrite(merged), *pipeline.clean_whole()]
+    assert {row["error_class"] for row in rows} == {"GuardRefusedError"}
+    assert read_tree(tmp_path) == before
+
+
+@pytest.mark.item("FLT-03", "CMP-43")
+@pytest.mark.parametrize("way", ["spread over tasks", "whole"])
+def test_a_wrong_crc_stops_its_partition_and_no_other(tmp_path, way):
+    names = [MANY_GROUPS, "clean-group-all-s211", "clean-headers-none-s101"]
+    root = broker_directory(tmp_path / "log", names)
+    damaged = sorted((root.path / f"{MANY_GROUPS}-0").glob("*.log"))[1]
+    flip_last_byte(damaged)
+    before = read_tree(root.path / f"{MANY_GROUPS}-0")
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    if way == "whole":
+        errors = [row["error"] for row in pipeline.clean_whole() if row["error"]]
+    else:
+        merged = pipeline.index(tasks=2)
+        errors = [row["error"] for row in merged.values() if row["error"]]
+        pipeline.commit(pipeline.pairs(merged, pipeline.rewrite(merged)))
+    (error,) = errors
+    assert damaged.name in error
+    assert "position" in error
+    assert read_tree(root.path / f"{MANY_GROUPS}-0") == before
+    assert differences_from_kafka(root.path, names[1:], tmp_path) == []
+
+
+def test_a_merged_index_above_its_limit_is_left_to_a_whole_clean(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.pylog_spark.tasks.pipeline.NO_LIMIT", 10)
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    (row,) = Pipeline(root, FIRST_ROUNDS_MS).index().values()
+    assert (row["index"], row["error"]) == (None, None)
+    assert row["end_offset"] == 57
+
+
+def test_an_error_of_any_segment_is_the_partitions(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    log_files(root.path)[1].unlink()
+    (row,) = pipeline.index(tasks=2).values()
+    assert row["error_class"] == "StorageError"
+    assert log_files(root.path)[0].name not in row["error"]
+
+
+@pytest.mark.item("FLT-13")
+def test_the_wall_clock_of_executors_decides_nothing(tmp_path, monkeypatch):
+    root = broker_directory(tmp_path / "log", FIRST_ROUNDS)
+
+    def read_clock() -> int:
+        raise AssertionError("a task read the wall clock")
+
+    monkeypatch.setattr("time.time", read_clock)
+    monkeypatch.setattr("time.time_ns", read_clock)
+    rows = Pipeline(root, FIRST_ROUNDS_MS).run()
+    monkeypatch.undo()
+    assert not any(row["error"] for row in rows)
+    assert differences_from_kafka(root.path, FIRST_ROUNDS, tmp_path) == []
+
+
+def test_a_bounded_map_is_cleaned_whole_like_in_process(tmp_path):
+    name = "clean-group-all-s211"
+    cleaner = CleanerConfig(dedupe_buffer_bytes=24 * 40)
+    root = broker_directory(tmp_path / "log", [name])
+    copy = root.copy(tmp_path / "copy")
+    result = clean_partition(
+        copy.path / f"{name}-0",
+        config=root.config(name),
+        cleaner=cleaner,
+        request=root.request(name, FIRST_ROUNDS_MS),
+    )
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS, cleaner=cleaner)
+    pipeline.allow_commits()
+    (row,) = pipeline.clean_whole()
+    assert 0 < row["next_offset"] == result.next_offset < 270
+    assert read_tree(root.path / f"{name}-0") == read_tree(copy.path / f"{name}-0")

@@ -1,0 +1,239 @@
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import PLAN, rows_to_batch
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.observe import decode_plan, observe_partition
+from pylog_spark.tasks.run_context import RunContext, read_root_checkpoints
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config import CleanerConfig
+from storage_core.filenames import CLEANER_FILE, TopicPartition
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.store import local
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
+
+TOPIC = "clean-active-none-s161"
+HEX = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> BrokerDirectory:
+    return broker_directory(tmp_path / "log", [TOPIC])
+
+
+def context_of(root: BrokerDirectory, **changes) -> RunContext:
+    context = RunContext(
+        run_id="run",
+        now_ms=FIRST_ROUNDS_MS,
+        hash_key=bytes(16),
+        cleaner=CleanerConfig(),
+        catalogs={str(root.path): TopicCatalog(explicit=root.configs)},
+        unclean_roots=frozenset(),
+        high_watermark=HighWatermarkSource.CHECKPOINT,
+    )
+    return replace(context, **changes)
+
+
+def observe(root: BrokerDirectory, context: RunContext | None = None) -> dict:
+    """Return the row of the root's only directory, checked against the table's columns."""
+    (listed,) = list_partitions(str(root.path), "broker", TopicFilter())
+    row = {"error_class": None, "error": None} | listed
+    seen = observe_partition(row, context or context_of(root), read_root_checkpoints)
+    return rows_to_batch(PLAN, [seen]).to_pylist()[0]
+
+
+def test_a_due_partition_is_planned_with_its_range_and_bounds(root):
+    row = observe(root)
+    size = sum(path.stat().st_size for path in root.path.glob("*/*.log"))
+    assert (row["status"], row["reason"], row["error"]) == ("planned", None, None)
+    assert (row["first_dirty_offset"], row["first_uncleanable_offset"]) == (0, 61)
+    assert row["cleanable_ratio"] == 1.0
+    assert row["bytes"] == size
+    assert row["bytes_after"] > size
+    assert row["peak_extra_bytes"] > sum(row["segment_bytes"]) > 0
+    assert decode_plan(row["plan"]).location == row["directory"]
+
+
+def rename(root: BrokerDirectory, name: str) -> None:
+    (root.path / f"{TOPIC}-0").rename(root.path / name)
+
+
+@pytest.mark.item("CMP-01")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (f"{TOPIC}-0.{HEX}-future", "FUTURE_DIRECTORY"),
+        (f"{TOPIC}-0.{HEX}-delete", "DELETE_DIRECTORY"),
+        (f"{TOPIC}-0.{HEX}-stray", "STRAY_DIRECTORY"),
+        ("__cluster_metadata-0", "INTERNAL_METADATA"),
+        ("lost+found", "INVALID_DIRECTORY_NAME"),
+        ("unheard-of-0", "CONFIG_UNKNOWN"),
+    ],
+)
+def test_a_directory_that_is_no_partition_to_be_cleaned_is_skipped(root, name, reason):
+    rename(root, name)
+    row = observe(root)
+    assert (row["status"], row["reason"]) == ("skipped", reason)
+
+
+@pytest.mark.item("CMP-01")
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("cleanup.policy", "delete", "NOT_COMPACTED"),
+        ("cleanup.policy", "", "NOT_COMPACTED"),
+        ("min.cleanable.dirty.ratio", "1.0", "RATIO_BELOW_MINIMUM"),
+        ("min.compaction.lag.ms", "9000000000000", "NOTHING_TO_CLEAN"),
+    ],
+    ids=["delete only", "kept for ever", "not dirty enough", "too young"],
+)
+def test_a_topic_whose_config_says_no_is_skipped(root, setting, value, reason):
+    root.configs[TOPIC][setting] = value
+    row = observe(root)
+    assert (row["status"], row["reason"]) == ("skipped", reason)
+
+
+def test_a_tiered_topic_is_skipped(root):
+    root.configs[TOPIC] |= {"remote.storage.enable": "true", "cleanup.policy": "delete"}
+    assert observe(root)["reason"] == "TIERED"
+
+
+def test_a_directory_that_was_not_cleanly_shut_down_needs_recovery_first(root):
+    context = context_of(root, unclean_roots=frozenset({str(root.path)}))
+    assert observe(root, context)["reason"] == "UNCLEAN_SHUTDOWN"
+
+
+def test_a_switched_off_cleaner_cleans_nothing(root):
+    context = context_of(root, cleaner=CleanerConfig(enabled=False))
+    assert observe(root, context)["reason"] == "CLEANER_DISABLED"
+
+
+@pytest.mark.item("RET-03")
+def test_without_a_high_watermark_nothing_is_assumed(root):
+    root.high_watermarks.clear()
+    root.write_files()
+    row = observe(root)
+    assert (row["status"], row["reason"]) == ("skipped", "NO_HIGH_WATERMARK")
+
+
+def test_the_log_end_is_the_high_watermark_only_if_that_is_said(root):
+    root.high_watermarks = {TopicPartition(TOPIC, 0): 30}
+    root.write_files()
+    bounded = observe(root)
+    free = observe(root, context_of(root, high_watermark=HighWatermarkSource.LOG_END))
+    assert bounded["first_uncleanable_offset"] <= 30 < free["first_uncleanable_offset"]
+
+
+@pytest.mark.item("CMP-02")
+@pytest.mark.parametrize(
+    ("name", "first_dirty", "is_reset"),
+    [
+        ("clean-checkpoint-below-s201", 102, True),
+        ("clean-checkpoint-beyond-s201", 0, True),
+        ("clean-active-none-s161", 0, False),
+    ],
+    ids=["below the log start", "beyond the log end", "no entry"],
+)
+def test_a_cleaner_point_outside_of_the_log_is_corrected(tmp_path, name, first_dirty, is_reset):
+    row = observe(broker_directory(tmp_path / "log", [name]))
+    assert (row["first_dirty_offset"], row["checkpoint_reset"]) == (first_dirty, is_reset)
+
+
+@pytest.mark.item("DIR-10")
+def test_a_directory_of_another_topic_of_the_same_name_is_skipped(root):
+    ours, other = "V3CHegy_ZdcmiWckVUA0FQ", "ohZNig90xgRlmLmr-NUttg"
+    path = root.path / f"{TOPIC}-0" / "partition.metadata"
+    catalog = TopicCatalog(explicit=root.configs)
+    known = replace(catalog.find(TOPIC), topic_id=ours)
+    context = context_of(
+        root, catalogs={str(root.path): replace(catalog, topics={TOPIC: known})}
+    )
+    path.write_text(f"version: 0\ntopic_id: {other}")
+    assert observe(root, context)["reason"] == "INCONSISTENT_TOPIC_ID"
+    path.write_text(f"version: 0\ntopic_id: {ours}")
+    assert observe(root, context)["status"] == "planned"
+    path.unlink()
+    assert observe(root, context)["status"] == "planned"
+
+
+def test_a_partition_that_needs_recovery_is_skipped_with_what_is_missing(root):
+    next(iter((root.path / f"{TOPIC}-0").glob("*.index"))).unlink()
+    row = observe(root)
+    assert (row["status"], row["reason"]) == ("skipped", "RECOVERY_REQUIRED")
+    assert ".index" in row["error"]
+
+
+def test_a_broken_checkpoint_is_the_row_of_each_partition(root):
+    (root.path / CLEANER_FILE).write_text("0\n1\nt zero 5\n")
+    row = observe(root)
+    assert (row["status"], row["error_class"]) == ("failed", "CheckpointError")
+    assert CLEANER_FILE in row["error"]
+
+
+def test_a_bad_setting_of_a_topic_is_the_row_of_its_partitions(root):
+    root.configs[TOPIC]["segment.ms"] = "soon"
+    row = observe(root)
+    assert (row["status"], row["error_class"]) == ("failed", "ConfigError")
+    assert "segment.ms" in row["error"]
+
+
+def test_a_mistake_in_the_program_is_a_row_that_says_where(root, monkeypatch):
+    def load_badly(*arguments, **more):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("pylog_spark.tasks.observe.load_log", load_badly)
+    row = observe(root)
+    assert (row["status"], row["error_class"]) == ("failed", "ZeroDivisionError")
+    assert "oh (unexpected at " in row["error"]
+    assert "test_observe.py:" in row["error"]
+
+
+@pytest.mark.item("FLT-13")
+def test_the_wall_clock_of_an_executor_decides_nothing(root, monkeypatch):
+    expected = observe(root)
+
+    def read_clock() -> int:
+        raise AssertionError("a task read the wall clock")
+
+    monkeypatch.setattr("time.time", read_clock)
+    monkeypatch.setattr("time.time_ns", read_clock)
+    seen = observe(root)
+    assert seen | {"duration_ms": 0} == expected | {"duration_ms": 0}
+
+
+def test_what_was_cleaned_is_observed_without_reading_records(tmp_path, monkeypatch):
+    root = broker_directory(tmp_path / "log", ["clean-group-all-s211"])
+    topic = "clean-group-all-s211"
+    result = clean_partition(
+        root.path / f"{topic}-0",
+        config=root.config(topic),
+        cleaner=CleanerConfig(),
+        request=root.request(topic, FIRST_ROUNDS_MS),
+    )
+    root.cleaner_points[TopicPartition(topic, 0)] = result.cleaner_checkpoint
+    root.write_files()
+    read = {}
+    read_into = local.LocalFileReader.read_into
+
+    def count(self, position, target):
+        filled = read_into(self, position, target)
+        read[self.name] = read.get(self.name, 0) + filled
+        return filled
+
+    monkeypatch.setattr(local.LocalFileReader, "read_into", count)
+    assert observe(root)["reason"] == "NOTHING_TO_CLEAN"
+    logs = {name: size for name, size in read.items() if name.endswith(".log")}
+    largest = max(path.stat().st_size for path in root.path.glob("*/*.log"))
+    assert largest > 1000
+    assert all(size <= 200 for size in logs.values()), logs
+
+
+def test_observing_changes_nothing(root):
+    before = sorted((p, p.stat().st_mtime_ns) for p in root.path.rglob("*"))
+    observe(root)
+    assert sorted((p, p.stat().st_mtime_ns) for p in root.path.rglob("*")) == before

@@ -1,0 +1,160 @@
+"""Records as Arrow, column by column."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.tasks import read_segments
+from pylog_spark.tasks.read_segments import COLUMN_TYPES, ReadRange, read_range
+from storage_core.errors import CorruptRecordError, InvalidRecordError
+from storage_core.filenames import TopicPartition
+from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
+from storage_core.log.position_search import ListedSegment
+from storage_core.records.payload import Limits
+from storage_core.testing import damage
+from storage_core.testing.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    end_txn_marker,
+    segment_bytes,
+    some_batches,
+)
+
+LOG = "00000000000000000000.log"
+LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
+
+
+def range_of(directory: Path, **changes: Any) -> ReadRange:
+    segment = ListedSegment(
+        base_offset=0,
+        size_bytes=(directory / LOG).stat().st_size,
+        has_offset_index=False,
+        has_time_index=False,
+    )
+    values = {
+        "directory": str(directory),
+        "partition": TopicPartition("orders", 3),
+        "segments": (segment,),
+        "ends_log": True,
+        "start_offset": 0,
+        "end_offset": None,
+        "aborted": None,
+        "columns": tuple(COLUMN_TYPES),
+        "limits": LIMITS,
+    }
+    return ReadRange(**(values | changes))
+
+
+def read(directory: Path, data: bytes, **changes: Any) -> list[dict[str, Any]]:
+    (directory / LOG).write_bytes(data)
+    return [row for b in read_range(range_of(directory, **changes)) for row in b.to_pylist()]
+
+
+def test_every_column_is_that_of_sparks_kafka_source(tmp_path: Path):
+    records = (
+        RecordSpec(key=b"k", value=b"v", headers=(("a", b"1"), ("a", None))),
+        RecordSpec(key=b"", value=None, timestamp=SOME_TIME_MS - 1),
+        RecordSpec(key=None, value=b""),
+    )
+    first, second, third = read(tmp_path, encode_batch(BatchSpec(base_offset=7, records=records)))
+    assert first["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert second["headers"] is None
+    assert [(row["key"], row["value"]) for row in (first, second, third)] == [
+        (b"k", b"v"),
+        (b"", None),
+        (None, b""),
+    ]
+    assert [row["offset"] for row in (first, second, third)] == [7, 8, 9]
+    assert (first["topic"], first["partition"], first["timestampType"]) == ("orders", 3, 0)
+    times = [row["timestamp"].timestamp() * 1000 for row in (first, second)]
+    assert times == [SOME_TIME_MS, SOME_TIME_MS - 1]
+
+
+@pytest.mark.item("FMT-05")
+def test_the_brokers_time_counts_where_the_batch_has_it(tmp_path: Path):
+    batch = BatchSpec(
+        records=(RecordSpec(timestamp=1), RecordSpec(timestamp=2)),
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        max_timestamp=SOME_TIME_MS,
+    )
+    rows = read(tmp_path, encode_batch(batch))
+    assert {row["timestamp"].timestamp() * 1000 for row in rows} == {SOME_TIME_MS}
+    assert {row["timestampType"] for row in rows} == {1}
+
+
+def test_times_that_spark_cannot_hold_are_null_and_all_others_exact(tmp_path: Path):
+    largest = (2**63 - 1) // 1000
+    times = (-1, 0, largest, largest + 1, 2**63 - 1)
+    batches = [
+        BatchSpec(base_offset=number, records=(RecordSpec(timestamp=time),))
+        for number, time in enumerate(times)
+    ]
+    (tmp_path / LOG).write_bytes(segment_bytes(batches))
+    (arrow,) = read_range(range_of(tmp_path, columns=("timestamp",)))
+    micros = arrow.column(0).cast(pa.int64()).to_pylist()
+    assert micros == [-1000, 0, largest * 1000, None, None]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_every_codec_is_read(tmp_path: Path, codec: Codec):
+    rows = read(tmp_path, segment_bytes(some_batches(count=3, records=4, codec=codec)))
+    assert [row["value"] for row in rows] == [b"value-%d" % number for number in range(12)]
+
+
+@pytest.mark.parametrize("name", COLUMN_TYPES)
+def test_each_column_can_be_read_by_itself(tmp_path: Path, name: str):
+    (tmp_path / LOG).write_bytes(segment_bytes(some_batches(count=2, records=2)))
+    (arrow,) = read_range(range_of(tmp_path, columns=(name,)))
+    assert arrow.schema == pa.schema([(name, COLUMN_TYPES[name])])
+    assert arrow.num_rows == 4
+    arrow.validate(full=True)
+
+
+def test_control_records_are_never_handed_out(tmp_path: Path):
+    batches = [
+        *some_batches(count=1),
+        end_txn_marker(base_offset=1, producer_id=1, producer_epoch=0),
+        *some_batches(count=1, base_offset=2),
+    ]
+    assert [row["offset"] for row in read(tmp_path, segment_bytes(batches))] == [0, 2]
+
+
+def test_offsets_inside_of_batches_bound_the_range(tmp_path: Path):
+    data = segment_bytes(some_batches(count=3, records=10))
+    rows = read(tmp_path, data, start_offset=8, end_offset=12)
+    assert [row["offset"] for row in rows] == [8, 9, 10, 11]
+
+
+def test_large_batches_come_in_pieces(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(read_segments, "_ROWS_AT_A_TIME", 3)
+    (tmp_path / LOG).write_bytes(segment_bytes(some_batches(count=1, records=8)))
+    sizes = [arrow.num_rows for arrow in read_range(range_of(tmp_path))]
+    assert sizes == [3, 3, 2]
+
+
+def test_an_empty_segment_has_no_rows(tmp_path: Path):
+    assert read(tmp_path, b"") == []
+
+
+GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "error"),
+    [
+        (GOOD[:CRC_AT] + bytes([GOOD[CRC_AT] ^ 1]) + GOOD[CRC_AT + 1 :], CorruptRecordError),
+        (damage.with_lying_length(GOOD, 5), CorruptRecordError),
+        (damage.with_lying_count(GOOD, 2**31 - 1), InvalidRecordError),
+        (damage.bad_record(damage.BadRecord.ENDLESS_LENGTH), InvalidRecordError),
+        (damage.decompression_bomb(Codec.GZIP, value_bytes=1 << 22), InvalidRecordError),
+    ],
+    ids=["wrong CRC", "lying length", "lying count", "endless varint", "bomb"],
+)
+def test_bad_bytes_are_an_error_with_file_and_position(tmp_path: Path, batch: bytes, error):
+    with pytest.raises(error) as raised:
+        read(tmp_path, GOOD + batch)
+    assert (raised.value.file, raised.value.position) == (LOG, len(GOOD))

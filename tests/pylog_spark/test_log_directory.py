@@ -1,0 +1,42 @@
+import pytest
+
+from pylog_spark.log_directory import LogDirectory
+from storage_core.catalog.roles import Role
+from storage_core.errors import ConfigError, GuardRefusedError
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+)
+
+pytestmark = pytest.mark.spark
+
+NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
+
+
+def test_a_directory_is_inspected_planned_and_compacted_by_dataframes(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES)
+    options = root.options(FIRST_ROUNDS_MS, role=None)
+    directory = LogDirectory.for_path(spark, root.path, role=Role.BROKER, options=options)
+    seen = directory.inspect()
+    assert seen.partitions.count() == 2
+    assert seen.segments.where("topic = 'clean-hw-none-s161'").count() == 7
+
+    planned = directory.compact(dry_run=True)
+    assert {row.status for row in planned.collect()} == {"planned"}
+    done = directory.compact()
+    assert {(row.topic, row.status) for row in done.collect()} == {(name, "done") for name in NAMES}
+    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+
+
+def test_nothing_is_written_where_nobody_said_the_role(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[:1])
+    directory = LogDirectory.for_path(spark, root.path).with_topics(root.configs)
+    assert directory.compact(dry_run=True).count() == 1
+    with pytest.raises(GuardRefusedError, match="ROLE_NOT_SAID"):
+        directory.compact()
+
+
+def test_a_directory_that_is_not_there_is_refused_at_once(spark, tmp_path):
+    with pytest.raises(ConfigError, match="is not a directory"):
+        LogDirectory.for_path(spark, tmp_path / "absent")

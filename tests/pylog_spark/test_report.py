@@ -1,0 +1,110 @@
+"""Result rows as a person and a program read them."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pylog_spark.report import (
+    json_line,
+    number_text,
+    partition_name,
+    result_table,
+    size_text,
+    summary_line,
+    write_table,
+)
+from pylog_spark.schemas import RESULT
+
+
+def row(**values: Any) -> dict[str, Any]:
+    usual = {"topic": "orders", "partition": 0, "action": "compact", "status": "done"}
+    return dict.fromkeys(RESULT.names) | usual | values
+
+
+def written(rows: list[dict[str, Any]], footer: list[str] | None = None) -> str:
+    out = io.StringIO()
+    write_table(Console(file=out), result_table(rows), footer=footer or [])
+    return out.getvalue()
+
+
+def test_a_row_shows_before_and_after():
+    text = written(
+        [
+            row(
+                bytes_before=4096,
+                bytes_after=1024,
+                records_before=1000,
+                records_after=10,
+                segments_before=3,
+                segments_after=1,
+                duration_ms=1234,
+            )
+        ]
+    )
+    line = text.splitlines()[1]
+    assert "orders-0" in line
+    for cell in ("done", "4.0 KiB", "1.0 KiB", "1,000", "10", "3 to 1", "1,234"):
+        assert cell in line
+
+
+def test_a_row_that_was_not_done_says_why():
+    text = written(
+        [
+            row(status="skipped", reason="CONFIG_UNKNOWN"),
+            row(status="failed", error_class="CorruptRecordError", error="0.log: position 7: bad"),
+        ]
+    )
+    assert "CONFIG_UNKNOWN" in text
+    assert "0.log: position 7: bad" in text
+
+
+def test_lines_are_never_cut_where_no_terminal_is():
+    text = written([row(status="failed", error="x" * 500)])
+    assert "x" * 500 in text
+
+
+def test_errors_and_names_cannot_steer_the_terminal():
+    text = written([row(topic="\x1b[31m", status="failed", error="a\x07b\nc")], ["d\x1be"])
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert r"\x1b[31m-0" in text
+    assert r"a\x07b\nc" in text
+    assert r"d\x1be" in text
+
+
+def test_a_directory_without_a_topic_is_named_by_itself():
+    assert partition_name(row(topic=None, partition=None) | {"directory": "lost+found"}) == (
+        "lost+found"
+    )
+    assert partition_name(row(topic=None, partition=None, root="/logs")) == "/logs"
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([], "no partitions"),
+        ([row(status="skipped")], "1 skipped"),
+        (
+            [row(bytes_before=1000, bytes_after=250), row(status="failed", bytes_before=9)],
+            "1 done, 1 failed; 1000 Bytes became 250 Bytes (-75.0%)",
+        ),
+        ([row(bytes_before=0, bytes_after=0)], "1 done"),
+    ],
+)
+def test_the_summary_counts_and_weighs_what_was_done(rows, line: str):
+    assert summary_line(rows) == line
+
+
+def test_json_is_one_line_with_every_column():
+    text = json_line("result", row(error="a\nb"))
+    assert "\n" not in text
+    parsed = json.loads(text)
+    assert list(parsed) == ["type", *RESULT.names]
+
+
+def test_nothing_is_a_dash_and_zero_is_zero():
+    assert [size_text(None), number_text(None)] == ["-", "-"]
+    assert [size_text(0), number_text(0)] == ["0 Bytes", "0"]

@@ -1,0 +1,97 @@
+"""Bytes as the arrays that kernels take."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import CODEC_MASK, HEADER_BYTES, Codec
+from storage_core.kernels import batch_scan
+from storage_core.records.codecs import decompress
+
+NO_BYTES = np.empty(0, np.uint8)
+# Stands around the bytes that a kernel may read: every position of it would change the answer.
+_FENCE = b"\x7f" * 16
+
+
+def as_array(data: bytes) -> NDArray[np.uint8]:
+    """Return bytes as an array that can be written to."""
+    return np.frombuffer(bytearray(data), np.uint8)
+
+
+def fenced(data: bytes) -> tuple[NDArray[np.uint8], int, int]:
+    """Return bytes with others around them: (array, start, end)."""
+    return as_array(_FENCE + data + _FENCE), len(_FENCE), len(_FENCE) + len(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The batches of a window, their records decompressed one after the other into the arena.
+
+    Attributes:
+        data: uint8[], the window.
+        table: int64[COLUMN_COUNT, n], their headers.
+        arena: uint8[].
+        in_arena: uint8[n].
+        start: int64[n].
+        end: int64[n].
+    """
+
+    data: NDArray[np.uint8]
+    table: NDArray[np.int64]
+    arena: NDArray[np.uint8]
+    in_arena: NDArray[np.uint8]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    @property
+    def record_count(self) -> NDArray[np.int64]:
+        """Records of each batch, as its header says."""
+        return self.table[batch_scan.RECORD_COUNT]
+
+    @property
+    def base_offset(self) -> NDArray[np.int64]:
+        """Base offset of each batch."""
+        return self.table[batch_scan.BASE_OFFSET]
+
+    @property
+    def first_record(self) -> NDArray[np.int64]:
+        """Number of the first record of each batch, counted over the whole window."""
+        return np.cumsum(self.record_count) - self.record_count
+
+    @property
+    def sources(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
+        """What says where bytes lie: data, arena, in_arena."""
+        return self.data, self.arena, self.in_arena
+
+    def __len__(self) -> int:
+        return self.table.shape[1]
+
+
+def scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the headers of a window that holds whole batches and nothing else."""
+    table = np.empty((batch_scan.COLUMN_COUNT, len(data) // HEADER_BYTES + 1), np.int64)
+    count, end, status = batch_scan.scan_batches(data, 0, len(data), table)
+    assert (end, status) == (len(data), batch_scan.DONE)
+    return np.ascontiguousarray(table[:, :count])
+
+
+def opened(segment: bytes) -> Opened:
+    """Make the records of whole batches readable."""
+    data = as_array(segment)
+    table = scanned(data)
+    start = table[batch_scan.POSITION] + HEADER_BYTES
+    end = table[batch_scan.POSITION] + table[batch_scan.SIZE]
+    in_arena = np.zeros(table.shape[1], np.uint8)
+    arena = bytearray()
+    for row in range(table.shape[1]):
+        codec = Codec(int(table[batch_scan.ATTRIBUTES, row]) & CODEC_MASK)
+        if codec is Codec.NONE:
+            continue
+        records = decompress(codec, segment[start[row] : end[row]], limit_bytes=2**24)
+        start[row], end[row] = len(arena), len(arena) + len(records)
+        in_arena[row] = 1
+        arena += records
+    return Opened(
+        data=data, table=table, arena=as_array(arena), in_arena=in_arena, start=start, end=end
+    )

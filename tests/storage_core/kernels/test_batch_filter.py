@@ -1,0 +1,296 @@
+"""Which records survive: the rules spelled out over records, beside the kernels over arrays."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.batch_v2 import Codec
+from storage_core.kernels import batch_filter
+from storage_core.kernels.batch_filter import (
+    BAD_ORDER,
+    BY_BITS,
+    DISCARD_RECORDS,
+    DROP,
+    FILTER,
+    KEEP_RECORDS,
+    SETTLED,
+    TO_FILTER,
+)
+from storage_core.kernels.record_scan import (
+    BAD_RECORD,
+    DONE,
+    HAS_KEYLESS,
+    HAS_TOMBSTONE,
+    INDEXED,
+    LEFTOVER,
+    OPENED,
+    TOO_LARGE,
+)
+from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
+from storage_core.testing.damage import BadRecord, bad_record, with_trailing_bytes
+from storage_core.testing.strategies import segments
+from tests.storage_core.kernels.arguments import Opened, opened
+from tests.storage_core.kernels.twins import in_both_ways
+
+NO_LIMIT = 2**31 - 1
+UNTOUCHED = 99
+
+
+def words_of(bits: list[bool]) -> np.ndarray:
+    packed = np.packbits(np.array(bits, bool), bitorder="little").tobytes()
+    return np.frombuffer(packed + bytes(16 - len(packed) % 8), np.uint64)
+
+
+def column(values: list[Any], kind: type) -> np.ndarray:
+    return np.array(values, kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What preview_batches is told of a batch."""
+
+    action: int = FILTER
+    flags: int = OPENED | INDEXED
+    last_offset: int = 10
+    bits: tuple[bool, ...] = (True, False, True)
+
+
+def previewed(preview_batches, rows: list[Row], *, latest_offset: int) -> list[tuple[int, int]]:
+    """Return (kept, step) of each row."""
+    count = column([len(row.bits) for row in rows], np.int64)
+    # One row before and one after must stay as they are.
+    kept, step = np.full(len(rows) + 2, UNTOUCHED), np.full(len(rows) + 2, UNTOUCHED, np.uint8)
+    preview_batches(
+        column([0, *(row.action for row in rows), 0], np.uint8),
+        column([0, *(row.flags for row in rows), 0], np.uint8),
+        column([0, *(row.last_offset for row in rows), 0], np.int64),
+        np.concatenate([[0], count, [0]]),
+        latest_offset,
+        words_of([bit for row in rows for bit in row.bits]),
+        np.concatenate([[0], np.cumsum(count) - count, [0]]),
+        1,
+        len(rows) + 1,
+        kept,
+        step,
+    )
+    assert [kept[0], kept[-1], step[0], step[-1]] == [UNTOUCHED] * 4
+    return list(zip(kept[1:-1].tolist(), step[1:-1].tolist(), strict=True))
+
+
+NONE, SOME, ALL = (False,) * 3, (True, False, True), (True,) * 3
+
+
+@in_both_ways(preview_batches=batch_filter.preview_batches)
+@pytest.mark.parametrize(
+    ("row", "kept", "step"),
+    [
+        pytest.param(Row(bits=NONE), 0, SETTLED, id="no record survives"),
+        pytest.param(Row(bits=SOME), 2, BY_BITS, id="some records survive"),
+        pytest.param(Row(bits=ALL), 3, SETTLED, id="all records survive"),
+        pytest.param(Row(bits=()), 0, SETTLED, id="there are no records"),
+        pytest.param(
+            Row(flags=OPENED | INDEXED | HAS_TOMBSTONE, bits=NONE), 0, SETTLED, id="dead tombstones"
+        ),
+        pytest.param(
+            Row(flags=OPENED | INDEXED | HAS_TOMBSTONE), 0, TO_FILTER, id="living tombstones"
+        ),
+        pytest.param(
+            Row(flags=OPENED | INDEXED | HAS_KEYLESS, bits=NONE), 0, TO_FILTER, id="without keys"
+        ),
+        pytest.param(Row(flags=OPENED), 0, TO_FILTER, id="begins below the dirty part"),
+        pytest.param(Row(flags=0), 0, TO_FILTER, id="not seen by pass one"),
+        pytest.param(Row(last_offset=11), 0, SETTLED, id="ends at the latest offset"),
+        pytest.param(Row(last_offset=12), 0, TO_FILTER, id="ends behind the latest offset"),
+        pytest.param(Row(action=DROP), 0, SETTLED, id="dropped"),
+        pytest.param(Row(action=DISCARD_RECORDS), 0, SETTLED, id="emptied"),
+        pytest.param(Row(action=KEEP_RECORDS), 0, TO_FILTER, id="kept whatever the bits say"),
+    ],
+)
+def test_headers_flags_and_bits_settle_what_they_can(preview_batches, row, kept, step):
+    row = dataclasses.replace(row, bits=NONE) if row.last_offset == 11 else row
+    before = Row(bits=(True,) * 60)  # so that the bits of the row lie across two words
+    assert previewed(preview_batches, [before, row], latest_offset=11)[1] == (kept, step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filtered:
+    """What filter_records did."""
+
+    keep: list[int]
+    kept: list[int]
+    kept_tombstones: list[int]
+    invalid: int
+    status: int
+    row: int
+    position: int
+
+
+def run(
+    filter_records,
+    window: Opened,
+    *,
+    action: list[int],
+    step: list[int],
+    keeps_tombstones: list[bool],
+    bits: list[bool],
+    latest_offset: int = 2**62,
+    rows: tuple[int, int] | None = None,
+    limit: int = NO_LIMIT,
+) -> Filtered:
+    first_row, end_row = rows or (0, len(window))
+    count = np.maximum(window.record_count, 0)
+    keep = np.full(int(count.sum()), UNTOUCHED, np.uint8)
+    kept, tombstones = np.full(len(window), UNTOUCHED), np.full(len(window), UNTOUCHED)
+    invalid, status, row, position = filter_records(
+        *window.sources,
+        window.start,
+        window.end,
+        window.record_count,
+        window.base_offset,
+        column(action, np.uint8),
+        column(keeps_tombstones, np.uint8),
+        column(step, np.uint8),
+        latest_offset,
+        words_of(bits),
+        np.cumsum(count) - count,
+        np.cumsum(count) - count,
+        first_row,
+        end_row,
+        limit,
+        keep,
+        kept,
+        tombstones,
+    )
+    return Filtered(
+        keep.tolist(), kept.tolist(), tombstones.tolist(), invalid, status, row, position
+    )
+
+
+def survives(
+    spec: BatchSpec, number: int, action: int, keeps_tombstones: bool, latest: int, bit: bool
+) -> bool:
+    """The rules, one after the other."""
+    record = spec.records[number]
+    if action == KEEP_RECORDS:
+        return True
+    if spec.base_offset + spec.offset_deltas[number] > latest:
+        return True
+    if record.key is None:
+        return False
+    if not bit:
+        return False
+    return record.value is not None or keeps_tombstones
+
+
+def expected_of(
+    specs: list[BatchSpec],
+    action: list[int],
+    step: list[int],
+    keeps_tombstones: list[bool],
+    bits: list[bool],
+    latest: int,
+    rows: tuple[int, int],
+) -> Filtered:
+    keep, kept, tombstones, invalid = [], [], [], 0
+    for row, spec in enumerate(specs):
+        own_bits = bits[len(keep) : len(keep) + len(spec.records)]
+        is_looked_at = rows[0] <= row < rows[1]
+        stays = [
+            survives(spec, i, action[row], keeps_tombstones[row], latest, own_bits[i])
+            for i in range(len(spec.records))
+        ]
+        if is_looked_at and step[row] == TO_FILTER:
+            keep += [int(stay) for stay in stays]
+            kept.append(sum(stays))
+            values = [record.value for record in spec.records]
+            tombstones.append(
+                sum(stay and value is None for stay, value in zip(stays, values, strict=True))
+            )
+            invalid += sum(
+                record.key is None and not stay
+                for record, stay in zip(spec.records, stays, strict=True)
+            )
+            continue
+        if is_looked_at and step[row] == BY_BITS:
+            keep += [int(bit) for bit in own_bits]
+        else:
+            keep += [UNTOUCHED] * len(spec.records)
+        kept.append(UNTOUCHED)
+        tombstones.append(UNTOUCHED)
+    return Filtered(keep, kept, tombstones, invalid, DONE, 0, 0)
+
+
+@in_both_ways(filter_records=batch_filter.filter_records)
+@given(specs=segments(max_batches=4), data=st.data())
+def test_records_survive_by_the_rules(filter_records, specs, data):
+    def one_a_batch(values: st.SearchStrategy) -> list:
+        return data.draw(st.lists(values, min_size=len(specs), max_size=len(specs)))
+
+    action = one_a_batch(st.sampled_from([FILTER, FILTER, KEEP_RECORDS]))
+    step = one_a_batch(st.sampled_from([TO_FILTER, TO_FILTER, BY_BITS, SETTLED]))
+    keeps_tombstones = one_a_batch(st.booleans())
+    total = sum(len(spec.records) for spec in specs)
+    bits = data.draw(st.lists(st.booleans(), min_size=total, max_size=total))
+    latest = data.draw(st.sampled_from([-1, 2**62, *(spec.last_offset for spec in specs)]))
+    rows = tuple(sorted(data.draw(st.integers(0, len(specs))) for _ in range(2)))
+    found = run(
+        filter_records,
+        opened(segment_bytes(specs)),
+        action=action,
+        step=step,
+        keeps_tombstones=keeps_tombstones,
+        bits=bits,
+        latest_offset=latest,
+        rows=rows,
+    )
+    assert found == expected_of(specs, action, step, keeps_tombstones, bits, latest, rows)
+
+
+def filtered(filter_records, batch: bytes, *, limit: int = NO_LIMIT) -> Filtered:
+    """Filter a good batch and this one, all records surviving."""
+    good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),) * 2))
+    return run(
+        filter_records,
+        opened(good + batch),
+        action=[FILTER] * 2,
+        step=[TO_FILTER] * 2,
+        keeps_tombstones=[True] * 2,
+        bits=[True] * 10,
+        limit=limit,
+    )
+
+
+@pytest.mark.item("FMT-11")
+@in_both_ways(filter_records=batch_filter.filter_records)
+@pytest.mark.parametrize("bad", BadRecord, ids=lambda bad: bad.value)
+def test_a_malformed_record_stops_the_filter(filter_records, bad):
+    found = filtered(filter_records, bad_record(bad))
+    assert (found.status, found.row) == (BAD_RECORD, 1)
+    assert found.keep[:2] == [1, 1]
+
+
+@in_both_ways(filter_records=batch_filter.filter_records)
+def test_bytes_after_the_last_record_stop_the_filter(filter_records):
+    spec = BatchSpec(records=(RecordSpec(key=b"k"),), base_offset=2)
+    assert filtered(filter_records, with_trailing_bytes(spec)).status == LEFTOVER
+
+
+@in_both_ways(filter_records=batch_filter.filter_records)
+def test_an_offset_below_the_batchs_own_stops_the_filter(filter_records):
+    spec = BatchSpec(records=(RecordSpec(key=b"k", offset_delta=-1),), base_offset=9)
+    assert filtered(filter_records, encode_batch(spec)).status == BAD_ORDER
+
+
+@pytest.mark.item("FMT-29")
+@in_both_ways(filter_records=batch_filter.filter_records)
+@pytest.mark.parametrize(
+    ("codec", "status"), [(Codec.NONE, DONE), (Codec.ZSTD, TOO_LARGE)], ids=["none", "zstd"]
+)
+def test_only_decompressed_records_have_a_limit(filter_records, codec, status):
+    record = RecordSpec(key=b"k", value=bytes(2**20))
+    batch = encode_batch(BatchSpec(records=(record,), codec=codec, base_offset=2))
+    assert filtered(filter_records, batch, limit=64 * 1024).status == status

@@ -1,0 +1,432 @@
+"""Batches written out against the obvious builder, byte for byte."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.batch_v2 import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Codec,
+    TimestampType,
+)
+from storage_core.kernels import batch_scan, batch_write
+from storage_core.kernels.batch_filter import BAD_ORDER, BAD_TIMESTAMP
+from storage_core.kernels.batch_write import (
+    GONE,
+    HEADER_ONLY,
+    MAX_RECORD_GROWTH_BYTES,
+    REBUILT,
+    VERBATIM,
+)
+from storage_core.kernels.record_scan import BAD_RECORD, DONE
+from storage_core.testing.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    encode_records,
+    encode_varint,
+    end_txn_marker,
+    segment_bytes,
+)
+from storage_core.testing.decode import decode_segment
+from storage_core.testing.strategies import segments
+from tests.storage_core.kernels.arguments import as_array, opened
+from tests.storage_core.kernels.twins import in_both_ways
+
+LOG_APPEND = TimestampType.LOG_APPEND_TIME
+UNTOUCHED = 0xEE
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What write_batches wrote."""
+
+    data: bytes
+    sizes: list[int]
+    max_timestamps: list[int]
+    row: int
+    status: int
+
+
+def run(
+    write_batches,
+    segment: bytes,
+    *,
+    fate: list[int],
+    keep: list[bool],
+    horizon: list[int] | None = None,
+    rows: tuple[int, int] | None = None,
+    at: int = 0,
+) -> Written:
+    window = opened(segment)
+    count = np.maximum(window.record_count, 0)
+    kept = np.array([sum(part) for part in np.split(np.array(keep, int), np.cumsum(count)[:-1])])
+    room = at + len(segment) + len(window.arena)
+    room += HEADER_BYTES * len(window) + MAX_RECORD_GROWTH_BYTES * len(keep)
+    out = np.full(room, UNTOUCHED, np.uint8)
+    sizes, max_timestamps = np.full(len(window), -99), np.full(len(window), -99)
+    first_row, end_row = rows or (0, len(window))
+    end, row, status = write_batches(
+        out,
+        at,
+        *window.sources,
+        window.start,
+        window.end,
+        window.record_count,
+        window.table,
+        np.array(fate, np.uint8),
+        kept,
+        np.array(keep, np.uint8),
+        window.first_record,
+        np.array(horizon or [NO_TIMESTAMP] * len(window), np.int64),
+        first_row,
+        end_row,
+        sizes,
+        max_timestamps,
+    )
+    assert (out[:at] == UNTOUCHED).all()
+    return Written(
+        out[at:end].tobytes(), sizes.tolist(), max_timestamps.tolist(), row, status
+    )
+
+
+def rebuilt(spec: BatchSpec, keep: list[bool], horizon: int) -> BatchSpec:
+    """What Kafka's builder would have been told."""
+    has_append_time = spec.timestamp_type is LOG_APPEND
+    records = [
+        dataclasses.replace(
+            record,
+            offset_delta=delta,
+            timestamp=spec.largest_timestamp if has_append_time else record.timestamp,
+        )
+        for record, delta, stays in zip(spec.records, spec.offset_deltas, keep, strict=True)
+        if stays
+    ]
+    return dataclasses.replace(
+        spec,
+        records=tuple(records),
+        codec=Codec.NONE,
+        delete_horizon_ms=None if horizon == NO_TIMESTAMP else horizon,
+        base_timestamp=None,
+        last_offset_delta=spec.last_offset - spec.base_offset,
+        max_timestamp=spec.largest_timestamp if has_append_time else None,
+    )
+
+
+def emptied(spec: BatchSpec) -> BatchSpec:
+    return dataclasses.replace(
+        spec,
+        records=(),
+        codec=Codec.NONE,
+        delete_horizon_ms=None,
+        base_timestamp=NO_TIMESTAMP,
+        max_timestamp=spec.largest_timestamp,
+        last_offset_delta=spec.last_offset - spec.base_offset,
+    )
+
+
+@in_both_ways(write_batches=batch_write.write_batches)
+@given(specs=segments(max_batches=4).filter(bool), data=st.data())
+def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs, data):
+    fate, keep, horizon, expected = [], [], [], []
+    for spec in specs:
+        stays = [data.draw(st.booleans()) for _ in spec.records]
+        possible = [GONE, VERBATIM, HEADER_ONLY]
+        if any(stays) and spec.codec is Codec.NONE:
+            possible += [REBUILT] * 3
+        chosen = data.draw(st.sampled_from(possible))
+        at = data.draw(st.sampled_from([NO_TIMESTAMP, 0, SOME_TIME_MS, 2**45]))
+        expected.append(
+            {
+                GONE: None,
+                VERBATIM: spec,
+                HEADER_ONLY: emptied(spec),
+                REBUILT: rebuilt(spec, stays, at),
+            }[chosen]
+        )
+        fate.append(chosen)
+        keep += stays
+        horizon.append(at)
+    found = run(
+        write_batches, segment_bytes(specs), fate=fate, keep=keep, horizon=horizon, at=5
+    )
+    encoded = [b"" if spec is None else encode_batch(spec) for spec in expected]
+    assert found.data == b"".join(encoded)
+    assert (found.row, found.status) == (len(specs), DONE)
+    assert found.sizes == [len(batch) for batch in encoded]
+    for spec, largest in zip(expected, found.max_timestamps, strict=True):
+        assert spec is None or largest == spec.largest_timestamp
+
+
+def one_rebuilt(
+    write_batches, spec: BatchSpec, keep: list[bool], horizon: int = NO_TIMESTAMP
+) -> bytes:
+    written = run(
+        write_batches, encode_batch(spec), fate=[REBUILT], keep=keep, horizon=[horizon]
+    )
+    assert written.status == DONE
+    return written.data
+
+
+def some_records(count: int, **changes) -> tuple[RecordSpec, ...]:
+    return tuple(RecordSpec(key=b"%d" % i, **changes) for i in range(count))
+
+
+@pytest.mark.item("FMT-04")
+@in_both_ways(write_batches=batch_write.write_batches)
+@pytest.mark.parametrize("keep", [[True, False, False], [False, True, False], [False, False, True]])
+def test_a_batch_keeps_its_range_of_offsets_whichever_record_is_left(write_batches, keep):
+    spec = BatchSpec(records=some_records(3), base_offset=40, last_offset_delta=5)
+    (batch,), _ = decode_segment(one_rebuilt(write_batches, spec, keep))
+    assert (batch.base_offset, batch.last_offset) == (40, 45)
+    assert [record.offset for record in batch.records] == [40 + keep.index(True)]
+
+
+@pytest.mark.item("FMT-05")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_the_largest_timestamp_counts_not_the_last(write_batches):
+    times = [SOME_TIME_MS + step for step in (900, 500, 100)]
+    spec = BatchSpec(records=tuple(RecordSpec(key=b"k", timestamp=time) for time in times))
+    (batch,), _ = decode_segment(one_rebuilt(write_batches, spec, [False, True, True]))
+    assert batch.header["base_timestamp"] == SOME_TIME_MS + 500
+    assert batch.header["max_timestamp"] == SOME_TIME_MS + 500
+    assert [record.timestamp for record in batch.records] == times[1:]
+
+
+@pytest.mark.item("FMT-05")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_with_log_append_time_every_record_is_written_with_the_brokers(write_batches):
+    times = [SOME_TIME_MS + step for step in (900, 500)]
+    spec = BatchSpec(
+        records=tuple(RecordSpec(key=b"k", timestamp=time) for time in times),
+        timestamp_type=LOG_APPEND,
+        max_timestamp=SOME_TIME_MS + 10_000,
+    )
+    written = one_rebuilt(write_batches, spec, [False, True])
+    (batch,), _ = decode_segment(written)
+    assert batch.header["base_timestamp"] == batch.header["max_timestamp"] == SOME_TIME_MS + 10_000
+    assert written[HEADER_BYTES + 2] == 0  # the delta
+    assert batch.records[0].timestamp == SOME_TIME_MS + 10_000
+
+
+@pytest.mark.item("FMT-06")
+@in_both_ways(write_batches=batch_write.write_batches)
+@pytest.mark.parametrize("horizon", [SOME_TIME_MS + 86_400_000, 0, 2**62, SOME_TIME_MS])
+def test_a_delete_horizon_changes_no_timestamp(write_batches, horizon):
+    times = [SOME_TIME_MS, 0, 2**45, SOME_TIME_MS - 1, -1]
+    spec = BatchSpec(
+        records=tuple(RecordSpec(key=b"k", value=None, timestamp=time) for time in times)
+    )
+    (batch,), _ = decode_segment(one_rebuilt(write_batches, spec, [True] * 5, horizon))
+    assert batch.header["attributes"] & DELETE_HORIZON_BIT
+    assert batch.header["base_timestamp"] == horizon
+    assert [record.timestamp for record in batch.records] == times
+    # And back again: a horizon that is there is what the deltas are read from.
+    again = dataclasses.replace(spec, delete_horizon_ms=horizon)
+    (batch,), _ = decode_segment(one_rebuilt(write_batches, again, [True] * 5, horizon))
+    assert [record.timestamp for record in batch.records] == times
+
+
+@pytest.mark.item("FMT-06", "FMT-13")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_a_marker_grows_from_78_to_82_bytes_with_a_horizon(write_batches):
+    marker = end_txn_marker(base_offset=9, producer_id=4, producer_epoch=1)
+    assert len(encode_batch(marker)) == 78
+    written = one_rebuilt(write_batches, marker, [True], SOME_TIME_MS + 2 * 86_400_000)
+    assert len(written) == 82
+    expected = dataclasses.replace(marker, delete_horizon_ms=SOME_TIME_MS + 2 * 86_400_000)
+    assert written == encode_batch(expected)
+
+
+@pytest.mark.item("FMT-09")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_headers_nulls_and_empty_strings_come_through(write_batches):
+    headers = (("again", b"1"), ("again", b"1"), ("", b""), ("ä", None), ("x" * 200, b"y" * 200))
+    spec = BatchSpec(
+        records=(
+            RecordSpec(key=None, value=None, headers=headers),
+            RecordSpec(key=b"", value=b""),
+            RecordSpec(key=b"k", value=None, headers=headers[::-1]),
+        )
+    )
+    (batch,), _ = decode_segment(one_rebuilt(write_batches, spec, [True, False, True]))
+    found = [(record.key, record.value, record.headers) for record in batch.records]
+    names = tuple((name.encode(), value) for name, value in headers)
+    assert found == [(None, None, names), (b"k", None, names[::-1])]
+
+
+@pytest.mark.item("FMT-08")
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_whatever_a_producer_encoded_oddly_is_encoded_plainly(write_batches):
+    spec = BatchSpec(records=(RecordSpec(key=None, value=None, headers=(("h", None),)),))
+    odd = (
+        b"\x7f"  # attributes
+        + b"\x80\x80\x00"  # a timestamp delta of 0, in three bytes
+        + b"\x80\x00"  # the same for the offset delta
+        + encode_varint(-7)  # no key
+        + encode_varint(-(2**31))  # no value
+        + b"\x82\x00"  # one header
+        + b"\x82\x80\x00h"
+        + encode_varint(-2)
+    )
+    record = encode_varint(len(odd)) + odd
+    written = run(
+        write_batches, encode_batch(spec, payload=record), fate=[REBUILT], keep=[True]
+    )
+    assert written.data == encode_batch(spec)
+
+
+@in_both_ways(write_records=batch_write.write_records)
+@pytest.mark.parametrize(
+    ("base", "delta", "new_base"),
+    [
+        pytest.param(2**63 - 1, 2, 0, id="past the largest number"),
+        pytest.param(-(2**63), -(2**62), 0, id="past the smallest number"),
+        pytest.param(2**63 - 1, -(2**63), 2**63 - 1, id="a distance of 64 bits"),
+    ],
+)
+def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_base):
+    def wrapped(number: int) -> int:
+        return (number + 2**63) % 2**64 - 2**63
+
+    timestamp = wrapped(base + delta)
+    records = encode_records(
+        BatchSpec(records=(RecordSpec(key=b"k", timestamp=delta),), base_timestamp=0)
+    )
+    out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES, np.uint8)
+    end, base_found, largest, status = write_records(
+        out,
+        0,
+        as_array(records),
+        0,
+        len(records),
+        1,
+        np.ones(1, np.uint8),
+        0,
+        np.int64(base),
+        np.int64(NO_TIMESTAMP),
+        np.int64(new_base),
+    )
+    if timestamp < NO_TIMESTAMP:
+        assert status == BAD_TIMESTAMP
+        return
+    assert (base_found, largest, status) == (new_base, timestamp, DONE)
+    again = BatchSpec(
+        records=(RecordSpec(key=b"k", timestamp=wrapped(timestamp - new_base)),), base_timestamp=0
+    )
+    assert out[:end].tobytes() == encode_records(again)
+
+
+@in_both_ways(write_records=batch_write.write_records)
+def test_records_that_no_reader_would_take_are_not_written(write_records):
+    def status_of(records: bytes, count: int, keep: list[int], base: int = 0) -> int:
+        out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES * count, np.uint8)
+        found = write_records(
+            out,
+            0,
+            as_array(records),
+            0,
+            len(records),
+            count,
+            np.array(keep, np.uint8),
+            0,
+            np.int64(base),
+            np.int64(NO_TIMESTAMP),
+            np.int64(NO_TIMESTAMP),
+        )
+        return found[3]
+
+    def records_at(*deltas: int) -> bytes:
+        specs = tuple(RecordSpec(key=b"k", offset_delta=delta) for delta in deltas)
+        return encode_records(BatchSpec(records=specs))
+
+    assert status_of(records_at(0, 1), 2, [1, 1]) == DONE
+    assert status_of(records_at(1, 1), 2, [1, 1]) == BAD_ORDER
+    assert status_of(records_at(2, 1), 2, [1, 1]) == BAD_ORDER
+    assert status_of(records_at(2, 1), 2, [0, 1]) == DONE
+    assert status_of(records_at(0), 1, [1], base=-1) == DONE
+    assert status_of(records_at(0), 1, [1], base=-2) == BAD_TIMESTAMP
+    assert status_of(records_at(0)[:-1], 1, [1]) == BAD_RECORD
+    assert status_of(records_at(0)[:-1], 1, [0]) == BAD_RECORD
+    assert status_of(b"\xff" * 9, 1, [0]) == BAD_RECORD
+    assert status_of(encode_varint(-1), 1, [0]) == BAD_RECORD
+
+
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_a_batch_that_cannot_be_rebuilt_is_named_and_nothing_of_it_counts(write_batches):
+    good = BatchSpec(records=some_records(2))
+    bad = BatchSpec(
+        records=(RecordSpec(key=b"a", offset_delta=1), RecordSpec(key=b"b", offset_delta=0)),
+        base_offset=2,
+        last_offset_delta=1,
+    )
+    found = run(
+        write_batches,
+        segment_bytes([good, bad, good]),
+        fate=[VERBATIM, REBUILT, VERBATIM],
+        keep=[True] * 6,
+    )
+    assert (found.row, found.status) == (1, BAD_ORDER)
+    assert found.data == encode_batch(good)
+
+
+@in_both_ways(write_batches=batch_write.write_batches)
+def test_a_compressed_batch_that_is_rebuilt_is_left_to_the_caller(write_batches):
+    plain = BatchSpec(records=some_records(2))
+    packed = dataclasses.replace(plain, codec=Codec.GZIP)
+    segment = segment_bytes([plain, packed, plain])
+    fate, keep = [REBUILT] * 3, [True] * 6
+    found = run(write_batches, segment, fate=fate, keep=keep)
+    assert (found.row, found.status, found.data) == (1, DONE, encode_batch(plain))
+    rest = run(write_batches, segment, fate=fate, keep=keep, rows=(2, 3))
+    assert (rest.row, rest.status, rest.data) == (3, DONE, encode_batch(plain))
+    verbatim = run(write_batches, segment, fate=[VERBATIM] * 3, keep=keep)
+    assert verbatim.data == segment
+
+
+@pytest.mark.item("FMT-03")
+@in_both_ways(kept_attributes=batch_write.kept_attributes)
+def test_a_rebuilt_batch_keeps_its_type_and_loses_unused_bits(kept_attributes):
+    kept = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+    for attributes in [*range(128), 0x80, 0x7FFF, -(2**15)]:
+        for codec in (0, 4):
+            plain = kept_attributes(attributes, codec, False)
+            assert plain == (attributes & kept | codec)
+            assert kept_attributes(attributes, codec, True) == plain | DELETE_HORIZON_BIT
+            assert plain & CODEC_MASK == codec
+
+
+@pytest.mark.item("FMT-01")
+@in_both_ways(write_header=batch_write.write_header, check_crcs=batch_scan.check_crcs)
+@given(specs=segments(max_batches=3))
+def test_a_header_comes_back_as_it_was(write_header, check_crcs, specs):
+    segment = segment_bytes(specs)
+    window = opened(segment)
+    again = window.data.copy()
+    for row in range(len(window)):
+        column = window.table[:, row]
+        start = column[batch_scan.POSITION]
+        again[start : start + HEADER_BYTES] = UNTOUCHED
+        write_header(
+            again,
+            start,
+            window.table,
+            row,
+            column[batch_scan.SIZE],
+            column[batch_scan.ATTRIBUTES],
+            column[batch_scan.BASE_TIMESTAMP],
+            column[batch_scan.MAX_TIMESTAMP],
+            column[batch_scan.RECORD_COUNT],
+        )
+    assert again.tobytes() == segment
+    assert check_crcs(again, window.table, len(window)) == -1

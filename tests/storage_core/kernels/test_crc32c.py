@@ -1,0 +1,79 @@
+"""CRC-32C by instruction and by table against the package, and which fields of a batch it covers."""
+
+import crc32c as package
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.batch_v2 import BATCH_HEADER, CRC_START
+from storage_core.formats.fields import field_at
+from storage_core.kernels import batch_scan, crc32c
+from storage_core.kernels._intrinsics import HAS_CRC_INSTRUCTION
+from storage_core.testing.builders import log_with
+from tests.storage_core.kernels.arguments import as_array, scanned
+from tests.storage_core.kernels.twins import in_both_ways
+
+SOME_BYTES = np.random.default_rng(7).integers(0, 256, 100, np.uint8)
+
+needs_instruction = pytest.mark.skipif(
+    not HAS_CRC_INSTRUCTION, reason="this CPU has no instruction for CRC-32C"
+)
+in_all_ways = pytest.mark.parametrize(
+    "name", ["crc32c_by_table", pytest.param("crc32c_by_instruction", marks=needs_instruction)]
+)
+
+
+@in_all_ways
+@in_both_ways(by_table=crc32c.crc32c_by_table, by_instruction=crc32c.crc32c_by_instruction)
+@pytest.mark.parametrize("start", range(9), ids=lambda start: f"from byte {start}")
+def test_every_length_gives_the_crc_of_the_package(by_table, by_instruction, name, start):
+    crc = by_table if name == "crc32c_by_table" else by_instruction
+    for length in range(71):
+        chosen = SOME_BYTES[start : start + length].tobytes()
+        assert crc(SOME_BYTES, start, start + length) == package.crc32c(chosen)
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_give_the_crc_of_the_package(data):
+    assert crc32c.crc32c(as_array(data), 0, len(data)) == package.crc32c(data)
+
+
+def test_known_values():
+    # RFC 3720, B.4.
+    for data, expected in (
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (b"123456789", 0xE3069283),
+    ):
+        assert crc32c.crc32c_by_table(as_array(data), 0, len(data)) == expected
+        assert crc32c.crc32c(as_array(data), 0, len(data)) == expected
+
+
+@pytest.mark.item("FMT-02")
+@in_both_ways(check_crcs=batch_scan.check_crcs)
+@pytest.mark.parametrize("field", BATCH_HEADER.names)
+def test_a_flipped_bit_is_noticed_in_every_field_behind_the_crc(check_crcs, field):
+    data = as_array(log_with(batches=1, records=2))
+    data[field_at(BATCH_HEADER, field)] ^= 0x01
+    # The length and the magic decide where the batch ends, so the table is read before.
+    table = scanned(as_array(log_with(batches=1, records=2)))
+    if field == "crc":
+        table[batch_scan.CRC] = int.from_bytes(data[17:21].tobytes(), "big")
+    is_covered = field_at(BATCH_HEADER, field) >= CRC_START
+    found = check_crcs(data, table, 1)
+    assert (found == 0) == (is_covered or field == "crc")
+    assert table[batch_scan.CRC_OK, 0] == (0 if found == 0 else 1)
+
+
+@pytest.mark.item("FMT-02")
+@in_both_ways(check_crcs=batch_scan.check_crcs)
+def test_a_flipped_bit_is_noticed_in_every_byte_of_the_records(check_crcs):
+    good = as_array(log_with(batches=1, records=2))
+    table = scanned(good)
+    for position in range(CRC_START, len(good)):
+        data = good.copy()
+        data[position] ^= 0x80
+        assert check_crcs(data, table, 1) == 0
+    assert check_crcs(good, table, 1) == -1

@@ -1,0 +1,82 @@
+"""The instruction is chosen by what the CPU has; a wrong choice would abort the process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.kernels import _intrinsics
+from storage_core.kernels._intrinsics import copy_bytes, crc32c_word, load_word, prefetch_row
+from tests.storage_core.kernels.arguments import as_array
+
+ROOT = Path(__file__).resolve().parents[3]
+X86_64, ARM_64 = "llvm.x86.sse42.crc32.64.64", "llvm.aarch64.crc32cx"
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "expected"),
+    [
+        ("x86_64", {"sse4.2": True}, X86_64),
+        ("AMD64", {"sse4.2": True, "avx": False}, X86_64),
+        ("x86_64", {"sse4.2": False, "crc": True}, None),
+        ("x86_64", {}, None),
+        ("aarch64", {"crc": True}, ARM_64),
+        ("arm64", {"crc": True}, ARM_64),
+        ("arm64", {"neon": True}, None),
+        ("riscv64", {"crc": True, "sse4.2": True}, None),
+    ],
+)
+def test_the_instruction_is_one_that_this_cpu_has(monkeypatch, machine, features, expected):
+    monkeypatch.setattr(_intrinsics.numba_config, "CPU_NAME", None)
+    monkeypatch.setattr(_intrinsics.numba_config, "CPU_FEATURES", None)
+    monkeypatch.setattr(_intrinsics.platform, "machine", lambda: machine)
+    monkeypatch.setattr(_intrinsics.llvm, "get_host_cpu_features", lambda: features)
+    assert _intrinsics._crc_instruction() == expected
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"), [(None, None), ("+avx,+sse4.2", X86_64), ("+avx,-sse4.2", None)]
+)
+def test_numba_may_be_told_to_compile_for_another_cpu(monkeypatch, features, expected):
+    monkeypatch.setattr(_intrinsics.numba_config, "CPU_NAME", "generic")
+    monkeypatch.setattr(_intrinsics.numba_config, "CPU_FEATURES", features)
+    monkeypatch.setattr(_intrinsics.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(_intrinsics.llvm, "get_host_cpu_features", lambda: {"sse4.2": True})
+    assert _intrinsics._crc_instruction() == expected
+
+
+def test_a_cpu_without_the_instruction_uses_the_table(tmp_path):
+    program = (
+        "import numpy as np\n"
+        "from storage_core.kernels import crc32c as module\n"
+        "assert module.crc32c is module.crc32c_by_table\n"
+        "print(hex(module.crc32c(np.frombuffer(b'123456789', np.uint8), 0, 9)))\n"
+    )
+    told = {
+        "NUMBA_CPU_NAME": "generic",
+        "NUMBA_CPU_FEATURES": "",
+        "PYLOG_KERNEL_CACHE": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | told, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    assert done.stdout == "0xe3069283\n"
+
+
+def test_the_plain_twins_do_what_the_instructions_do():
+    data = as_array(bytes(range(1, 20)))
+    assert load_word(data, 2) == 0x0A09080706050403
+    # The register after "12345678", by bytes and by the word.
+    register = crc32c_word(0xFFFFFFFF, int.from_bytes(b"12345678", "little"))
+    assert register ^ 0xFFFFFFFF == 0x6087809A
+    target = np.zeros(6, np.uint8)
+    copy_bytes(target, 1, data, 3, 4)
+    assert target.tolist() == [0, 4, 5, 6, 7, 0]
+    table = np.ones((2, 3), np.uint64)
+    prefetch_row(table, 1)
+    assert table.tolist() == np.ones((2, 3)).tolist()

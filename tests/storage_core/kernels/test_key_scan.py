@@ -1,0 +1,175 @@
+"""Keys hashed as their records are parsed: which ones, in which order, and what is noted of them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.batch_v2 import Codec
+from storage_core.kernels import key_scan
+from storage_core.kernels.key_hash import MD5_WORDS
+from storage_core.kernels.key_scan import MD5, SIPHASH
+from storage_core.kernels.record_scan import (
+    BAD_RECORD,
+    DONE,
+    HAS_KEYLESS,
+    HAS_TOMBSTONE,
+    INDEXED,
+    LEFTOVER,
+    OPENED,
+    TOO_LARGE,
+)
+from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
+from storage_core.testing.damage import BadRecord, bad_record, with_trailing_bytes
+from storage_core.testing.strategies import segments
+from tests.reference.hashes import halves_of, md5_128, siphash_1_3_128
+from tests.storage_core.kernels.arguments import Opened, opened
+from tests.storage_core.kernels.twins import in_both_ways
+
+KEY = b"sixteen bytes it"
+NO_LIMIT = 2**31 - 1
+LOWEST = -(2**63)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What hash_keys did; keys are (row, hash, rank)."""
+
+    keys: list[tuple[int, tuple[int, int], int]]
+    flags: list[int]
+    status: int
+    row: int
+    position: int
+
+
+def run(
+    hash_keys,
+    window: Opened,
+    wanted: list[bool],
+    *,
+    first_offset: int = LOWEST,
+    limit: int = NO_LIMIT,
+    kind: int = SIPHASH,
+    first_rank: int = 0,
+) -> Found:
+    chosen = np.array(wanted, bool)
+    room = int(np.maximum(window.record_count[chosen], 0).sum())
+    flags = np.zeros(len(window), np.uint8)
+    rows, ranks = np.empty(room, np.int32), np.empty(room, np.int64)
+    low, high = np.empty(room, np.uint64), np.empty(room, np.uint64)
+    key_low, key_high = (np.uint64(half) for half in halves_of(KEY))
+    count, status, row, position = hash_keys(
+        *window.sources,
+        window.start,
+        window.end,
+        window.record_count,
+        window.base_offset,
+        chosen.astype(np.uint8),
+        first_offset,
+        limit,
+        kind,
+        key_low,
+        key_high,
+        first_rank,
+        np.empty(MD5_WORDS, np.uint32),
+        flags,
+        rows,
+        low,
+        high,
+        ranks,
+    )
+    hashes = zip(low[:count].tolist(), high[:count].tolist(), strict=True)
+    keys = list(zip(rows[:count].tolist(), hashes, ranks[:count].tolist(), strict=True))
+    return Found(keys, flags.tolist(), status, row, position)
+
+
+def expected_of(
+    specs: list[BatchSpec], wanted: list[bool], first_offset: int, kind: int, first_rank: int
+) -> Found:
+    keys, flags, rank = [], [0] * len(specs), first_rank
+    for row, spec in enumerate(specs):
+        if not wanted[row]:
+            continue
+        flags[row] = OPENED | (INDEXED if spec.base_offset >= first_offset else 0)
+        for record, delta in zip(spec.records, spec.offset_deltas, strict=True):
+            if record.value is None:
+                flags[row] |= HAS_TOMBSTONE
+            if record.key is None:
+                flags[row] |= HAS_KEYLESS
+            elif spec.base_offset + delta >= first_offset:
+                is_md5 = kind == MD5
+                digest = md5_128(record.key) if is_md5 else siphash_1_3_128(KEY, record.key)
+                keys.append((row, digest, rank))
+            rank += 1
+    return Found(keys, flags, DONE, 0, 0)
+
+
+@in_both_ways(hash_keys=key_scan.hash_keys)
+@pytest.mark.parametrize("kind", [SIPHASH, MD5], ids=["siphash", "md5"])
+@given(specs=segments(max_batches=4), data=st.data())
+def test_keys_of_the_wanted_batches_are_hashed_in_order(hash_keys, kind, specs, data):
+    wanted = data.draw(st.lists(st.booleans(), min_size=len(specs), max_size=len(specs)))
+    ends = [spec.base_offset for spec in specs] + [spec.last_offset for spec in specs]
+    first_offset = data.draw(st.sampled_from([LOWEST, *ends, *(end + 1 for end in ends)]))
+    first_rank = data.draw(st.sampled_from([0, 5, 2**32, 3 * 2**32 + 7]))
+    found = run(
+        hash_keys,
+        opened(segment_bytes(specs)),
+        wanted,
+        first_offset=first_offset,
+        kind=kind,
+        first_rank=first_rank,
+    )
+    assert found == expected_of(specs, wanted, first_offset, kind, first_rank)
+
+
+@in_both_ways(hash_keys=key_scan.hash_keys)
+def test_a_batch_that_begins_below_the_first_offset_is_not_indexed(hash_keys):
+    spec = BatchSpec(records=(RecordSpec(key=b"a"), RecordSpec(key=b"b")), base_offset=10)
+    window = opened(encode_batch(spec))
+    at_start = run(hash_keys, window, [True], first_offset=10)
+    inside = run(hash_keys, window, [True], first_offset=11)
+    behind = run(hash_keys, window, [True], first_offset=12)
+    assert [found.flags for found in (at_start, inside, behind)] == [
+        [OPENED | INDEXED],
+        [OPENED],
+        [OPENED],
+    ]
+    assert [[rank for _, _, rank in found.keys] for found in (at_start, inside, behind)] == [
+        [0, 1],
+        [1],
+        [],
+    ]
+
+
+@pytest.mark.item("FMT-11")
+@in_both_ways(hash_keys=key_scan.hash_keys)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("bad", BadRecord, ids=lambda bad: bad.value)
+def test_a_malformed_record_stops_the_scan(hash_keys, bad, codec):
+    good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),) * 2, codec=codec))
+    window = opened(good + bad_record(bad, BatchSpec(codec=codec)))
+    found = run(hash_keys, window, [True, True])
+    assert (found.status, found.row, found.position) == (BAD_RECORD, 1, window.start[1])
+    assert [rank for _, _, rank in found.keys] == [0, 1]
+    assert run(hash_keys, window, [True, False]).status == DONE
+
+
+@in_both_ways(hash_keys=key_scan.hash_keys)
+def test_bytes_after_the_last_record_stop_the_scan(hash_keys):
+    window = opened(with_trailing_bytes(BatchSpec(records=(RecordSpec(key=b"k"),))))
+    found = run(hash_keys, window, [True])
+    assert (found.status, found.row, found.position) == (LEFTOVER, 0, window.end[0] - 1)
+
+
+@pytest.mark.item("FMT-29")
+@in_both_ways(hash_keys=key_scan.hash_keys)
+@pytest.mark.parametrize(
+    ("codec", "status"), [(Codec.NONE, DONE), (Codec.ZSTD, TOO_LARGE)], ids=["none", "zstd"]
+)
+def test_only_decompressed_records_have_a_limit(hash_keys, codec, status):
+    record = RecordSpec(key=b"k", value=bytes(2**20))
+    window = opened(encode_batch(BatchSpec(records=(record,), codec=codec)))
+    assert run(hash_keys, window, [True], limit=64 * 1024).status == status

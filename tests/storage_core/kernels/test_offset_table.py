@@ -1,0 +1,137 @@
+"""The offset table against a dictionary, alone and inside the map that grows it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.kernels import offset_table
+from storage_core.kernels.offset_table import ABSENT, SLOT_WORDS
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from tests.reference.offset_map import OffsetMap as Model
+from tests.storage_core.kernels.twins import in_both_ways
+
+NO_LIMIT = 2**62
+# Few distinct halves, so that keys share slots and one half; 0 is a hash like any other.
+HALVES = st.sampled_from([0, 1, 2, 7, 8, 15, 16, 2**63, 2**64 - 1])
+KEYS = st.tuples(HALVES, HALVES)
+RANKS = st.sampled_from([0, 1, 2, 2**31, 2**32, 5 * 2**32 + 3])
+
+
+def new_table(slots: int) -> np.ndarray:
+    return np.zeros((slots, SLOT_WORDS), np.uint64)
+
+
+def columns(
+    entries: list[tuple[tuple[int, int], int]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    low = np.array([key[0] for key, _ in entries], np.uint64)
+    high = np.array([key[1] for key, _ in entries], np.uint64)
+    return low, high, np.array([rank for _, rank in entries], np.int64)
+
+
+def looked_up(look_up_block, table: np.ndarray, keys: list[tuple[int, int]]) -> list[int]:
+    low, high, rank = columns([(key, 0) for key in keys])
+    look_up_block(table, low, high, len(keys), rank)
+    return rank.tolist()
+
+
+@in_both_ways(
+    insert_block=offset_table.insert_block,
+    look_up_block=offset_table.look_up_block,
+    list_entries=offset_table.list_entries,
+    copy_entries=offset_table.copy_entries,
+)
+@given(
+    entries=st.lists(st.tuples(KEYS, RANKS), max_size=40),
+    others=st.lists(KEYS, max_size=10),
+    cut=st.integers(0, 40),
+)
+def test_a_table_is_a_dictionary_that_keeps_the_larger_rank(
+    insert_block, look_up_block, list_entries, copy_entries, entries, others, cut
+):
+    model: dict[tuple[int, int], int] = {}
+    for key, rank in entries:
+        model[key] = max(model.get(key, ABSENT), rank)
+    table = new_table(128)
+    low, high, rank = columns(entries)
+    cut = min(cut, len(entries))
+    done, used = insert_block(table, low, high, rank, 0, cut, 0, 64, NO_LIMIT)
+    assert done == cut
+    done, used = insert_block(table, low, high, rank, cut, len(entries), used, 64, NO_LIMIT)
+    assert (done, used) == (len(entries), len(model))
+    larger = new_table(256)
+    copy_entries(table, larger)
+    keys = [key for key, _ in entries] + others
+    for each in (table, larger):
+        assert looked_up(look_up_block, each, keys) == [model.get(key, ABSENT) for key in keys]
+        low, high, rank = np.empty(used, np.uint64), np.empty(used, np.uint64), np.empty(used, int)
+        assert list_entries(each, low, high, rank) == used
+        listed = zip(low.tolist(), high.tolist(), rank.tolist(), strict=True)
+        assert {(a, b): c for a, b, c in listed} == model
+
+
+@in_both_ways(
+    insert_block=offset_table.insert_block, look_up_block=offset_table.look_up_block
+)
+def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_block):
+    keys = [(7, high) for high in range(5)] + [(6, 0), (0, 0)]
+    low, high, rank = columns([(key, i) for i, key in enumerate(keys)])
+    table = new_table(8)
+    assert insert_block(table, low, high, rank, 0, 7, 0, 7, NO_LIMIT) == (7, 7)
+    assert np.count_nonzero(table[:, 2]) == 7
+    assert looked_up(look_up_block, table, [*keys, (7, 99)]) == [*range(7), ABSENT]
+
+
+@in_both_ways(insert_block=offset_table.insert_block)
+def test_a_new_key_that_needs_a_larger_table_is_not_put(insert_block):
+    entries = [((1, 0), 0), ((2, 0), 1), ((1, 0), 2), ((3, 0), 3), ((1, 0), 4)]
+    table = new_table(8)
+    assert insert_block(table, *columns(entries), 0, 5, 0, 2, NO_LIMIT) == (3, 2)
+    assert insert_block(table, *columns(entries), 3, 5, 2, 3, NO_LIMIT) == (5, 3)
+
+
+@in_both_ways(insert_block=offset_table.insert_block)
+def test_a_full_map_takes_no_put_even_of_a_key_that_it_knows(insert_block):
+    entries = [((1, 0), 0), ((1, 0), 1), ((2, 0), 2), ((1, 0), 3), ((2, 0), 4)]
+    table = new_table(8)
+    assert insert_block(table, *columns(entries), 0, 5, 0, 4, 2) == (3, 2)
+    assert sorted(table[:, 2].tolist())[-2:] == [2, 3]  # ranks 1 and 2, plus one
+
+
+@given(
+    keys=st.lists(st.integers(0, 60), max_size=120),
+    capacity=st.one_of(st.none(), st.integers(1, 70)),
+    cuts=st.lists(st.integers(0, 120), max_size=3),
+)
+def test_a_bounded_map_takes_the_puts_that_the_reference_takes(keys, capacity, cuts):
+    model = Model(capacity=capacity)
+    for rank, key in enumerate(keys):
+        if model.is_full:
+            break
+        model.put(key, rank)
+    offsets = OffsetMap(capacity)
+    edges = [0, *sorted(min(cut, len(keys)) for cut in cuts), len(keys)]
+    for first, end in zip(edges, edges[1:], strict=False):
+        block = [((key, key * 7), rank) for rank, key in enumerate(keys[first:end], first)]
+        if offsets.put(*columns(block), len(block)) < len(block):
+            break
+    assert len(offsets) == len(model.offsets)
+    low, high, _ = columns([((key, key * 7), 0) for key in range(61)])
+    assert offsets.look_up(low, high, 61).tolist() == [model.get(key) for key in range(61)]
+
+
+@pytest.mark.parametrize("count", [2047, 2048, 2049, 20_000], ids=lambda count: f"{count} keys")
+def test_a_map_grows_with_its_keys(count):
+    random = np.random.default_rng(count)
+    low = random.integers(0, 2**64, count, np.uint64)
+    high = random.integers(0, 2**64, count, np.uint64)
+    rank = np.arange(count)
+    offsets = OffsetMap()
+    assert offsets.put(low, high, rank, count) == count
+    assert len(offsets) == count
+    assert len(offsets.table) >= 2 * count
+    assert (offsets.look_up(low, high, count) == rank).all()
+    assert (offsets.look_up(high, low, count) == ABSENT).all()
+    again = OffsetMap.from_entries(*offsets.entries())
+    assert (again.look_up(low, high, count) == rank).all()

@@ -1,0 +1,156 @@
+"""Transactions of a round of compaction against the reference's dictionaries."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.formats.control import NO_CONTROL_RECORD
+from storage_core.kernels import transaction_scan
+from storage_core.kernels.transaction_scan import ABORT, COMMIT, NO_TXN
+from storage_core.testing.decode import DecodedBatch, DecodedRecord
+from tests.reference.compaction import AbortedTxn, Transactions
+from tests.storage_core.kernels.twins import in_both_ways
+
+PRODUCERS = 3
+LEADER_CHANGE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A batch as the tracker is told of it; a control_type of None is transactional data."""
+
+    producer: int
+    last_offset: int
+    control_type: int | None
+
+
+@dataclasses.dataclass
+class Tracker:
+    """Calls the kernel with state that lasts, as its caller does."""
+
+    kernel: object
+    aborted: list[AbortedTxn]
+
+    def __post_init__(self) -> None:
+        self.next = 0
+        self.ongoing_aborted = np.full(PRODUCERS, NO_TXN, np.int64)
+        self.was_seen = np.zeros(PRODUCERS, np.uint8)
+        self.ongoing_committed = np.zeros(PRODUCERS, np.uint8)
+
+    def decide(self, batches: list[Batch]) -> list[tuple[bool, AbortedTxn | None]]:
+        is_control = np.array([batch.control_type is not None for batch in batches], np.uint8)
+        discard = np.full(len(batches), 9, np.uint8)
+        ended = np.full(len(batches), 99, np.int64)
+        self.next = self.kernel(
+            np.array([batch.producer for batch in batches], np.int64),
+            np.array([batch.last_offset for batch in batches], np.int64),
+            np.ones(len(batches), np.uint8),
+            is_control,
+            np.array([batch.control_type or 0 for batch in batches], np.int64),
+            np.array([entry.first_offset for entry in self.aborted], np.int64),
+            np.array([entry.producer_id for entry in self.aborted], np.int64),
+            np.arange(len(self.aborted)) + 70,
+            self.next,
+            self.ongoing_aborted,
+            self.was_seen,
+            self.ongoing_committed,
+            discard,
+            ended,
+        )
+        entries = [None if entry == NO_TXN else self.aborted[entry - 70] for entry in ended]
+        return list(zip(discard.astype(bool).tolist(), entries, strict=True))
+
+
+def decoded(batch: Batch) -> DecodedBatch:
+    """Return a batch as the reference wants it."""
+    records = ()
+    if batch.control_type not in {None, NO_CONTROL_RECORD}:
+        key = b"\0\0" + batch.control_type.to_bytes(2, "big")
+        records = (DecodedRecord(offset=0, timestamp=0, key=key, value=b"", headers=()),)
+    return DecodedBatch(
+        position=0,
+        size=0,
+        header={
+            "base_offset": batch.last_offset,
+            "last_offset_delta": 0,
+            "producer_id": batch.producer,
+            "attributes": 0x10 if batch.control_type is None else 0x30,
+        },
+        crc_ok=True,
+        records=records,
+    )
+
+
+def judged(model: Transactions, batch: Batch) -> tuple[bool, AbortedTxn | None]:
+    if batch.control_type is None:
+        return model.is_aborted_data(decoded(batch)), None
+    return model.is_spent_marker(decoded(batch))
+
+
+KINDS = st.sampled_from([None, None, None, ABORT, COMMIT, LEADER_CHANGE, NO_CONTROL_RECORD])
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, PRODUCERS - 1), st.integers(0, 3), KINDS), max_size=40),
+    starts=st.lists(st.tuples(st.integers(0, PRODUCERS - 1), st.integers(0, 60)), max_size=8),
+    cut=st.integers(0, 40),
+)
+def test_any_course_of_transactions_is_judged_as_the_reference_judges_it(
+    track_transactions, steps, starts, cut
+):
+    batches, offset = [], 0
+    for producer, step, kind in steps:
+        offset += step
+        batches.append(Batch(producer, offset, kind))
+    aborted = [
+        AbortedTxn(producer_id=producer, first_offset=first, last_offset=99, last_stable_offset=i)
+        for i, (producer, first) in enumerate(sorted(starts, key=lambda start: start[1]))
+    ]
+    model = Transactions()
+    model.expect(aborted)
+    expected = [judged(model, batch) for batch in batches]
+    tracker = Tracker(track_transactions, aborted)
+    found = tracker.decide(batches[:cut]) + tracker.decide(batches[cut:])
+    assert found == expected
+
+
+def course(track_transactions, batches: list[Batch], *first_offsets: int) -> list:
+    aborted = [
+        AbortedTxn(producer_id=0, first_offset=first, last_offset=99, last_stable_offset=0)
+        for first in first_offsets
+    ]
+    found = Tracker(track_transactions, aborted).decide(batches)
+    return [(discard, entry and entry.first_offset) for discard, entry in found]
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
+def test_data_of_an_aborted_transaction_goes_and_its_marker_stays_for_now(track_transactions):
+    batches = [Batch(0, 5, None), Batch(1, 6, None), Batch(0, 7, ABORT), Batch(0, 8, None)]
+    found = course(track_transactions, batches, 5)
+    assert found == [(True, None), (False, None), (False, 5), (False, None)]
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
+def test_a_marker_whose_data_are_gone_is_spent(track_transactions):
+    assert course(track_transactions, [Batch(0, 7, ABORT)], 5) == [(True, None)]
+    assert course(track_transactions, [Batch(0, 7, COMMIT)]) == [(True, None)]
+    with_data = [Batch(0, 6, None), Batch(0, 7, COMMIT), Batch(0, 8, COMMIT)]
+    assert course(track_transactions, with_data) == [(False, None), (False, None), (True, None)]
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
+def test_an_aborted_transaction_begins_with_the_batch_that_reaches_its_first_offset(
+    track_transactions,
+):
+    before, reaching = [Batch(0, 4, None)], [Batch(0, 5, None)]
+    assert course(track_transactions, before, 5) == [(False, None)]
+    assert course(track_transactions, reaching, 5) == [(True, None)]
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
+def test_a_control_batch_without_a_record_is_spent_and_other_controls_stay(track_transactions):
+    batches = [Batch(0, 1, NO_CONTROL_RECORD), Batch(0, 2, LEADER_CHANGE)]
+    assert course(track_transactions, batches) == [(True, None), (False, None)]

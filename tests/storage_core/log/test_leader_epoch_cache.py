@@ -1,0 +1,129 @@
+"""Which leader epoch began where."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.checkpoint.leader_epoch_file import (
+    EpochEntry,
+    encode_leader_epochs,
+    parse_leader_epochs,
+)
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
+
+
+def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
+    return LeaderEpochCache(EpochEntry(*entry) for entry in entries)
+
+
+def plain(leader_epochs: LeaderEpochCache) -> list[tuple[int, int]]:
+    return [(entry.epoch, entry.start_offset) for entry in leader_epochs.entries]
+
+
+@pytest.mark.item("CKP-09")
+def test_lines_out_of_order_remove_the_earlier_ones_that_they_contradict():
+    entries = parse_leader_epochs(b"0\n3\n5 100\n3 50\n4 200\n", file="f")
+    assert plain(LeaderEpochCache(entries)) == [(3, 50), (4, 200)]
+
+
+@pytest.mark.item("CKP-09")
+def test_a_file_in_order_comes_back_as_it_was():
+    data = b"0\n3\n0 0\n2 17\n7 9000000000\n"
+    entries = LeaderEpochCache(parse_leader_epochs(data, file="f")).entries
+    assert encode_leader_epochs(entries) == data
+
+
+@pytest.mark.item("CKP-10")
+@pytest.mark.parametrize(
+    ("assigned", "left"),
+    [
+        pytest.param((5, 30), [(1, 0), (3, 10), (4, 20), (5, 30)], id="newer epoch, later"),
+        pytest.param((4, 20), [(1, 0), (3, 10), (4, 20)], id="latest epoch, same offset"),
+        pytest.param((4, 25), [(1, 0), (3, 10), (4, 20)], id="latest epoch, later"),
+        pytest.param((4, 15), [(1, 0), (3, 10), (4, 15)], id="latest epoch, earlier"),
+        pytest.param((4, 10), [(1, 0), (4, 10)], id="latest epoch, where another began"),
+        pytest.param((5, 20), [(1, 0), (3, 10), (5, 20)], id="newer epoch, where the latest began"),
+        pytest.param((5, 5), [(1, 0), (5, 5)], id="newer epoch, before others"),
+        pytest.param((3, 30), [(1, 0), (3, 30)], id="older epoch, later"),
+        pytest.param((2, 30), [(1, 0), (2, 30)], id="an epoch between two, later"),
+        pytest.param((0, 0), [(0, 0)], id="before everything"),
+    ],
+)
+def test_an_epoch_replaces_what_contradicts_it(assigned, left):
+    known = cache((1, 0), (3, 10), (4, 20))
+    assert known.assign(*assigned) == (left != [(1, 0), (3, 10), (4, 20)])
+    assert plain(known) == left
+
+
+@pytest.mark.item("CKP-10")
+@pytest.mark.parametrize("assigned", [(-1, 0), (0, -1)], ids=["epoch", "offset"])
+def test_a_negative_number_is_an_error(assigned):
+    known = cache((1, 0))
+    with pytest.raises(ValueError, match="epoch"):
+        known.assign(*assigned)
+    assert plain(known) == [(1, 0)]
+
+
+@pytest.mark.item("CKP-10")
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_both_columns_rise_whatever_is_assigned(assignments):
+    known = LeaderEpochCache()
+    for epoch, start in assignments:
+        before = plain(known)
+        changed = known.assign(epoch, start)
+        after = plain(known)
+        assert changed == (before != after)
+        assert sorted(set(after)) == after
+        assert len({e for e, _ in after}) == len({s for _, s in after}) == len(after)
+        if changed:
+            assert after[-1] == (epoch, start)
+            assert after[:-1] == [(e, s) for e, s in before if e < epoch and s < start]
+
+
+@pytest.mark.item("CKP-12")
+@pytest.mark.parametrize(
+    ("end_offset", "left"),
+    [
+        pytest.param(21, [(1, 0), (3, 10), (4, 20)], id="past the last start"),
+        pytest.param(20, [(1, 0), (3, 10)], id="equal to the last start"),
+        pytest.param(15, [(1, 0), (3, 10)], id="between two starts"),
+        pytest.param(10, [(1, 0)], id="equal to a start"),
+        pytest.param(0, [], id="everything"),
+        pytest.param(-1, [(1, 0), (3, 10), (4, 20)], id="no offset"),
+    ],
+)
+def test_the_end_is_cut_at_and_above_an_offset(end_offset, left):
+    known = cache((1, 0), (3, 10), (4, 20))
+    assert known.truncate_from_end(end_offset) == (len(left) < 3)
+    assert plain(known) == left
+
+
+@pytest.mark.item("CKP-13")
+@pytest.mark.parametrize(
+    ("start_offset", "left"),
+    [
+        pytest.param(4, [(1, 5), (3, 10), (4, 20)], id="below the first start"),
+        pytest.param(7, [(1, 7), (3, 10), (4, 20)], id="inside the first epoch"),
+        pytest.param(10, [(3, 10), (4, 20)], id="equal to a start"),
+        pytest.param(15, [(3, 15), (4, 20)], id="inside an epoch"),
+        pytest.param(1057, [(4, 1057)], id="past the last start"),
+    ],
+)
+def test_the_epoch_that_holds_the_new_start_begins_there(start_offset, left):
+    known = cache((1, 5), (3, 10), (4, 20))
+    assert known.truncate_from_start(start_offset) == (start_offset >= 5)
+    assert plain(known) == left
+
+
+@pytest.mark.item("CKP-13")
+def test_an_epoch_that_begins_right_at_the_new_start_counts_as_touched():
+    known = cache((1, 5), (3, 10))
+    assert known.truncate_from_start(5)
+    assert plain(known) == [(1, 5), (3, 10)]
+
+
+def test_an_empty_cache_has_nothing_to_cut():
+    known = LeaderEpochCache()
+    assert not known.truncate_from_end(0)
+    assert not known.truncate_from_start(100)
+    assert known.entries == ()

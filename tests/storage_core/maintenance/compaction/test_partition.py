@@ -1,0 +1,367 @@
+"""Whole rounds on one partition: answers, files, repetition."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.errors import RecoveryRequiredError
+from storage_core.filenames import log_file, segment_file, snapshot_file
+from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.control import ControlType
+from storage_core.store.local import LocalStore
+from storage_core.testing.builders import end_txn_marker
+from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
+from tests.golden_cleaning import cleaning_of
+from tests.golden_data import Golden, Side, goldens
+from tests.storage_core.maintenance.compaction.hand_made import (
+    NOW,
+    P,
+    bases_in,
+    batch,
+    batches_in,
+    clean,
+    cleaning,
+    produced,
+    record,
+    records_in,
+    write_log,
+)
+
+BOTH_RESULTS = [pytest.param(0, id="nothing to clean"), pytest.param(1, id="cleaned")]
+
+
+def small_log(directory: Path) -> Path:
+    return write_log(
+        directory,
+        [batch(0, record(b"a"), record(b"b"))],
+        [batch(2, record(b"a"))],
+        [batch(3, record(b"b"))],
+    )
+
+
+# --- answers
+
+
+@pytest.mark.parametrize("is_due", BOTH_RESULTS)
+def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
+    directory = small_log(tmp_path / "t-0")
+    result = clean(directory, overrides={"min.cleanable.dirty.ratio": 1 - is_due})
+    assert list(json.loads(result.to_json())) == [
+        "next_offset",
+        "messages_read",
+        "messages_written",
+        "bytes_read",
+        "bytes_written",
+        "map_messages_read",
+        "invalid_messages_read",
+        "segments",
+        "size",
+        "cleaner_checkpoint",
+        "nothing_to_clean",
+    ]
+    assert "\n" not in result.to_json()
+
+
+@pytest.mark.item("CMP-46")
+def test_the_numbers_are_those_of_the_log(tmp_path):
+    directory = write_log(
+        tmp_path / "t-0",
+        [batch(0, record(b"a"), record(b"b"))],
+        [batch(2, record(b"a")), batch(3, record(b"b"))],
+        [batch(4, record(None), record(b"c"))],
+    )
+    size = sum(path.stat().st_size for path in directory.glob("*.log"))
+    result = clean(directory)
+    assert result.map_messages_read == result.messages_read == 6
+    assert result.messages_written == 3
+    assert result.invalid_messages_read == 1
+    assert result.bytes_read == size
+    assert result.bytes_written == result.size == (directory / log_file(0)).stat().st_size
+    assert (result.segments, result.next_offset, result.cleaner_checkpoint) == (2, 6, 6)
+
+
+@pytest.mark.item("CMP-46")
+def test_records_of_batches_dropped_whole_are_not_read_but_their_bytes_are(tmp_path):
+    lost = produced(0, record(b"a"), record(b"b"), is_transactional=True)
+    abort = end_txn_marker(
+        base_offset=2, producer_id=P, producer_epoch=0, control_type=ControlType.ABORT
+    )
+    entry = AbortedTxnSpec(producer_id=P, first_offset=0, last_offset=2, last_stable_offset=3)
+    log = [lost, abort, batch(3, record(b"a"))]
+    directory = write_log(tmp_path / "t-0", log, aborted={0: [entry]})
+    size = (directory / log_file(0)).stat().st_size
+    result = clean(directory)
+    assert (result.map_messages_read, result.messages_read, result.messages_written) == (4, 2, 2)
+    assert result.bytes_read == size
+
+
+@pytest.mark.item("CMP-02")
+@pytest.mark.parametrize(
+    ("checkpoint", "answered"),
+    [
+        pytest.param(None, None, id="no checkpoint stays none"),
+        pytest.param(4, 4, id="a checkpoint stays"),
+        pytest.param(5, 0, id="one above the log becomes the log start"),
+    ],
+)
+def test_a_checkpoint_outside_of_the_log_is_replaced_even_if_nothing_is_cleaned(
+    tmp_path, checkpoint, answered
+):
+    directory = small_log(tmp_path / "t-0")
+    result = clean(
+        directory, cleaner_checkpoint=checkpoint, overrides={"min.cleanable.dirty.ratio": 1}
+    )
+    assert result.nothing_to_clean
+    assert result.cleaner_checkpoint == answered
+
+
+def test_a_range_that_was_asked_for_leaves_the_checkpoint(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    assert clean(directory, first_dirty_offset=2, cleaner_checkpoint=1).cleaner_checkpoint == 1
+
+
+# --- keys
+
+
+@pytest.mark.item("CMP-11")
+@pytest.mark.parametrize(
+    ("kind", "offsets"),
+    [
+        pytest.param(OffsetMapHash.MD5, [4, 5, 6], id="md5 takes them for one key, as Kafka does"),
+        pytest.param(OffsetMapHash.SIPHASH, [3, 4, 5, 6], id="the default tells them apart"),
+    ],
+)
+def test_two_keys_of_one_md5(tmp_path, kind, offsets):
+    golden = Golden("md5-collision")
+    directory = golden.unpack(tmp_path)
+    live = golden.case["live_before"]
+    before = {offset: key for offset, key, _ in records_in(directory)}
+    assert before[live["A"]] != before[live["B"]]
+    round_ = cleaning_of(golden).with_cleaner(offset_map_hash=kind)
+    result = round_.clean(directory)
+    kept = [offset for offset, _, _ in records_in(directory)]
+    if kind is OffsetMapHash.MD5:
+        after = golden.unpack(tmp_path / "after", Side.AFTER)
+        assert read_tree(directory) == read_tree(after)
+        assert live["A"] not in kept
+    else:
+        assert {live["A"], live["B"]} <= set(kept)
+        assert result.messages_written == golden.case["expected"]["messages_written"] + 1
+
+
+def test_the_default_hash_is_not_md5():
+    assert CleanerConfig().offset_map_hash is OffsetMapHash.SIPHASH
+
+
+# --- files
+
+
+@pytest.mark.item("CMP-17")
+def test_small_segments_merge_only_in_the_next_round(tmp_path):
+    """Five segments of 330 bytes, first at most 800 a group: three rounds make one of them."""
+    segments = [
+        [batch(2 * n, record(b"k", b"x" * 100), record(b"%d" % n, b"y" * 120))] for n in range(5)
+    ]
+    directory = write_log(tmp_path / "t-0", *segments)
+    overrides = {"internal.segment.bytes": 800}
+    assert max(path.stat().st_size for path in directory.glob("*.log")) <= 350
+    clean(directory, overrides=overrides)
+    assert bases_in(directory) == [0, 4, 8, 10]
+    clean(directory, overrides=overrides, first_dirty_offset=0)
+    assert bases_in(directory) == [0, 8, 10]
+    overrides = {"internal.segment.bytes": 7000}
+    clean(directory, overrides=overrides, first_dirty_offset=0)
+    assert bases_in(directory) == [0, 10]
+    assert [offset for offset, _, _ in records_in(directory)] == [1, 3, 5, 7, 8, 9]
+
+
+@pytest.mark.item("CMP-17")
+def test_the_first_source_names_the_cleaned_segment_though_its_records_are_gone(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    clean(directory)
+    assert bases_in(directory) == [0, 4]
+    assert [offset for offset, _, _ in records_in(directory)] == [2, 3]
+
+
+@pytest.mark.item("CMP-38")
+def test_snapshots_at_bases_that_no_segment_has_any_more_go(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    for offset in (2, 3):
+        (directory / snapshot_file(offset)).write_bytes((directory / snapshot_file(4)).read_bytes())
+    clean(directory)
+    assert sorted(int(path.stem) for path in directory.glob("*.snapshot")) == [4]
+
+
+@pytest.mark.item("CMP-34")
+def test_the_cleaned_segment_is_as_old_as_its_last_source(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    last = (directory / log_file(3)).stat().st_mtime_ns
+    clean(directory)
+    for suffix in (".log", ".index", ".timeindex"):
+        path = directory / segment_file(0, suffix)
+        assert path.stat().st_mtime_ns // 10**6 == last // 10**6
+
+
+@pytest.mark.item("CMP-34")
+@pytest.mark.parametrize("golden", goldens("clean-*-s1[05]1*"), ids=lambda golden: golden.name)
+def test_cleaned_files_are_as_old_as_kafkas(golden: Golden, tmp_path):
+    directory = golden.unpack(tmp_path / "before")
+    cleaning_of(golden).clean(directory)
+    after = golden.unpack(tmp_path / "after", Side.AFTER)
+    for path in after.glob("*.log"):
+        found = (directory / path.name).stat().st_mtime_ns
+        assert found // 10**9 == path.stat().st_mtime_ns // 10**9, path.name
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640], ids=oct)
+def test_new_files_may_be_read_by_those_who_may_read_the_directory(tmp_path, mode):
+    directory = small_log(tmp_path / "t-0")
+    for path in directory.iterdir():
+        path.chmod(mode)
+    clean(directory)
+    assert {oct(path.stat().st_mode & 0o777) for path in directory.glob("*.log")} <= {
+        oct(mode),
+        oct(directory.stat().st_mode & 0o666),
+    }
+
+
+@pytest.mark.item("CMP-35")
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=str)
+def test_a_batch_far_larger_than_every_buffer_gives_the_same_output(tmp_path, codec):
+    large = os.urandom(2_500_000)
+    trees = []
+    for window_bytes in (1024, 1 << 26):
+        directory = write_log(
+            tmp_path / str(window_bytes) / "t-0",
+            [batch(0, record(b"s"), record(b"gone", b"x"))],
+            [batch(2, record(b"large", large), record(b"gone"), record(b"l2", large), codec=codec)],
+            [batch(5, record(b"gone"), record(b"s"))],
+        )
+        cleaner = CleanerConfig(
+            window_bytes=window_bytes, io_buffer_bytes=1024, max_io_buffer_bytes=1024
+        )
+        clean(directory, cleaner=cleaner)
+        trees.append(read_tree(directory))
+    assert compare_partitions(*trees, Exactness.BYTES) == []
+    assert [record[0] for record in records_in(directory)] == [2, 4, 5, 6]
+
+
+# --- repetition
+
+
+@pytest.mark.item("CMP-47")
+@pytest.mark.parametrize("golden", goldens("clean-*"), ids=lambda golden: golden.name)
+def test_a_clean_result_is_clean_and_loads_as_it_was(golden: Golden, tmp_path):
+    directory = golden.unpack(tmp_path)
+    cleaning_ = cleaning_of(golden)
+    before = cleaning_.load(LocalStore(directory))
+    result = cleaning_.clean(directory)
+    tree = read_tree(directory)
+    log = cleaning_.load(LocalStore(directory))
+    assert log.operations == ()
+    for what in ("log_start_offset", "log_end_offset", "high_watermark", "epochs", "producers"):
+        assert getattr(log, what) == getattr(before, what)
+    assert log.active_segment == before.active_segment
+    again = cleaning_.with_request(cleaner_checkpoint=result.cleaner_checkpoint)
+    if result.cleaner_checkpoint is None or golden.case["params"].get("map.bytes"):
+        return
+    assert again.clean(directory).nothing_to_clean
+    assert read_tree(directory) == tree
+
+
+@pytest.mark.item("CMP-47")
+@pytest.mark.parametrize("golden", goldens("clean-*none*"), ids=lambda golden: golden.name)
+def test_a_further_round_over_the_same_range_leaves_the_same_data(golden: Golden, tmp_path):
+    directory = golden.unpack(tmp_path)
+    cleaning_ = cleaning_of(golden)
+    result = cleaning_.clean(directory)
+    if result.nothing_to_clean:
+        return
+    once = _data_records(directory)
+    again = cleaning_.with_request(
+        first_dirty_offset=golden.case["expected"]["first_dirty"],
+        first_uncleanable_offset=golden.case["expected"]["first_uncleanable"],
+    )
+    again.clean(directory)
+    if not golden.case["params"].get("map.bytes"):
+        assert _data_records(directory) == once
+
+
+def _data_records(directory):
+    return [
+        found
+        for each in batches_in(directory)
+        if not each.header["attributes"] & 0x20
+        for found in each.records
+    ]
+
+
+def test_nothing_to_clean_changes_no_file(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    before = read_tree(directory)
+    result = clean(directory, cleaner_checkpoint=4)
+    assert result.nothing_to_clean
+    assert read_tree(directory) == before
+
+
+def test_what_the_loader_changes_is_changed_even_if_nothing_is_to_be_cleaned(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    (directory / (log_file(0) + ".deleted")).write_bytes(b"")
+    clean(directory, cleaner_checkpoint=4)
+    assert not list(directory.glob("*.deleted"))
+
+
+def test_a_round_that_was_killed_while_it_wrote_is_simply_made_again(tmp_path):
+    """Its scratch files lie in the way, under names that the new round might choose."""
+    killed = small_log(tmp_path / "killed" / "t-0")
+    whole = small_log(tmp_path / "whole" / "t-0")
+    _leave_scratch_files_of_a_killed_round(killed)
+    assert list(killed.glob("pylog-scratch-*"))
+    assert clean(killed) == clean(whole)
+    assert read_tree(killed) == read_tree(whole)
+
+
+def _leave_scratch_files_of_a_killed_round(directory: Path) -> None:
+    """As a kill -9 between the passes and the commit would."""
+    keep = {path.name for path in directory.iterdir()}
+    before = {name: (directory / name).read_bytes() for name in keep}
+    original = LocalStore.promote
+
+    class KilledError(BaseException): ...
+
+    def killed(*_):
+        raise KilledError
+
+    LocalStore.promote = killed  # type: ignore[method-assign]
+    try:
+        with pytest.raises(KilledError):
+            clean(directory)
+    finally:
+        LocalStore.promote = original  # type: ignore[method-assign]
+    for name, content in before.items():
+        assert (directory / name).read_bytes() == content
+
+
+def test_a_log_that_needs_recovery_is_left_alone(tmp_path):
+    directory = small_log(tmp_path / "t-0")
+    (directory / segment_file(2, ".index")).unlink()
+    before = read_tree(directory)
+    with pytest.raises(RecoveryRequiredError):
+        clean(directory)
+    assert read_tree(directory) == before
+
+
+def test_the_clock_of_the_request_is_the_only_one(tmp_path):
+    """The same round at the same clock, years later, gives the same bytes."""
+    trees = []
+    for name in ("now", "then"):
+        log = [produced(0, record(b"a"), record(b"t", None)), batch(2, record(b"a"))]
+        known = ProducerSpec(producer_id=1000, last_offset=1, last_timestamp=NOW)
+        directory = write_log(tmp_path / name / "t-0", log, producers=[known])
+        cleaning(now_ms=NOW + 1).clean(directory)
+        trees.append(read_tree(directory))
+    assert trees[0] == trees[1]
