@@ -8,7 +8,8 @@ RUN := $(VENV)/bin/python -m
 LOCK := conf/requirements.lock
 SETTINGS := pyproject.toml $(LOCK)
 BROKER := build/broker
-GOLDEN := tests/golden/broker-dir/before.tar.gz
+LEDGER := build/ledger
+GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-k cleaner -x"
 
 # A tree that was copied together with its .venv: the paths inside are those of the old place.
@@ -29,13 +30,14 @@ help: ## Print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: $(VENV)/.for-all ## Create .venv with everything, and fetch what the tests need
+setup: $(VENV)/.for-all ## Create .venv with everything, and fetch the jars that the tests need
+	$(RUN) tests.oracle.jars
 
 run: $(VENV)/.for-run ## Compact a log directory written by Apache Kafka, on Spark, and print the result
-	rm -rf $(BROKER)
+	rm -rf $(BROKER) $(LEDGER)
 	mkdir -p $(BROKER)
 	tar -xzf $(GOLDEN) -C $(BROKER)
-	$(RUN) pylog_spark run $(BROKER) --role broker --set min.cleanable.dirty.ratio=0.0
+	$(RUN) pylog_spark run $(BROKER) --role broker --ledger $(LEDGER)
 
 fmt: $(VENV)/.for-all ## Format the code and repair what ruff can repair
 	$(RUN) ruff format .
@@ -76,9 +78,9 @@ $(VENV)/.created:
 	@printf '%s\n' '$(CURDIR)' > $@
 
 $(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
-	$(RUN) pip install --quiet --constraint $(LOCK) --editable '.[local]'
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[local]'
 	@touch $@
 
 $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
-	$(RUN) pip install --quiet --constraint $(LOCK) --editable '.[local,test,dev]'
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[local,test,dev]'
 	@touch $(VENV)/.for-run $@

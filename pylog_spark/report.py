@@ -58,6 +58,32 @@ def result_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def plan_table(rows: Sequence[Row]) -> Table:
+    """Return the plans of a dry run as a table: what would be read, and what it may become at most.
+
+    Args:
+        rows: Of ``RunReport.planned_rows``.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("partition", overflow="fold")
+    names = ("dirty from", "up to", "clean bytes", "dirty bytes", "ratio", "groups")
+    for name in (*names, "after, at most", "disk meanwhile"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            Text(partition_name(row)),
+            number_text(row["first_dirty_offset"]),
+            number_text(row["first_uncleanable_offset"]),
+            size_text(row["clean_bytes"]),
+            size_text(row["cleanable_bytes"]),
+            f"{row['cleanable_ratio']:.2f}",
+            number_text(row["groups"]),
+            size_text(row["bytes_after"]),
+            size_text(row["peak_extra_bytes"]),
+        )
+    return table
+
+
 def summary_line(rows: Sequence[Row]) -> str:
     """Return in one line what a run did: counts by status, and bytes of the partitions done."""
     counts = Counter(str(row["status"]) for row in rows)

@@ -209,9 +209,7 @@ PARTIAL_INDEX: Final = pa.schema(
 MERGED_INDEX: Final = pa.schema(
     [
         _ORDINAL,
-        _column(
-            "index", pa.binary(), "the merged index; null if it is too large, or with an error"
-        ),
+        _column("index", pa.binary(), "the merged index; null if too large, or with an error"),
         _column("group_bytes", pa.list_(_NUMBER), "source bytes of each group, in group order"),
         _column("end_offset", _NUMBER, "the cleaner point after the round"),
         _column("duration_ms", _NUMBER, "time of the merge and of the partial indexes before it"),

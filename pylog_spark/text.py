@@ -5,14 +5,14 @@ from typing import Final
 
 # Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
 _FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
+LAST_MS: Final = 253_402_300_799_999
 
 
 def printable(text: str) -> str:
-    """Return text with everything that a terminal would act upon, or could not show, escaped.
+    r"""Return text with everything that a terminal would act upon, or could not show, escaped.
 
     A topic name, a key or an error text may hold control characters, colour sequences or halves
-    of characters; these become ``\\xNN`` and the like. Line ends and tabs are escaped too.
+    of characters; these become ``\xNN`` and the like. Line ends and tabs are escaped too.
     """
     if text.isprintable():
         return text
@@ -34,7 +34,7 @@ def readable_bytes(data: bytes, *, limit: int) -> str:
 
 def time_text(epoch_ms: int) -> str:
     """Return a point in time in UTC; the number itself where no calendar has it, or for -1."""
-    if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= _LAST_MS:
+    if epoch_ms == -1 or not _FIRST_MS <= epoch_ms <= LAST_MS:
         return str(epoch_ms)
     whole, milliseconds = divmod(epoch_ms, 1000)
     at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=whole)

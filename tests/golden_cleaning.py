@@ -11,6 +11,7 @@ from storage_core.log.log_loader import LoadedLog, load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
+from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.partial import (
     MergedIndex,
     PartialIndex,
@@ -19,7 +20,11 @@ from storage_core.maintenance.compaction.partial import (
     segments_of_round,
 )
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
-from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
+from storage_core.maintenance.compaction.plan import (
+    CompactionPlan,
+    group_segments,
+    plan_compaction,
+)
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.plan.executor import commit
@@ -123,6 +128,46 @@ def expected_numbers(golden: Golden) -> dict[str, int]:
         for ours, theirs in ANSWERS.items()
         if exactness_of(golden) is Exactness.BYTES or ours != _BYTES_OF_A_COMPRESSOR
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRound:
+    """A round whose cleaned segments lie in scratch files: all but the commit has been done.
+
+    Attributes:
+        log: The log as it was loaded.
+        plan: The round.
+        groups: What the commit will put into place.
+    """
+
+    log: LoadedLog
+    plan: CompactionPlan
+    groups: tuple[CleanedGroup, ...]
+
+    def commit_of(self, group_count: int | None = None) -> Plan:
+        """Return the operations of the load and of the first groups, or of all."""
+        return plan_commit(self.log, self.plan, self.groups[:group_count])
+
+
+def prepare(directory: Path, cleaning: Cleaning, *, attempt: str = "prepared") -> PreparedRound:
+    """Make both passes of a round, in process, and leave its scratch files in the directory."""
+    store = LocalStore(directory)
+    log = cleaning.load(store)
+    plan = plan_compaction(
+        log,
+        cleaning.config,
+        cleaning.cleaner,
+        choose_range(log, cleaning.config, cleaning.request),
+        now_ms=cleaning.request.now_ms,
+        hash_key=bytes(range(16)),
+    )
+    index = CompactionIndexer(store, plan).run()
+    tracker = TransactionTracker()
+    groups = tuple(
+        clean_group(store, plan, index, group, tracker, scratch=directory, attempt=attempt)
+        for group in group_segments(plan, index.end_offset)
+    )
+    return PreparedRound(log=log, plan=plan, groups=groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 """The command line."""
 
-from pylog_spark.cli.main import main
+from pylog_spark.cli.program import main
 
 __all__ = ["main"]

@@ -143,13 +143,14 @@ def _dump_file(
                 is_good &= block.has_good_checksums
                 for text in lines.batches(block):
                     output.write(text)
-        else:
-            for kind, fields in parser_of(plain_name(name))(store, name):
-                output.write(lines.entry(kind, fields))
+        parser = parser_of(plain_name(name))
+        for kind, fields in parser(store, name) if parser is not None else ():
+            output.write(lines.entry(kind, fields))
     except BadBytesError as error:
         output.write(lines.error(error))
         return False
     except CheckpointError as error:
-        output.write(lines.error(BadBytesError(error.file, 0, str(error))))
+        reason = f"line {error.line}: {error.reason}" if error.line else error.reason
+        output.write(lines.error(BadBytesError(error.file, 0, reason)))
         return False
     return is_good

@@ -9,17 +9,13 @@ from binascii import b2a_base64
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pylog_spark.cli.dump_records import HEADERS, KEY, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
-from storage_core.kernels import batch_scan, record_scan
-from storage_core.kernels.gather import list_headers
+from storage_core.kernels import batch_scan
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.columns import RecordColumns
 
 _BATCH: Final = (
     '{"type":"batch","file":%s,"position":%d,"base_offset":%d,"last_offset":%d,"magic":%d,'
@@ -29,7 +25,8 @@ _BATCH: Final = (
     '"control_type":%s}\n'
 )
 _RECORD: Final = (
-    '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,"headers":[%s]}\n'
+    '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
+    '"headers":[%s]}\n'
 )
 _BOOLEANS: Final = ("false", "true")
 # How many records' lines are held at a time.
@@ -47,13 +44,12 @@ class JsonLines:
         """Yield the lines of some batches, each followed by those of its records."""
         rows = decoded.window.batches.rows(decoded.first_row, decoded.end_row)
         heads = self._heads(rows, decoded.window.file_position)
-        records = _RecordLines(decoded.records)
         start = 0
         for head, end in zip(heads, decoded.record_ends, strict=True):
             yield head
             while start < end:
                 stop = min(end, start + _LINES_AT_A_TIME)
-                yield "".join(records.lines(start, stop))
+                yield "".join(map(_record_line, record_rows(decoded.records, start, stop)))
                 start = stop
 
     def tail(self, tail: TornTail) -> str:
@@ -141,66 +137,11 @@ class JsonLines:
             )
 
 
-class _RecordLines:
-    """The lines of the records of some batches, a slice at a time."""
-
-    def __init__(self, records: RecordColumns) -> None:
-        self._records = records
-        self._data = memoryview(records.payload.window.data)
-        self._arena = memoryview(records.payload.arena)
-
-    def lines(self, start: int, stop: int) -> Iterator[str]:
-        """Yield the lines of the records [start, stop)."""
-        part = RecordColumns(
-            payload=self._records.payload, table=self._records.table[:, start:stop]
-        )
-        in_arena = part.payload.in_arena[part.batch]
-        headers = self._headers(part, in_arena)
-        columns = zip(
-            in_arena.tolist(),
-            part.offset.tolist(),
-            part.timestamp.tolist(),
-            part.sequence.tolist(),
-            part.table[record_scan.RECORD_KEY_START].tolist(),
-            part.key_length.tolist(),
-            part.table[record_scan.RECORD_VALUE_START].tolist(),
-            part.value_length.tolist(),
-            strict=True,
-        )
-        for row, (place, offset, timestamp, sequence, key, key_size, value, value_size) in (
-            enumerate(columns)
-        ):
-            source = self._arena if place else self._data
-            yield _RECORD % (
-                offset,
-                timestamp,
-                sequence,
-                _base64(source, key, key_size),
-                _base64(source, value, value_size),
-                ",".join(headers[row]) if row in headers else "",
-            )
-
-    def _headers(self, part: RecordColumns, in_arena: NDArray[np.uint8]) -> dict[int, list[str]]:
-        """Return the headers of the records that have any, each as JSON."""
-        counts = np.ascontiguousarray(part.table[record_scan.RECORD_HEADER_COUNT])
-        spans = np.empty((_SPAN_COLUMNS, int(counts.sum())), np.int64)
-        if not spans.size:
-            return {}
-        list_headers(
-            part.payload.window.data,
-            part.payload.arena,
-            in_arena,
-            np.ascontiguousarray(part.table[record_scan.RECORD_HEADER_START]),
-            counts,
-            *spans,
-        )
-        headers: dict[int, list[str]] = {}
-        for owner, name, name_size, value, value_size in spans.T.tolist():
-            source = self._arena if in_arena[owner] else self._data
-            text = bytes(source[name : name + name_size]).decode("utf-8", "replace")
-            pair = f"[{json.dumps(text)},{_base64(source, value, value_size)}]"
-            headers.setdefault(owner, []).append(pair)
-        return headers
+def _record_line(row: RecordRow) -> str:
+    headers = ""
+    if row[HEADERS]:
+        headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
+    return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers)
 
 
 def codec_name(codec: int) -> str:
@@ -223,14 +164,10 @@ def control_name(control_type: int) -> str | None:
 
 _CODECS: Final = frozenset(map(int, Codec))
 _CONTROL_TYPES: Final = frozenset(map(int, ControlType))
-# Owner, start and length of the name, start and length of the value.
-_SPAN_COLUMNS: Final = 5
 
 
-def _base64(source: memoryview, start: int, size: int) -> str:
-    if size < 0:
-        return "null"
-    return f'"{b2a_base64(source[start : start + size], newline=False).decode()}"'
+def _base64(data: memoryview | None) -> str:
+    return "null" if data is None else f'"{b2a_base64(data, newline=False).decode()}"'
 
 
 def _line(fields: dict[str, Any]) -> str:

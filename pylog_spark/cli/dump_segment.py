@@ -95,9 +95,7 @@ def dump_segment(
             yield from _decode(window, chooser.choose(window), chooser.end_offset)
             position = window.file_position + len(window.data)
         if position < reader.size_bytes:
-            yield TornTail(
-                file=name, position=position, size_bytes=reader.size_bytes - position
-            )
+            yield TornTail(file=name, position=position, size_bytes=reader.size_bytes - position)
 
 
 def _scan(reader: FileReader) -> Iterator[Window]:
@@ -120,7 +118,8 @@ class _Chooser:
         if self._filter is None or self.end_offset is None:
             return np.ones(len(window.batches), np.bool_)
         visible = self._filter.visible(window.batches)
-        return visible & (window.batches.base_offset < self.end_offset)
+        chosen: NDArray[np.bool_] = visible & (window.batches.base_offset < self.end_offset)
+        return chosen
 
 
 def _decode(
@@ -136,9 +135,7 @@ def _decode(
             records = records.select(records.offset < end_offset)
         # The batch that is bad is shown too: its header says what it claims to be.
         shown_end = end_row if bad is None else end_row + 1
-        yield DecodedBatches(
-            window=window, first_row=row, end_row=shown_end, records=records
-        )
+        yield DecodedBatches(window=window, first_row=row, end_row=shown_end, records=records)
         if bad is not None:
             raise bad
         row = end_row

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-import pyarrow as pa
+import numpy as np
+from numpy.typing import NDArray
 
 from pylog_spark.cli.dump_json import codec_name, control_name, timestamp_type_name
+from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
-from pylog_spark.text import printable, readable_bytes, time_text
+from pylog_spark.text import LAST_MS, printable, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.records.batch_table import BatchTable
@@ -62,13 +64,13 @@ class TextLines:
 
 
 def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
+    newest = time_text(int(rows.max_timestamp[row]))
     facts = [
         f"  batch {rows.base_offset[row]}..{rows.last_offset[row]}",
         f"{rows.record_count[row]} records",
         f"{rows.size[row]} bytes at {rows.position[row] + file_position}",
         codec_name(int(rows.codec[row])),
-        f"{timestamp_type_name(bool(rows.is_log_append_time[row]))} up to "
-        f"{time_text(int(rows.max_timestamp[row]))}",
+        f"{timestamp_type_name(bool(rows.is_log_append_time[row]))} up to {newest}",
         f"leader epoch {rows.leader_epoch[row]}",
     ]
     if rows.producer_id[row] != NO_PRODUCER_ID:
@@ -87,29 +89,25 @@ def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
 
 
 def _record_lines(records: RecordColumns, start: int, stop: int) -> Iterator[str]:
-    part = RecordColumns(payload=records.payload, table=records.table[:, start:stop])
-    columns = zip(
-        part.offset.tolist(),
-        part.timestamp.tolist(),
-        part.keys(),
-        part.values(),
-        part.headers(),
-        strict=True,
-    )
-    for offset, timestamp, key, value, headers in columns:
-        line = f"    {offset}  {time_text(timestamp)}  {_bytes_text(key)} = {_bytes_text(value)}"
-        named = [f"{name}={_bytes_text(pa.scalar(of))}" for name, of in _pairs(headers)]
+    times = _times_text(records.timestamp[start:stop])
+    for row, time in zip(record_rows(records, start, stop), times, strict=True):
+        line = f"    {row[OFFSET]}  {time}  {_bytes_text(row[KEY])} = {_bytes_text(row[VALUE])}"
+        named = [f"{printable(name)}={_bytes_text(value)}" for name, value in row[HEADERS]]
         yield line + (f"  [{', '.join(named)}]" if named else "") + "\n"
 
 
-def _pairs(headers: pa.ListScalar) -> list[tuple[str, bytes | None]]:
-    return [(printable(header["key"]), header["value"]) for header in headers.as_py()]
+def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:
+    """Return what time_text returns for each, those of our days all at once."""
+    usual = (epoch_ms >= 0) & (epoch_ms <= LAST_MS)
+    shown = np.datetime_as_string(np.where(usual, epoch_ms, 0).astype("M8[ms]"), timezone="UTC")
+    texts: list[str] = shown.tolist()
+    for row in np.flatnonzero(~usual).tolist():
+        texts[row] = time_text(int(epoch_ms[row]))
+    return texts
 
 
-def _bytes_text(value: pa.Scalar) -> str:
-    data = value.as_py()
+def _bytes_text(data: memoryview | None) -> str:
     if data is None:
         return "null"
-    return f'"{readable_bytes(data, limit=_SHOWN_BYTES)}"' + (
-        f" ({len(data)} bytes)" if len(data) > _SHOWN_BYTES else ""
-    )
+    text = readable_bytes(bytes(data[: _SHOWN_BYTES + 1]), limit=_SHOWN_BYTES)
+    return f'"{text}"' + (f" ({len(data)} bytes)" if len(data) > _SHOWN_BYTES else "")

@@ -1,1 +1,88 @@
 """A job: arguments, config, session, operation, exit status."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+
+from pylog_spark.config.load import Flags, load_config
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.run_report import RunReport
+from pylog_spark.report import json_line, plan_table, result_table, summary_line, write_table
+from pylog_spark.session import build_session
+from storage_core.clock import SystemClock
+
+_OPERATIONS: Final[dict[str, Callable[..., RunReport]]] = {
+    "run": run_nightly,
+    "compact": compact,
+}
+
+
+def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> int:
+    """Run a job and print what it did.
+
+    Args:
+        job: Name of its command.
+        roots: Log directories.
+        flags: What the command line says.
+        as_json: JSON lines instead of a table: one a partition, then one of the run.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        PylogError: The job could not run, or a guard refused it.
+    """
+    options = load_config(flags, now_ms=SystemClock().now_ms()).options
+    # The job checks this again. Here it spares a person the start of a Spark session.
+    check_roots(resolve_roots(roots, said=options.role), options)
+    session = build_session(
+        options.master,
+        options.spark_conf,
+        app_name=f"pylog {job}",
+        delta=options.ledger is not None and not options.dry_run,
+    )
+    report = _OPERATIONS[job](session, roots, options)
+    rows = report.results.to_pylist()
+    if as_json:
+        _write_json(report, rows)
+    else:
+        _write_table(report, rows)
+    return report.exit_code
+
+
+def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
+    plans = {_name(plan): plan for plan in report.planned_rows()} if report.dry_run else {}
+    for row in rows:
+        plan = plans.get(_name(row))
+        typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
+    run = {
+        "run_id": report.run_id,
+        "action": report.action,
+        "dry_run": report.dry_run,
+        **asdict(report.summary),
+        "exit_code": report.exit_code,
+        "notes": list(report.notes),
+    }
+    typer.echo(json_line("run", run))
+
+
+def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
+    seconds = report.summary.duration_ms / 1000
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    footer = [f"{what}: {summary_line(rows)} in {seconds:.1f} s", *report.notes]
+    console = Console()
+    planned = report.planned_rows() if report.dry_run else []
+    if planned:
+        write_table(console, plan_table(planned), footer=[""])
+    write_table(console, result_table(rows), footer=footer)
+
+
+def _name(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["root"], row["topic"], row["partition"]

@@ -66,6 +66,10 @@ def _add_command(job: Job) -> Callable[..., None]:
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")
         ] = False,
+        until_clean: Annotated[
+            bool,
+            typer.Option("--until-clean", help="Repeat where a bounded offset map was full."),
+        ] = False,
         config_files: Annotated[
             list[Path] | None,
             typer.Option("--config", metavar="FILE", help="YAML options; a later file wins."),
@@ -121,14 +125,10 @@ def _add_command(job: Job) -> Callable[..., None]:
             master=master,
             mark_clean=False if no_mark_clean else None,
             dry_run=dry_run,
-        )
-        status = run_job(
-            job.value,
-            roots,
-            flags,
+            until_clean=until_clean,
             now_ms=now_ms,
-            as_json=output is OutputFormat.JSON,
         )
+        status = run_job(job.value, roots, flags, as_json=output is OutputFormat.JSON)
         if status:
             raise typer.Exit(status)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pylog_spark.cli.arguments import parse_factor, parse_offset, parse_size
-from storage_core.errors import ConfigError, PartitionNotFoundError
+from storage_core.errors import ConfigError, InvalidNameError, PartitionNotFoundError
 from storage_core.filenames import parse_partition_directory
 
 app = typer.Typer(
@@ -75,12 +75,16 @@ def clean(  # noqa: PLR0913  # one argument an option
     offset_map_bytes: Annotated[
         int | None,
         typer.Option(
-            parser=parse_offset, metavar="N", help="Memory of the offset map, 24 a key. Default: 128 MiB."
+            parser=parse_offset,
+            metavar="N",
+            help="Memory of the offset map, 24 a key. Default: 128 MiB.",
         ),
     ] = None,
     load_factor: Annotated[
         float | None,
-        typer.Option(parser=parse_factor, metavar="F", help="Share of it that may be used. Default: 0.9."),
+        typer.Option(
+            parser=parse_factor, metavar="F", help="Share of it that may be used. Default: 0.9."
+        ),
     ] = None,
     io_buffer_bytes: Annotated[
         int | None,
@@ -107,7 +111,7 @@ def clean(  # noqa: PLR0913  # one argument an option
     from pylog_spark.cli.partition_clean import CleanArguments, run_clean  # noqa: PLC0415  # numba
 
     if then_retain:
-        raise ConfigError("--then-retain", "", "retention is not part of this version yet")
+        raise ConfigError("--then-retain", then_retain, "retention is not part of this version yet")
     if first_uncleanable_offset is not None and first_dirty_offset is None:
         raise ConfigError(
             "--first-uncleanable-offset",
@@ -148,11 +152,14 @@ def validate_partition_directory(directory: Path) -> None:
 
     Raises:
         PartitionNotFoundError: There is no such directory.
-        InvalidNameError: Its name is not ``<topic>-<partition>``.
+        ConfigError: Its name is not ``<topic>-<partition>``.
     """
     if not directory.is_dir():
         raise PartitionNotFoundError(str(directory))
-    parse_partition_directory(directory.resolve().name)
+    try:
+        parse_partition_directory(directory.resolve().name)
+    except InvalidNameError as error:
+        raise ConfigError("DIR", directory, str(error)) from error
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -113,7 +113,9 @@ def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
         unknown = unknown_key(place, _shortened(first["input"]), list(ConfigFile.model_fields))
         return ConfigError(f"{path}: {unknown.key}", unknown.value, unknown.reason)
     reason = str(first["msg"])
-    return ConfigError(f"{path}: {place}", _shortened(first["input"]), reason[0].lower() + reason[1:])
+    return ConfigError(
+        f"{path}: {place}", _shortened(first["input"]), reason[0].lower() + reason[1:]
+    )
 
 
 def _shortened(value: object) -> str:

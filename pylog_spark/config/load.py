@@ -6,16 +6,18 @@ replaced as a whole by a stronger layer, but for ``settings``, ``topics`` and ``
 entries are replaced one by one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.config.assignments import parse_assignments
 from pylog_spark.config.config_file import ConfigFile, read_config_file
+from pylog_spark.config.entries import list_entries
+from pylog_spark.config.layers import Layers
 from pylog_spark.config.options import (
     TUNING_KEYS,
-    ConfigEntry,
     HighWatermarkSource,
     JobConfig,
     JobOptions,
@@ -24,12 +26,9 @@ from pylog_spark.config.options import (
 from storage_core.catalog.roles import Role
 from storage_core.config import (
     CleanerConfig,
-    ConfigKey,
     LogConfig,
-    Origin,
     ServerProperties,
     classify_settings,
-    effective_settings,
     known_keys,
     merge_broker_layers,
     parse_server_properties,
@@ -37,8 +36,9 @@ from storage_core.config import (
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import parse_settings, unknown_key
 from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY
-from storage_core.config.values import render
 from storage_core.errors import CheckpointError, ConfigError
+
+_log: Final = logging.getLogger(__name__)
 
 DEFAULTS_FILE: Final = "defaults.yaml"
 _MAX_PROPERTIES_BYTES: Final = 16 * 1024 * 1024
@@ -82,6 +82,8 @@ class Flags:
         master: ``--master``.
         mark_clean: False for ``--no-mark-clean``.
         dry_run: ``--dry-run``.
+        until_clean: ``--until-clean``.
+        now_ms: ``--now-ms``.
     """
 
     config_files: Sequence[Path] = ()
@@ -96,36 +98,8 @@ class Flags:
     master: str | None = None
     mark_clean: bool | None = None
     dry_run: bool = False
-
-
-@dataclass(slots=True)
-class _Merged:
-    """Values by option name and origin; the last one that is put in wins."""
-
-    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
-
-    def put(self, name: str, value: object, origin: str) -> None:
-        if value is not None:
-            self.values[name] = (value, origin)
-
-    def put_entries(self, name: str, entries: Mapping[str, object] | None, origin: str) -> None:
-        for key, value in (entries or {}).items():
-            self.put(f"{name}.{key}", value, origin)
-
-    def get(self, name: str) -> Any:
-        value, _ = self.values.get(name, (None, ""))
-        return value
-
-    def origin(self, name: str) -> str:
-        return self.values[name][1] if name in self.values else "default"
-
-    def entries(self, name: str) -> dict[str, Any]:
-        prefix = f"{name}."
-        return {
-            key.removeprefix(prefix): value
-            for key, (value, _) in self.values.items()
-            if key.startswith(prefix)
-        }
+    until_clean: bool = False
+    now_ms: int | None = None
 
 
 def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
@@ -133,50 +107,63 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
 
     Args:
         flags: What the command line says.
-        now_ms: The run's clock, epoch milliseconds.
+        now_ms: The machine's clock, epoch milliseconds; a clock that the flags say wins.
 
     Raises:
         ConfigError: A file cannot be read, a key is unknown, or a value is malformed, out of
             range or in contradiction to another.
     """
-    merged = _Merged()
-    for path in (defaults_file(), *flags.config_files):
-        _put_file(merged, read_config_file(path), path)
-    _put_flags(merged, flags)
-    broker_file = merged.get("server_properties")
-    properties = _read_server_properties(Path(broker_file)) if broker_file else None
-    settings = merged.entries("settings")
+    layers = Layers()
+    # A zip of the packages for --py-files has no conf/; the same defaults stand in the code.
+    defaults = [path for path in (defaults_file(),) if path.exists()]
+    for path in (*defaults, *flags.config_files):
+        _put_file(layers, read_config_file(path), path)
+    _put_flags(layers, flags)
+    broker_file = layers.get("server_properties")
+    if broker_file is not None:
+        properties = _read_server_properties(Path(broker_file))
+        if properties.unknown_keys:
+            # By name only: what a broker's file says beside its logs may be a secret.
+            unknown = ", ".join(properties.unknown_keys)
+            _log.warning("%s: keys that mean nothing here: %s", broker_file, unknown)
+        counting = {
+            name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
+        }
+        layers.put_entries("broker", counting, str(broker_file))
+    broker = layers.entries("broker")
+    settings = layers.entries("settings")
     tuning = {name: text for name, text in settings.items() if name in TUNING_KEYS}
     kafka = {name: text for name, text in settings.items() if name not in TUNING_KEYS}
     _validate_names(kafka)
     groups = classify_settings(kafka)
-    broker_known = {} if properties is None else dict(properties.settings)
     tuning_values: dict[str, Any] = parse_settings(tuning, TUNING_KEYS)
     options = JobOptions(
-        now_ms=now_ms,
+        now_ms=now_ms if flags.now_ms is None else flags.now_ms,
+        now_is_said=flags.now_ms is not None,
         dry_run=flags.dry_run,
-        include=tuple(merged.get("include") or ()),
-        exclude=tuple(merged.get("exclude") or ()),
-        role=None if merged.get("role") is None else Role(merged.get("role")),
-        assume_defaults=tuple(merged.get("assume_defaults") or ()),
-        topic_configs=merged.entries("topics"),
+        until_clean=flags.until_clean,
+        include=tuple(layers.get("include") or ()),
+        exclude=tuple(layers.get("exclude") or ()),
+        role=None if layers.get("role") is None else Role(layers.get("role")),
+        assume_defaults=tuple(layers.get("assume_defaults") or ()),
+        topic_configs=layers.entries("topics"),
         topic_settings=groups.topic,
-        broker_settings=merge_broker_layers(
-            {name: text for name, text in broker_known.items() if name not in CLEANER_KEYS},
-            {**groups.topic_defaults, **groups.broker},
+        broker_settings={n: text for n, text in broker.items() if n not in CLEANER_KEYS},
+        broker_overrides={**groups.topic_defaults, **groups.broker},
+        cleaner=CleanerConfig.from_settings(
+            {n: text for n, text in broker.items() if n in CLEANER_KEYS} | groups.cleaner
         ),
-        cleaner=CleanerConfig.from_settings(_from_broker(broker_known) | groups.cleaner),
-        high_watermark=HighWatermarkSource(merged.get("high_watermark")),
+        high_watermark=HighWatermarkSource(
+            layers.get("high_watermark") or HighWatermarkSource.CHECKPOINT
+        ),
         tuning=Tuning(**tuning_values),
-        ledger=merged.get("ledger"),
-        mark_clean=merged.get("mark_clean"),
-        master=merged.get("master"),
-        spark_conf=merged.entries("spark"),
+        ledger=layers.get("ledger"),
+        mark_clean=layers.get("mark_clean") is not False,
+        master=layers.get("master"),
+        spark_conf=layers.entries("spark"),
     )
     _validate_topics(options)
-    return JobConfig(
-        options=options, entries=tuple(_entries(merged, options, broker_file, broker_known))
-    )
+    return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
 
 
 def defaults_file() -> Path:
@@ -186,28 +173,28 @@ def defaults_file() -> Path:
     return installed if installed.exists() else package.parent / "conf" / DEFAULTS_FILE
 
 
-def _put_file(merged: _Merged, file: ConfigFile, path: Path) -> None:
+def _put_file(layers: Layers, file: ConfigFile, path: Path) -> None:
     origin = path.name if path == defaults_file() else str(path)
     for name in _PLAIN_OPTIONS:
-        merged.put(name, getattr(file, name), origin)
+        layers.put(name, getattr(file, name), origin)
     if file.server_properties is not None:
-        merged.put("server_properties", path.parent / file.server_properties, origin)
-    merged.put_entries("settings", file.settings, origin)
-    merged.put_entries("topics", file.topics, origin)
-    merged.put_entries("spark", file.spark, origin)
+        layers.put("server_properties", path.parent / file.server_properties, origin)
+    layers.put_entries("settings", file.settings, origin)
+    layers.put_entries("topics", file.topics, origin)
+    layers.put_entries("spark", file.spark, origin)
 
 
-def _put_flags(merged: _Merged, flags: Flags) -> None:
-    merged.put("include", flags.include or None, "--topics")
-    merged.put("exclude", flags.exclude or None, "--exclude")
-    merged.put("assume_defaults", flags.assume_defaults or None, "--assume-defaults")
-    merged.put("role", flags.role, "--role")
-    merged.put("high_watermark", flags.high_watermark, "--high-watermark")
-    merged.put("ledger", flags.ledger, "--ledger")
-    merged.put("master", flags.master, "--master")
-    merged.put("mark_clean", flags.mark_clean, "--no-mark-clean")
-    merged.put("server_properties", flags.server_properties, "--server-properties")
-    merged.put_entries("settings", parse_assignments(flags.settings), "--set")
+def _put_flags(layers: Layers, flags: Flags) -> None:
+    layers.put("include", flags.include or None, "--topics")
+    layers.put("exclude", flags.exclude or None, "--exclude")
+    layers.put("assume_defaults", flags.assume_defaults or None, "--assume-defaults")
+    layers.put("role", flags.role, "--role")
+    layers.put("high_watermark", flags.high_watermark, "--high-watermark")
+    layers.put("ledger", flags.ledger, "--ledger")
+    layers.put("master", flags.master, "--master")
+    layers.put("mark_clean", flags.mark_clean, "--no-mark-clean")
+    layers.put("server_properties", flags.server_properties, "--server-properties")
+    layers.put_entries("settings", parse_assignments(flags.settings), "--set")
 
 
 def _read_server_properties(path: Path) -> ServerProperties:
@@ -226,14 +213,6 @@ def _read_server_properties(path: Path) -> ServerProperties:
         raise ConfigError("--server-properties", path, str(error)) from error
 
 
-def _from_broker(broker_known: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: text
-        for name, text in broker_known.items()
-        if name in CLEANER_KEYS and name not in _NOT_FROM_BROKER
-    }
-
-
 def _validate_names(settings: Mapping[str, str]) -> None:
     """Refuse unknown keys here, where the keys of this layer are known too."""
     known = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
@@ -244,79 +223,10 @@ def _validate_names(settings: Mapping[str, str]) -> None:
 
 def _validate_topics(options: JobOptions) -> None:
     """Refuse a bad setting of any topic before the first directory is looked at."""
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
     for topic, settings in options.topic_configs.items():
         try:
-            LogConfig.from_topic_overrides(
-                {**settings, **options.topic_settings}, broker=options.broker_settings
-            )
+            LogConfig.from_topic_overrides({**settings, **options.topic_settings}, broker=broker)
         except ConfigError as error:
             raise ConfigError(f"topics.{topic}.{error.key}", error.value, error.reason) from error
-    LogConfig.from_topic_overrides(options.topic_settings, broker=options.broker_settings)
-
-
-def _entries(
-    merged: _Merged,
-    options: JobOptions,
-    broker_file: object,
-    broker_known: Mapping[str, str],
-) -> Iterable[ConfigEntry]:
-    yield from _job_entries(merged)
-    for keys, values in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
-        for name in sorted(keys):
-            yield _entry(merged, keys[name], values, broker_file, _from_broker(broker_known))
-    for found in effective_settings(options.topic_settings, broker=options.broker_settings):
-        key = known_keys()[found.key]
-        origin = {
-            Origin.TOPIC: merged.origin(f"settings.{found.source_key}"),
-            Origin.BROKER: _broker_origin(merged, found.source_key, broker_file),
-            Origin.DEFAULT: "default",
-        }[found.origin]
-        yield ConfigEntry(
-            key=found.key, value=found.value, origin=origin, unit=key.unit, doc=key.doc
-        )
-    for name in ("topics", "spark"):
-        for key_name, value in sorted(merged.entries(name).items()):
-            text = ", ".join(f"{k}={v}" for k, v in value.items()) if name == "topics" else value
-            yield ConfigEntry(
-                key=f"{name}.{key_name}", value=text, origin=merged.origin(f"{name}.{key_name}")
-            )
-
-
-def _job_entries(merged: _Merged) -> Iterable[ConfigEntry]:
-    for name, doc in _JOB_DOCS.items():
-        value = merged.get(name)
-        text = ", ".join(value) if isinstance(value, list | tuple) else render(value)
-        yield ConfigEntry(key=name, value=text, origin=merged.origin(name), doc=doc)
-
-
-def _entry(
-    merged: _Merged,
-    key: ConfigKey,
-    values: object,
-    broker_file: object,
-    from_broker: Mapping[str, str],
-) -> ConfigEntry:
-    origin = merged.origin(f"settings.{key.name}")
-    if origin == "default" and key.name in from_broker:
-        origin = str(broker_file)
-    value = render(getattr(values, key.attribute))
-    return ConfigEntry(key=key.name, value=value, origin=origin, unit=key.unit, doc=key.doc)
-
-
-def _broker_origin(merged: _Merged, broker_key: str, broker_file: object) -> str:
-    name = f"settings.{broker_key}"
-    where = merged.origin(name) if name in merged.values else str(broker_file)
-    return f"{where} ({broker_key})"
-
-
-_JOB_DOCS: Final = {
-    "role": "what the log directories are: broker, mirror or managed; jobs that write need it said",
-    "include": "globs of topics to work on; empty: all",
-    "exclude": "globs of topics to leave out",
-    "assume_defaults": "globs of topics that count as having Kafka's default config if none is known",
-    "high_watermark": "where high watermarks come from: checkpoint (the directory's own) or log-end",
-    "ledger": "path or URL of the ledger; empty: none is kept",
-    "mark_clean": "mark a broker's directory as cleanly shut down again, if it was before",
-    "master": "Spark master; empty: the session's own, or local[*]",
-    "server_properties": "a broker's own file, for broker-wide defaults of topics",
-}
+    LogConfig.from_topic_overrides(options.topic_settings, broker=broker)

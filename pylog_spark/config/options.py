@@ -60,6 +60,7 @@ class JobOptions:
         now_is_said: Whether somebody said now_ms; a machine's own clock that is behind the newest
             checkpoint is refused.
         dry_run: Say what would be done; nothing is written.
+        until_clean: Go on with a partition whose offset map was full, round by round.
         include: Globs of topics; a topic has to match one of them, none lets every topic in.
         exclude: Globs of topics that are left out.
         role: What the log directories are; None where nobody said it, which is enough to read.
@@ -67,7 +68,9 @@ class JobOptions:
             source knows their config.
         topic_configs: Settings of topics by name or glob, said explicitly.
         topic_settings: Topic keys that override what any source says of any topic.
-        broker_settings: Broker-wide keys behind the topics' own settings.
+        broker_settings: Broker-wide keys of a broker's own file, behind the topics' settings.
+        broker_overrides: Broker-wide keys that were said for this run; they win over that file and
+            over the cluster's metadata.
         cleaner: Settings of compaction that do not belong to a topic.
         high_watermark: Where high watermarks are taken from.
         tuning: How work is spread over tasks.
@@ -80,6 +83,7 @@ class JobOptions:
     now_ms: int
     now_is_said: bool = False
     dry_run: bool = False
+    until_clean: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     role: Role | None = None
@@ -87,6 +91,7 @@ class JobOptions:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, str] = field(default_factory=dict)
+    broker_overrides: Mapping[str, str] = field(default_factory=dict)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     tuning: Tuning = field(default_factory=Tuning)
     high_watermark: HighWatermarkSource = HighWatermarkSource.CHECKPOINT

@@ -53,6 +53,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             explicit=options.topic_configs,
             assume_defaults=options.assume_defaults,
             broker=options.broker_settings,
+            broker_overrides=options.broker_overrides,
             settings=options.topic_settings,
         )
     return catalogs

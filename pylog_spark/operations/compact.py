@@ -22,9 +22,16 @@ from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.due_partitions import Outcome, RoundLimits
 from pylog_spark.operations.guards import check_roots
-from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
+from pylog_spark.operations.plan_table import (
+    PartitionName,
+    only_planned,
+    partition_names,
+    refuse_duplicates,
+    result_rows,
+    sort_plans,
+)
 from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.rounds import CompactionRounds
+from pylog_spark.operations.rounds import CompactionRounds, Outcomes
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.planning import Strategy
 from pylog_spark.schemas import PLAN, Action, spark_ddl
@@ -101,7 +108,8 @@ def compact(  # what, where, how; the rest serves other operations and tests
         try:
             if options.dry_run:
                 context = _context(job, _unclean_roots(job))
-                plans, outcomes = _observe(spark, dispatcher, job, context), {}
+                plans = _observe(spark, dispatcher, job, context)
+                outcomes = Outcomes()
             else:
                 recorder.start()
                 plans, outcomes = _clean(spark, dispatcher, job, recorder, strategy)
@@ -136,7 +144,7 @@ def _clean(
     job: _Job,
     recorder: Recorder,
     strategy: Strategy,
-) -> tuple[pa.Table, dict[int, Outcome]]:
+) -> tuple[pa.Table, Outcomes]:
     """Observe, plan and clean under the locks of all roots; record each round when it has ended."""
     options = job.options
     with ExitStack() as stack:
@@ -162,13 +170,49 @@ def _clean(
             strategy=strategy,
         )
         rounds = CompactionRounds(dispatcher, roots, context, limits, title=job.title)
-        outcomes: dict[int, Outcome] = {}
-        for ended in rounds.clean(plans):
-            outcomes |= ended
-            _record(recorder, plans, ended, job)
+        left, outcomes = plans, Outcomes()
+        while left.num_rows:
+            ended = _clean_once(rounds, left, recorder, job)
+            outcomes |= _merge(plans, outcomes, left, ended)
+            if not options.until_clean or not (names := _unfinished(left, ended)):
+                break
+            left = only_planned(_observe(spark, dispatcher, job, context), names)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
     _record(recorder, plans, others, job)
     return plans, outcomes
+
+
+def _clean_once(
+    rounds: CompactionRounds, plans: pa.Table, recorder: Recorder, job: _Job
+) -> Outcomes:
+    outcomes = Outcomes()
+    for ended in rounds.clean(plans):
+        outcomes |= ended
+        _record(recorder, plans, ended, job)
+    return outcomes
+
+
+def _merge(plans: pa.Table, outcomes: Outcomes, left: pa.Table, ended: Outcomes) -> Outcomes:
+    """Return outcomes by their rows in plans, put together with those of former rounds."""
+    numbers = {name: number for number, name in enumerate(partition_names(plans))}
+    merged = Outcomes()
+    for ordinal, name in enumerate(partition_names(left)):
+        if ordinal in ended:
+            number = numbers[name]
+            merged[number] = ended[ordinal].after(outcomes.get(number))
+    return merged
+
+
+def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+    """Return the partitions whose offset map was full before all that is dirty was cleaned."""
+    first = plans["first_dirty_offset"].to_pylist()
+    end = plans["first_uncleanable_offset"].to_pylist()
+    names = partition_names(plans)
+    return {
+        names[ordinal]
+        for ordinal, outcome in outcomes.items()
+        if outcome.next_offset is not None and first[ordinal] < outcome.next_offset < end[ordinal]
+    }
 
 
 def _context(job: _Job, unclean: frozenset[str]) -> RunContext:

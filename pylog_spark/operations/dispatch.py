@@ -9,12 +9,14 @@ a session has none (Spark Connect).
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.schemas import spark_ddl
+
+_DESCRIPTION: Final = "spark.job.description"
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -65,6 +67,7 @@ class Dispatcher:
                 self._spark.interruptTag(self._tag)
         finally:
             self._spark.removeTag(self._tag)
+            self.describe(None)
             self.release()
 
     @property
@@ -122,7 +125,9 @@ class Dispatcher:
         self.describe(description)
         return frame.toArrow().cast(schema)
 
-    def describe(self, description: str) -> None:
+    def describe(self, description: str | None) -> None:
         """Name the Spark jobs that follow; Spark Connect has no such names."""
         if self.can_broadcast:
-            self._spark.sparkContext.setJobDescription(description)
+            context = self._spark.sparkContext
+            # None removes it, as in Spark's own API; pyspark's annotation does not know.
+            context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]

@@ -66,6 +66,7 @@ class DuePartition:
         directory: Its own directory.
         partition: Its name.
         segment_bytes: Sizes of the segments to be cleaned.
+        extra_bytes: Upper bound of the disk space that it needs meanwhile.
         map_bytes: Upper bound of its merged index.
         strategy: How it is cleaned.
     """
@@ -75,6 +76,7 @@ class DuePartition:
     directory: Path
     partition: TopicPartition
     segment_bytes: tuple[int, ...]
+    extra_bytes: int
     map_bytes: int
     strategy: Strategy
 
@@ -92,7 +94,7 @@ class DuePartition:
     def demand(self) -> Demand:
         """What it needs while its round runs."""
         published = self.map_bytes if self.strategy is Strategy.BROADCAST else 0
-        return Demand(map_bytes=published, disk_bytes=self.size_bytes)
+        return Demand(map_bytes=published, disk_bytes=self.extra_bytes)
 
 
 @dataclass(slots=True)
@@ -115,6 +117,20 @@ class Outcome:
     def has_ended(self) -> bool:
         """Whether nothing more is to be done for the partition."""
         return bool(self.columns)
+
+    def after(self, former: "Outcome | None") -> "Outcome":
+        """Return the outcome of this round and the ones before it together."""
+        if former is None:
+            return self
+        columns = dict(self.columns)
+        if "records_before" in former.columns:
+            columns["records_before"] = former.columns["records_before"]
+        return Outcome(
+            columns=columns,
+            duration_ms=former.duration_ms + self.duration_ms,
+            next_offset=self.next_offset,
+            was_touched=self.was_touched,
+        )
 
     def fail(self, row: Mapping[str, Any]) -> None:
         """Take over the error of a task's row."""
@@ -171,6 +187,7 @@ def find_due(plans: pa.Table, limits: RoundLimits) -> list[DuePartition]:
                 directory=Path(row["directory"]),
                 partition=TopicPartition(row["topic"], row["partition"]),
                 segment_bytes=tuple(row["segment_bytes"]),
+                extra_bytes=row["peak_extra_bytes"],
                 map_bytes=map_bytes,
                 strategy=strategy,
             )

@@ -13,6 +13,29 @@ from storage_core.errors import GuardRefusedError
 _KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
 
 
+# Root, topic and number.
+PartitionName = tuple[str, str, int]
+
+
+def partition_names(plans: pa.Table) -> list[PartitionName]:
+    """Return the names of a table's rows, in its order."""
+    columns = [plans[name].to_pylist() for name in ("root", "topic", "partition")]
+    return list(zip(*columns, strict=True))
+
+
+def only_planned(plans: pa.Table, names: Collection[PartitionName]) -> pa.Table:
+    """Return the planned rows of these partitions."""
+    statuses = plans["status"].to_pylist()
+    return _take(
+        plans,
+        [
+            number
+            for number, name in enumerate(partition_names(plans))
+            if name in names and statuses[number] == Status.PLANNED
+        ],
+    )
+
+
 def sort_plans(plans: pa.Table) -> pa.Table:
     """Return the rows in the order of a report: what is due by falling ratio, then the others.
 
@@ -87,22 +110,22 @@ def result_rows(
     for number, plan in zip(
         numbers, _take(plans.select(columns), numbers).to_pylist(), strict=True
     ):
-        row = {name: plan[name] for name in _KEPT_NAMES} | {
-            "run_id": run_id,
-            "action": action,
-            "bytes_before": plan["bytes"],
-            # What is left alone keeps its size.
-            "bytes_after": plan["bytes"] if plan["bytes_after"] is None else plan["bytes_after"],
-            "segments_before": plan["segments"],
-            "duration_ms": plan["duration_ms"],
-        }
-        outcome = outcomes.get(number)
-        if outcome is not None and outcome.has_ended:
-            row |= {"bytes_after": None} | outcome.columns
-            row["duration_ms"] += outcome.duration_ms
-            row.pop("operations", None)
-        rows.append(row)
+        rows.append({"run_id": run_id, "action": action} | _result(plan, outcomes.get(number)))
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def _result(plan: Mapping[str, Any], outcome: Outcome | None) -> dict[str, Any]:
+    row = {name: plan[name] for name in _KEPT_NAMES}
+    row |= {"bytes_before": plan["bytes"], "segments_before": plan["segments"]}
+    row |= {"duration_ms": plan["duration_ms"]}
+    unchanged = {"bytes_after": plan["bytes"], "segments_after": plan["segments"]}
+    if outcome is None or not outcome.has_ended:
+        is_planned = plan["status"] == Status.PLANNED
+        return row | ({"bytes_after": plan["bytes_after"]} if is_planned else unchanged)
+    row["duration_ms"] += outcome.duration_ms
+    if not outcome.was_touched:
+        row |= unchanged
+    return row | {name: value for name, value in outcome.columns.items() if name in RESULT.names}
 
 
 def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:

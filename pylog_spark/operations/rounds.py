@@ -314,15 +314,19 @@ def _by_root(partitions: Iterable[DuePartition]) -> dict[str, list[DuePartition]
     return found
 
 
+def _whole_bytes(partition: DuePartition) -> int:
+    return _COMMIT_BYTES + partition.size_bytes
+
+
 def _fits(partition: DuePartition, free: Mapping[str, int]) -> bool:
-    return partition.size_bytes <= free[partition.root]
+    return partition.extra_bytes <= free[partition.root]
 
 
 def _no_space(partition: DuePartition, free_bytes: int) -> Outcome:
     outcome = Outcome()
     outcome.refuse(
         Reason.NO_SPACE,
-        f"{partition.root}: cleaning needs up to {partition.size_bytes} bytes more, "
+        f"{partition.root}: cleaning needs up to {partition.extra_bytes} bytes more, "
         f"{free_bytes} may be used",
     )
     return outcome

@@ -1,7 +1,7 @@
 """What a run over log directories did: its rows, its numbers, its exit status."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,21 @@ _NOT_ASKED_FOR: Final = frozenset(
         Reason.STRAY_DIRECTORY,
         Reason.INVALID_DIRECTORY_NAME,
     }
+)
+
+
+_PLAN_COLUMNS: Final = (
+    "root",
+    "topic",
+    "partition",
+    "first_dirty_offset",
+    "first_uncleanable_offset",
+    "clean_bytes",
+    "cleanable_bytes",
+    "cleanable_ratio",
+    "groups",
+    "bytes_after",
+    "peak_extra_bytes",
 )
 
 
@@ -81,6 +96,16 @@ class RunReport:
     plans: pa.Table
     summary: RunSummary
     exit_code: int
+
+    def planned_rows(self) -> list[dict[str, Any]]:
+        """Return the plans of a dry run as a person needs them: ranges, groups and bounds.
+
+        ``bytes_after`` is an upper bound; only what a compressor makes of a batch that loses some
+        of its records has none that could be known without reading it.
+        """
+        planned = self.plans.filter(pc.equal(self.plans["status"], Status.PLANNED.value))
+        rows: list[dict[str, Any]] = planned.select(list(_PLAN_COLUMNS)).to_pylist()
+        return rows
 
     def results_frame(self, spark: SparkSession) -> DataFrame:
         """Return the result rows as a DataFrame."""

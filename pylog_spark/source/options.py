@@ -166,18 +166,19 @@ def _parse_choice(said: Mapping[str, str]) -> TopicChoice:
         try:
             return TopicChoice(pattern=re.compile(text))
         except re.error as error:
-            raise ConfigError("subscribePattern", text, f"no regular expression: {error}") from error
+            raise ConfigError(
+                "subscribePattern", text, f"no regular expression: {error}"
+            ) from error
     return TopicChoice(assigned=frozenset(_parse_assign(text)))
 
 
 def _parse_assign(text: str) -> list[TopicPartition]:
     example = '{"topicA":[0,1],"topicB":[2,4]}'
-    found = []
+    found: list[TopicPartition] = []
     for topic, numbers in _parse_object("assign", text, example).items():
         if not isinstance(numbers, list):
             raise ConfigError("assign", text, f"expected JSON like {example}")
-        for number in numbers:
-            found.append(TopicPartition(topic, _whole(number, "assign", text, example)))
+        found += [TopicPartition(topic, _whole(n, "assign", text, example)) for n in numbers]
     return found
 
 

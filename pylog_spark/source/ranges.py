@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions
+from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, TopicChoice
 from pylog_spark.tasks.read_segments import ReadRange
 from pylog_spark.tasks.run_context import read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from storage_core.filenames import (
+    CLUSTER_METADATA_TOPIC,
     LOG_START_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -91,7 +92,7 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
     chosen = {
         partition: directory
         for partition, directory in directories.items()
-        if options.choice.admits(partition)
+        if options.choice.admits(partition) and _is_read_unasked(partition, options)
     }
     _validate_choice(options, directories)
     for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
@@ -104,6 +105,11 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
             extent = _find_extent(log, options, now_ms)
             ranges.extend(_split(log, extent, options.columns))
     return ranges
+
+
+def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
+    """Whether a partition is read where no topic was chosen: the cluster's own log is not."""
+    return options.choice != TopicChoice() or partition.topic != CLUSTER_METADATA_TOPIC
 
 
 def _find_directories(path: Path) -> tuple[Path, dict[TopicPartition, Path]]:
@@ -136,9 +142,7 @@ def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition
         raise ConfigError("assign", named, f"no such partition in {options.path}")
 
 
-def _validate_coverage(
-    name: str, bound: Bound, chosen: Mapping[TopicPartition, Path]
-) -> None:
+def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, Path]) -> None:
     """Offsets have to be said for exactly the partitions that are read, as in Spark."""
     if bound.offsets is None:
         return
@@ -148,7 +152,9 @@ def _validate_coverage(
         named = ", ".join(map(str, missing))
         raise ConfigError(name, named, "read, but no offset is said; -2 is earliest, -1 latest")
     if surplus:
-        raise ConfigError(name, ", ".join(map(str, surplus)), "an offset is said, but it is not read")
+        raise ConfigError(
+            name, ", ".join(map(str, surplus)), "an offset is said, but it is not read"
+        )
 
 
 def _list_log(partition: TopicPartition, directory: Path, log_start: int) -> _Log | None:
@@ -241,12 +247,9 @@ def _split(log: _Log, extent: _Extent, columns: tuple[str, ...]) -> Iterator[Rea
         following = [s for s in log.segments if s.base_offset > group[-1].base_offset]
         aborted = None
         if extent.committed is not None:
-            upper = extent.end if not following else following[0].base_offset
-            aborted = tuple(
-                extent.committed.aborted_between(
-                    group[0].base_offset, extent.committed.last_stable_offset if upper is None else upper
-                )
-            )
+            stable = extent.committed.last_stable_offset
+            upper = following[0].base_offset if following else stable
+            aborted = tuple(extent.committed.aborted_between(group[0].base_offset, upper))
         yield ReadRange(
             directory=str(log.store.directory),
             partition=log.partition,

@@ -6,11 +6,11 @@ not worth spreading, or too large to, is cleaned whole inside this task, by the 
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -66,14 +66,8 @@ class CleanedPartition:
     records: int
 
 
-class Clean(Protocol):
-    """Cleans a partition, or knows where the cleaned groups are."""
-
-    def __call__(
-        self, store: LocalStore, plan: CompactionPlan, context: WriteContext
-    ) -> CleanedPartition:
-        """Return the cleaned groups; nothing in the partition directory is replaced yet."""
-        ...
+# Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
+Clean = Callable[[LocalStore, CompactionPlan, WriteContext], CleanedPartition]
 
 
 def commit_partitions(
@@ -81,7 +75,7 @@ def commit_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Put groups that other tasks cleaned into place: a row of ``schemas.COMMIT`` a partition."""
     for work, cleaned in items:
-        yield _row(work, context, lambda store, plan, context, cleaned=cleaned: cleaned)
+        yield _row(work, context, partial(_already_cleaned, cleaned))
 
 
 def clean_partitions(
@@ -90,6 +84,12 @@ def clean_partitions(
     """Clean partitions whole, one after the other: a row of ``schemas.COMMIT`` a partition."""
     for work in items:
         yield _row(work, context, clean_whole)
+
+
+def _already_cleaned(
+    cleaned: CleanedPartition, _store: LocalStore, _plan: CompactionPlan, _context: WriteContext
+) -> CleanedPartition:
+    return cleaned
 
 
 def clean_whole(store: LocalStore, plan: CompactionPlan, context: WriteContext) -> CleanedPartition:

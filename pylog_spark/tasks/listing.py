@@ -58,7 +58,7 @@ class TopicFilter:
     exclude: tuple[str, ...] = ()
 
     def admits(self, topic: str | None) -> bool:
-        """Whether a topic passes; None, a directory of no topic, passes where none was asked for."""
+        """Whether a topic passes; None, for a directory of none, passes if none was asked for."""
         if topic is None:
             return not self.topics
         asked = not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)

@@ -25,6 +25,7 @@ from storage_core.checkpoint.partition_metadata import (
 from storage_core.config import LogConfig
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.log.log_loader import LoadedLog, load_log
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.plan import (
@@ -34,6 +35,9 @@ from storage_core.maintenance.compaction.plan import (
 )
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.store import LocalStore
+
+# Length, attributes, two deltas, key length, value length, count of headers: a byte each.
+_LEAST_RECORD_BYTES: Final = 7
 
 _REASON_OF_KIND: Final = {
     DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
@@ -178,7 +182,7 @@ def _plan(
         now_ms=context.now_ms,
         hash_key=context.hash_key,
     )
-    return observed | _describe_plan(plan) | {"bytes_after": log.size_bytes}
+    return observed | _describe_plan(plan, log.size_bytes)
 
 
 def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]:
@@ -194,12 +198,18 @@ def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]
     }
 
 
-def _describe_plan(plan: CompactionPlan) -> dict[str, Any]:
+def _describe_plan(plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
     sources = plan.segments_below(plan.first_uncleanable_offset)
+    source_bytes = sum(segment.size_bytes for segment in sources)
+    # A delete horizon makes the records of its batch longer, so a round may add bytes. Only what a
+    # compressor makes of a filtered batch has no bound that could be known here.
+    records = plan.first_uncleanable_offset - sources[0].base_offset
+    growth_bytes = MAX_RECORD_GROWTH_BYTES * min(records, source_bytes // _LEAST_RECORD_BYTES)
     return {
         "status": Status.PLANNED,
         "groups": len(group_segments(plan, plan.first_uncleanable_offset)),
-        "peak_extra_bytes": sum(segment.size_bytes for segment in sources),
+        "bytes_after": size_bytes + growth_bytes,
+        "peak_extra_bytes": source_bytes + growth_bytes,
         "plan": encode_plan(plan),
         "segment_bytes": [segment.size_bytes for segment in sources],
     }

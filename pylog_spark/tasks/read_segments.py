@@ -103,9 +103,9 @@ def _windows(store: LocalStore, wanted: ReadRange, segment: ListedSegment) -> It
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
             tail=Tail.STOP if is_last else Tail.RAISE,
         ):
-            if wanted.end_offset is not None:
-                if window.batches.base_offset[0] >= wanted.end_offset:
-                    return
+            first_offset = int(window.batches.base_offset[0])
+            if wanted.end_offset is not None and first_offset >= wanted.end_offset:
+                return
             yield window
 
 
@@ -153,7 +153,7 @@ def _column(records: RecordColumns, name: str, partition: TopicPartition) -> pa.
 
 def _timestamps(epoch_ms: NDArray[np.int64]) -> pa.Array:
     """Return Spark's microseconds; a point in time beyond their range is null."""
-    beyond = np.abs(epoch_ms.astype(np.float64)) > _LARGEST_MS
+    beyond = (epoch_ms > _LARGEST_MS) | (epoch_ms < -_LARGEST_MS)
     scaled = np.where(beyond, 0, epoch_ms) * _MICROSECONDS
     return pa.array(scaled, mask=beyond).cast(COLUMN_TYPES["timestamp"])
 

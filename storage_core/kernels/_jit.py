@@ -15,7 +15,7 @@ import os
 import pkgutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -43,19 +43,25 @@ def source_digest() -> str:
     return digest.hexdigest()[:24]
 
 
-def _candidate_roots() -> list[Path]:
+def _candidate_roots() -> Iterator[Path]:
     said = os.environ.get(CACHE_VARIABLE)
     if said:
-        return [Path(said)]
-    roots = []
-    user_cache = os.environ.get("XDG_CACHE_HOME")
+        yield Path(said)
+        return
+    user_cache = os.environ.get("XDG_CACHE_HOME") or _user_cache()
     if user_cache:
-        roots.append(Path(user_cache) / "pylog" / "kernels")
-    else:
-        with suppress(RuntimeError):  # no home directory is known for this user
-            roots.append(Path.home() / ".cache" / "pylog" / "kernels")
-    roots.append(Path(tempfile.gettempdir()) / f"pylog-kernels-{os.getuid()}")
-    return roots
+        yield Path(user_cache) / "pylog" / "kernels"
+    with suppress(FileNotFoundError):  # there is no temporary folder that can be written
+        private = Path(tempfile.gettempdir()) / f"pylog-kernels-{os.getuid()}"
+        # Anybody may have made a folder of that name before.
+        if _is_usable(private):
+            yield private
+
+
+def _user_cache() -> Path | None:
+    with suppress(RuntimeError):  # no home directory is known for this user
+        return Path.home() / ".cache"
+    return None
 
 
 def _is_usable(folder: Path) -> bool:

@@ -72,6 +72,7 @@ def _drop_replaced(view: DirectoryView) -> None:
 
 
 def _finish_swaps(view: DirectoryView) -> None:
-    for name in view.names:
-        if name.endswith(SWAP_SUFFIX):
-            view.rename(name, name.removesuffix(SWAP_SUFFIX), "completes an interrupted swap")
+    """Drop the suffix, of logs first: a log that is a swap still would replace its own indexes."""
+    swaps = [name for name in view.names if name.endswith(SWAP_SUFFIX)]
+    for name in sorted(swaps, key=lambda name: not name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        view.rename(name, name.removesuffix(SWAP_SUFFIX), "completes an interrupted swap")

@@ -1,7 +1,9 @@
 """Records as columns: decoded in bulk, handed to Arrow without a Python object a record."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,9 @@ from storage_core.kernels import record_scan
 from storage_core.kernels.gather import gather_bytes, list_headers
 from storage_core.records.payload import Limits, Payload, open_batches
 from storage_core.records.reader import Window
+
+_ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_NEVER_UTF_8: Final = b"\xff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +148,19 @@ class RecordColumns:
 
 
 def _as_text(names: pa.BinaryArray) -> pa.StringArray:
-    """Return header keys as text; bytes that are no UTF-8 become U+FFFD, as Java decodes them."""
+    """Return header keys as text."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([name.as_py().decode("utf-8", "replace") for name in names], pa.string())
+        return pa.array([decode_header_key(name.as_py()) for name in names], pa.string())
+
+
+def decode_header_key(key: bytes) -> str:
+    """Return a header's key as text; bytes that are no UTF-8 become U+FFFD, as Java decodes them.
+
+    Java takes an encoded surrogate for one error, Python for one error a byte.
+    """
+    return _ENCODED_SURROGATE.sub(_NEVER_UTF_8, key).decode("utf-8", "replace")
 
 
 def decode_records(

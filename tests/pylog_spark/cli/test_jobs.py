@@ -68,8 +68,14 @@ def test_a_dry_run_says_what_is_due_and_writes_nothing(spark, pylog, root, tmp_p
     *rows, run = lines_of(result)
     assert {row["status"] for row in rows} == {"planned"}
     assert (run["planned"], run["dry_run"], run["action"]) == (2, True, "run")
+    plan = rows[0]["plan"]
+    assert 0 == plan["first_dirty_offset"] < plan["first_uncleanable_offset"]
+    assert plan["groups"] > 0
+    assert plan["bytes_after"] >= rows[0]["bytes_before"]
     assert tree_of(root.path) == before
-    assert "nothing was written" in pylog("run", *arguments, "--dry-run").stdout
+    table = pylog("run", *arguments, "--dry-run").stdout
+    assert "nothing was written" in table
+    assert "dirty from" in table
 
 
 @pytest.mark.spark

@@ -112,14 +112,18 @@ def test_each_kind_of_setting_goes_where_it_belongs():
 
 
 @pytest.mark.item("CFG-37")
-def test_a_topics_own_setting_wins_over_the_brokers_and_that_over_the_default(tmp_path: Path):
+def test_a_topics_own_setting_wins_over_the_brokers_and_that_over_the_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     properties = written(
         tmp_path / "server.properties",
-        "log.retention.hours=1\nlog.retention.minutes=2\nlog.segment.bytes=2000000\nfoo.bar=1\n",
+        "log.retention.hours=1\nlog.retention.minutes=2\nlog.segment.bytes=2000000\nfoo.bar=hush\n",
     )
     topics = written(tmp_path / "a.yaml", "topics: {own: {retention.ms: 3}, other: {}}\n")
     options = load(server_properties=properties, config_files=[topics]).options
     assert "foo.bar" not in options.broker_settings
+    assert "foo.bar" in caplog.text
+    assert "hush" not in caplog.text
     catalog = build_topic_catalog(
         explicit=options.topic_configs,
         broker=options.broker_settings,
@@ -170,6 +174,14 @@ def test_every_setting_says_where_it_comes_from(tmp_path: Path):
     assert entry_of(config, "segment.ms").origin == "default"
     assert entry_of(config, "topics.t").origin == str(file)
     assert entry_of(config, "window.bytes").unit == "bytes"
+
+
+def test_secrets_of_the_spark_session_are_not_shown(tmp_path: Path):
+    text = "spark: {spark.hadoop.fs.s3a.secret.key: hush, spark.ui.port: 7}\n"
+    config = load(config_files=[written(tmp_path / "a.yaml", text)])
+    assert entry_of(config, "spark: spark.hadoop.fs.s3a.secret.key").value == "(hidden)"
+    assert entry_of(config, "spark: spark.ui.port").value == "7"
+    assert config.options.spark_conf["spark.hadoop.fs.s3a.secret.key"] == "hush"
 
 
 @pytest.mark.parametrize(

@@ -59,16 +59,10 @@ def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
 
 
 def test_without_delta_the_ledger_is_parquet(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET
-    )
-    monkeypatch.setattr(
-        "pylog_spark.ledger.reader.ledger_format", lambda _: LedgerFormat.PARQUET
-    )
+    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    monkeypatch.setattr("pylog_spark.ledger.reader.ledger_format", lambda _: LedgerFormat.PARQUET)
     location = str(tmp_path / "ledger")
-    Ledger.open(spark, location, run_id="r").append(
-        LedgerTable.RESULTS, result_rows("a"), number=0
-    )
+    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
     assert not list(tmp_path.rglob("_delta_log"))
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert [row["topic"] for row in rows] == ["a"]

@@ -39,6 +39,15 @@ class CrashError(Exception):
     pass
 
 
+def crash_in(opened: BrokerRoot, *, after: str) -> None:
+    with opened as root:
+        root.begin_writing()
+        root.allow_commits([Path(root.location) / "ours-0"])
+        if after == "the commits ended":
+            root.settle_commits({}, is_whole=True)
+        raise CrashError
+
+
 @pytest.mark.item("DIR-03")
 def test_the_marker_is_away_while_files_change_and_back_with_its_epoch_at_the_end(directory):
     with open_root(directory) as root:
@@ -64,20 +73,15 @@ def test_a_directory_without_marker_gets_none(directory):
 
 @pytest.mark.item("DIR-03")
 def test_a_crash_between_commits_and_their_checkpoint_looks_unclean(directory):
-    with pytest.raises(CrashError), open_root(directory) as root:
-        root.begin_writing()
-        root.allow_commits([directory / "ours-0"])
-        raise CrashError
+    with pytest.raises(CrashError):
+        crash_in(open_root(directory), after="the commits began")
     assert marker(directory) is None
 
 
 @pytest.mark.item("DIR-03")
 def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(directory):
-    with pytest.raises(CrashError), open_root(directory) as root:
-        root.begin_writing()
-        root.allow_commits([directory / "ours-0"])
-        root.settle_commits({}, is_whole=True)
-        raise CrashError
+    with pytest.raises(CrashError):
+        crash_in(open_root(directory), after="the commits ended")
     assert marker(directory) == MARKER
 
 
@@ -164,14 +168,12 @@ def test_no_scratch_folder_is_made_in_a_directory_that_is_itself_a_log_directory
 
 @pytest.mark.item("DIR-02", "FLT-10")
 def test_a_directory_that_a_broker_holds_is_refused(directory):
+    program = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
+        "print('held', flush=True); sys.stdin.read()"
+    )
     holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
-            "print('held', flush=True); sys.stdin.read()",
-            str(directory / ".lock"),
-        ],
+        [sys.executable, "-c", program, str(directory / ".lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -7,9 +7,11 @@ import pytest
 
 from pylog_spark.config import Tuning
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.nightly import STEPS_NOTE, run_nightly
 from pylog_spark.planning import Strategy
 from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
@@ -111,7 +113,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
     names = [*SMALL, "clean-epochs-mixed-s151"]
     root = broker_directory(tmp_path / "log", names)
     broken = names[0]
-    log = sorted((root.path / f"{broken}-0").glob("*.log"))[0]
+    log = min((root.path / f"{broken}-0").glob("*.log"))
     data = bytearray(log.read_bytes())
     data[-1] ^= 0xFF
     log.write_bytes(data)
@@ -140,6 +142,34 @@ def test_small_budgets_take_several_rounds_and_change_no_byte(spark, tmp_path):
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
+@pytest.mark.item("CMP-08")
+def test_a_partition_whose_map_was_full_is_repeated_until_nothing_is_due(spark, tmp_path):
+    name = "clean-group-all-s211"
+    root = broker_directory(tmp_path / "log", [name, SMALL[0]])
+    twin = root.copy(tmp_path / "copy")
+    bounded = CleanerConfig(dedupe_buffer_bytes=24 * 40)
+    partition, rounds, point = TopicPartition(name, 0), 0, None
+    while True:
+        result = clean_partition(
+            twin.path / f"{name}-0",
+            config=twin.config(name),
+            cleaner=bounded,
+            request=replace(twin.request(name, FIRST_ROUNDS_MS), cleaner_checkpoint=point),
+        )
+        if result.nothing_to_clean:
+            break
+        rounds, point = rounds + 1, result.cleaner_checkpoint
+    options = root.options(FIRST_ROUNDS_MS, cleaner=bounded, until_clean=True)
+    report = compact(spark, [root.path], options)
+
+    assert rounds > 3
+    assert read_tree(root.path / f"{name}-0") == read_tree(twin.path / f"{name}-0")
+    assert read_points(root.path)[partition] == point == 270
+    row = rows_of(report)[name]
+    assert (row["status"], row["records_before"]) == ("done", 270)
+    assert row["bytes_after"] == result.size
+
+
 def test_a_directory_that_was_not_cleanly_shut_down_is_left_alone(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     (root.path / ".kafka_cleanshutdown").unlink()
@@ -161,6 +191,31 @@ def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
     ):
         compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
     assert read_tree(root.path) == before
+
+
+def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, monkeypatch):
+    root = broker_directory(tmp_path / "log", SMALL)
+    seen = []
+    collect = Dispatcher.collect
+
+    def note(self, frame, schema, description):
+        table = collect(self, frame, schema, description)
+        seen.append((description, spark.getTags()))
+        return table
+
+    monkeypatch.setattr(Dispatcher, "collect", note)
+    options = root.options(FIRST_ROUNDS_MS)
+    report = compact(spark, [root.path], options, strategy=Strategy.BROADCAST)
+    names = "clean-headers-none-s101-0, clean-hw-none-s161-0"
+    assert [description for description, _ in seen] == [
+        f"pylog compact: observe and plan {root.path}",
+        f"pylog compact {names}: pass one and merge",
+        f"pylog compact {names}: pass two",
+        f"pylog compact {names}: commit",
+    ]
+    assert all(tags == {f"pylog-{report.run_id}"} for _, tags in seen)
+    assert spark.getTags() == set()
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 
 
 def test_topics_are_chosen_and_excluded_by_globs(spark, tmp_path):
@@ -208,7 +263,9 @@ def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path)
         topic_settings={"min.cleanable.dirty.ratio": "0.0"},
     )
     report = compact(spark, [path], options, strategy=Strategy.BROADCAST)
-    found = [(r["topic"], r["partition"], r["status"], r["reason"]) for r in report.results.to_pylist()]
+    found = [
+        (r["topic"], r["partition"], r["status"], r["reason"]) for r in report.results.to_pylist()
+    ]
     assert sorted(found)[:4] == [
         ("__cluster_metadata", 0, "skipped", "INTERNAL_METADATA"),
         ("__consumer_offsets", 0, "skipped", "NOTHING_TO_CLEAN"),

@@ -92,8 +92,12 @@ def commit_row(**more) -> dict:
 def test_a_planned_row_shows_its_bound_and_a_skipped_one_its_size():
     table = plans_of(planned("a", 1.0), skipped("b", "NOTHING_TO_CLEAN", bytes=5, segments=1))
     first, second = results_of(table, {})
-    assert (first["status"], first["bytes_after"], first["segments_after"]) == ("planned", 120, None)
-    assert (second["status"], second["bytes_after"], second["segments_after"]) == ("skipped", 5, 1)
+    assert [first[name] for name in ("status", "bytes_after", "segments_after")] == [
+        *("planned", 120, None)
+    ]
+    assert [second[name] for name in ("status", "bytes_after", "segments_after")] == [
+        *("skipped", 5, 1)
+    ]
 
 
 def test_a_done_row_has_what_the_commit_said():

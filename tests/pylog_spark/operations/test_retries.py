@@ -60,8 +60,6 @@ def test_without_broadcasts_each_partition_is_cleaned_whole_and_that_is_said(
 ):
     monkeypatch.setattr(operation, "Dispatcher", NoBroadcast)
     root = broker_directory(tmp_path / "log", NAMES)
-    report = compact(
-        spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=Strategy.BROADCAST
-    )
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=Strategy.BROADCAST)
     assert "no broadcast variables" in report.notes[0]
     assert differences_from_kafka(root.path, NAMES, tmp_path) == []

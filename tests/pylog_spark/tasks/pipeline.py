@@ -81,9 +81,7 @@ class Pipeline:
             create_claim(self.claim(plan))
 
     def claim(self, plan: dict[str, Any]) -> Path:
-        return claim_path(
-            self.context.scratch[str(self.root.path)], Path(plan["directory"]), "run"
-        )
+        return claim_path(self.context.scratch[str(self.root.path)], Path(plan["directory"]), "run")
 
     def index(self, *, tasks: int = 1) -> dict[int, dict[str, Any]]:
         """Pass one, its items dealt out to some tasks, and the merge."""
@@ -105,9 +103,7 @@ class Pipeline:
             merged[ordinal] = merge_partition(rows, self.encoded, limits).to_pylist()[0]
         return merged
 
-    def rewrite(
-        self, merged: dict[int, dict[str, Any]], *, tasks: int = 1
-    ) -> list[dict[str, Any]]:
+    def rewrite(self, merged: dict[int, dict[str, Any]], *, tasks: int = 1) -> list[dict[str, Any]]:
         """Pass two, its items dealt out to some tasks."""
         items = [
             (ordinal, number)

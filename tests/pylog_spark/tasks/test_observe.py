@@ -1,4 +1,3 @@
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from storage_core.config import CleanerConfig
 from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store import local
-from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 
 TOPIC = "clean-active-none-s161"
@@ -150,9 +148,7 @@ def test_a_directory_of_another_topic_of_the_same_name_is_skipped(root):
     path = root.path / f"{TOPIC}-0" / "partition.metadata"
     catalog = TopicCatalog(explicit=root.configs)
     known = replace(catalog.find(TOPIC), topic_id=ours)
-    context = context_of(
-        root, catalogs={str(root.path): replace(catalog, topics={TOPIC: known})}
-    )
+    context = context_of(root, catalogs={str(root.path): replace(catalog, topics={TOPIC: known})})
     path.write_text(f"version: 0\ntopic_id: {other}")
     assert observe(root, context)["reason"] == "INCONSISTENT_TOPIC_ID"
     path.write_text(f"version: 0\ntopic_id: {ours}")

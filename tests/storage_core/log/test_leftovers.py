@@ -8,6 +8,7 @@ from storage_core.filenames import SEGMENT_SUFFIXES, segment_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import settle_leftovers
 from storage_core.plan.executor import commit
+from storage_core.plan.operations import RenameFile
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.builders import log_with
@@ -158,6 +159,17 @@ def test_an_offset_index_alone_replaces_the_old_one(tmp_path):
 def test_old_segments_that_are_renamed_already_go_with_the_others(tmp_path):
     files = segment(0) | segment(10) | segment(20, ".deleted") | ACTIVE | SWAP
     assert settled(tmp_path, files) == NEW | ACTIVE
+
+
+def test_logs_lose_the_suffix_before_their_indexes(tmp_path):
+    """A load that dies in between finds a log in place, whose indexes are still to be renamed."""
+    second = segment(20, ".swap", log_with(batches=1, records=10, base_offset=20))
+    for name, content in (segment(0, ".swap", log_with(batches=1)) | second).items():
+        (tmp_path / name).write_bytes(content)
+    view = DirectoryView(LocalStore(tmp_path))
+    settle_leftovers(view)
+    renamed = [step.target for step in view.operations if isinstance(step, RenameFile)]
+    assert [LOG in name for name in renamed] == [True] * 2 + [False] * 4
 
 
 def test_scratch_files_of_a_run_that_was_killed_go(tmp_path):

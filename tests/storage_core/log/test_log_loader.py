@@ -326,7 +326,7 @@ def test_the_log_starts_at_the_checkpoint_but_not_before_its_first_segment(
 
 def test_a_log_start_beyond_the_end_asks_for_recovery(tmp_path):
     directory = write_partition(tmp_path / "t-0", [segment(200)])
-    with pytest.raises(RecoveryRequiredError, match="ends at offset 210, below .* 211"):
+    with pytest.raises(RecoveryRequiredError, match=r"ends at offset 210, below .* 211"):
         load(directory, log_start_checkpoint=211)
 
 

@@ -9,7 +9,6 @@ from storage_core.filenames import snapshot_file
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec
-from storage_core.testing.decode import DecodedBatch, decode_segment
 from storage_core.testing.directories import (
     AbortedTxnSpec,
     ProducerSpec,
@@ -18,6 +17,7 @@ from storage_core.testing.directories import (
     write_partition,
 )
 from tests.golden_cleaning import Cleaning
+from tests.partition_views import batches_in
 
 NOW = SOME_TIME_MS
 RETENTION_MS = 1000
@@ -98,12 +98,6 @@ def cleaning(
 def clean(directory: Path, **settings: Any) -> CleanResult:
     """Make a round; settings are those of cleaning."""
     return cleaning(**settings).clean(directory)
-
-
-def batches_in(directory: Path) -> list[DecodedBatch]:
-    """Return all batches, in order."""
-    logs = sorted(directory.glob("*.log"))
-    return [found for log in logs for found in decode_segment(log.read_bytes())[0]]
 
 
 def records_in(directory: Path) -> list[Record]:

@@ -114,11 +114,12 @@ def _records(draw: st.DrawFn, log: RandomLog) -> tuple[RecordSpec, ...]:
 def _data(draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec], **fields: Any) -> None:
     records = _records(draw, log)
     is_append_time = draw(st.integers(0, 5)) == 0
+    gap = draw(st.sampled_from([0] * 20 + [1000]))
     last_delta = records[-1].offset_delta or 0
     log.append(
         BatchSpec(
             records=records,
-            base_offset=log.next_offset,
+            base_offset=log.next_offset + gap,
             codec=draw(codecs),
             leader_epoch=log.leader_epoch,
             timestamp_type=(
@@ -136,9 +137,7 @@ def _produced(
     draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec], *, in_txn: bool
 ) -> None:
     producer_id = draw(st.sampled_from(PRODUCERS))
-    if in_txn:
-        log.open_txns.setdefault(producer_id, log.next_offset)
-    elif producer_id in log.open_txns:
+    if not in_txn and producer_id in log.open_txns:
         return
     sequence = log.sequences.get(producer_id, 0)
     _data(
@@ -150,7 +149,10 @@ def _produced(
         base_sequence=sequence,
         is_transactional=in_txn,
     )
-    log.sequences[producer_id] = sequence + 1 + log.segments[-1][-1].offset_deltas[-1]
+    written = log.segments[-1][-1]
+    log.sequences[producer_id] = sequence + 1 + written.offset_deltas[-1]
+    if in_txn:
+        log.open_txns.setdefault(producer_id, written.base_offset)
 
 
 @st.composite
@@ -158,8 +160,6 @@ def random_logs(draw: st.DrawFn, codecs: st.SearchStrategy[Codec]) -> RandomLog:
     """Logs of a few segments."""
     log = RandomLog()
     for kind in draw(st.lists(st.sampled_from(KINDS), min_size=4, max_size=40)):
-        if draw(st.integers(0, 30)) == 0:
-            log.next_offset += 1000
         match kind:
             case "plain":
                 _data(draw, log, codecs)

@@ -17,12 +17,12 @@ from storage_core.testing.compare import Exactness, compare_partitions, read_tre
 from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
 from tests.golden_cleaning import cleaning_of
 from tests.golden_data import Golden, Side, goldens
+from tests.partition_views import data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     P,
     bases_in,
     batch,
-    batches_in,
     clean,
     cleaning,
     produced,
@@ -281,23 +281,14 @@ def test_a_further_round_over_the_same_range_leaves_the_same_data(golden: Golden
     result = cleaning_.clean(directory)
     if result.nothing_to_clean:
         return
-    once = _data_records(directory)
+    once = data_records(directory)
     again = cleaning_.with_request(
         first_dirty_offset=golden.case["expected"]["first_dirty"],
         first_uncleanable_offset=golden.case["expected"]["first_uncleanable"],
     )
     again.clean(directory)
     if not golden.case["params"].get("map.bytes"):
-        assert _data_records(directory) == once
-
-
-def _data_records(directory):
-    return [
-        found
-        for each in batches_in(directory)
-        if not each.header["attributes"] & 0x20
-        for found in each.records
-    ]
+        assert data_records(directory) == once
 
 
 def test_nothing_to_clean_changes_no_file(tmp_path):

@@ -24,7 +24,7 @@ from storage_core import __version__
 _PROGRAM: Final = "pylog"
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
-_UsageError: Final = typer.BadParameter.__bases__[0]
+_UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 # Command -> module that holds it, in the order of the help text.
 _MODULES: Final = {
@@ -86,7 +86,7 @@ class CommandTable(TyperGroup):
             return super().invoke(ctx)
         except (_UsageError, typer.Exit, typer.Abort):
             raise
-        except BaseException as error:  # noqa: BLE001  # the one place where errors end
+        except BaseException as error:  # the one place where errors end
             report_error(error, debug=ctx.params["debug"])
             if isinstance(error, BrokenPipeError):
                 _discard_output()

@@ -1,0 +1,114 @@
+"""What ``pylog warmup`` does: every way through the kernels once, on a log of eleven records."""
+
+import pkgutil
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+
+from pylog_spark.cli.dump_json import JsonLines
+from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
+from pylog_spark.cli.warmup_log import write_sample
+from pylog_spark.source.options import parse_options
+from pylog_spark.source.ranges import plan_ranges
+from pylog_spark.tasks.read_segments import read_range
+from storage_core import kernels
+from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
+from storage_core.filenames import log_file
+from storage_core.kernels._jit import cache_folder, kernels_of
+from storage_core.log.committed_view import load_committed_view
+from storage_core.log.log_loader import load_log
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.partial import (
+    index_segment,
+    merge_indexes,
+    segments_of_round,
+)
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
+from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.store import LocalStore
+
+# The sample's records are older, and nothing else depends on the clock.
+_NOW_MS: Final = 1_800_000_000_000
+_PARTITION: Final = "warmup-0"
+# From here on the sample is dirty when it is cleaned again: what lies before is looked up.
+_SECOND_SEGMENT: Final = 6
+_MORE_KEYS_THAN_FIT: Final = 1 << 13
+_CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+
+
+def warm_up() -> str:
+    """Compile every kernel and return a line that says so."""
+    started = time.perf_counter()
+    with TemporaryDirectory(prefix="pylog-warmup-") as folder:
+        for hash_kind in OffsetMapHash:
+            for first_dirty_offset in (0, _SECOND_SEGMENT):
+                directory = Path(folder) / f"{hash_kind}-{first_dirty_offset}" / _PARTITION
+                directory.parent.mkdir()
+                write_sample(directory)
+                _read(directory)
+                _index_apart(directory)
+                _clean(directory, hash_kind, first_dirty_offset)
+    _grow_map()
+    seconds = time.perf_counter() - started
+    where = cache_folder()
+    kept = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
+    return f"{len(all_kernels())} kernels are ready after {seconds:.1f} s, {kept}"
+
+
+def all_kernels() -> dict[str, Any]:
+    """Return every compiled function of the kernels, by module and name."""
+    found = {}
+    for module in pkgutil.iter_modules(kernels.__path__):
+        full_name = f"{kernels.__name__}.{module.name}"
+        for name, kernel in kernels_of(full_name).items():
+            found[f"{module.name}.{name}"] = kernel
+    return found
+
+
+def _read(directory: Path) -> None:
+    store = LocalStore(directory)
+    view = load_committed_view(store, now_ms=_NOW_MS)
+    for block in dump_segment(store, log_file(0), view):
+        if isinstance(block, DecodedBatches):
+            list(JsonLines(log_file(0)).batches(block))
+    options = {"path": str(directory), "includeHeaders": "true"}
+    for wanted in plan_ranges(parse_options(options), now_ms=_NOW_MS):
+        list(read_range(wanted))
+
+
+def _index_apart(directory: Path) -> None:
+    """Index segments one by one and merge them, as the tasks of a job do."""
+    store = LocalStore(directory)
+    cleaner = CleanerConfig()
+    log = load_log(store, config=_CONFIG, cleaner=cleaner, now_ms=_NOW_MS)
+    request = CleanRequest(now_ms=_NOW_MS, first_dirty_offset=0)
+    plan = plan_compaction(
+        log,
+        _CONFIG,
+        cleaner,
+        choose_range(log, _CONFIG, request),
+        now_ms=_NOW_MS,
+        hash_key=bytes(HASH_KEY_BYTES),
+    )
+    segments = segments_of_round(plan)
+    merge_indexes(plan, [index_segment(store, plan, segment) for segment in segments])
+
+
+def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -> None:
+    clean_partition(
+        directory,
+        config=_CONFIG,
+        cleaner=CleanerConfig(offset_map_hash=hash_kind),
+        request=CleanRequest(now_ms=_NOW_MS, first_dirty_offset=first_dirty_offset),
+    )
+
+
+def _grow_map() -> None:
+    """Fill an offset map beyond the size that it begins with."""
+    keys = np.arange(_MORE_KEYS_THAN_FIT, dtype=np.uint64)
+    OffsetMap().put(keys, keys, keys.astype(np.int64), len(keys))

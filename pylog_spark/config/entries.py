@@ -1,0 +1,79 @@
+"""Every setting in force with its origin: what ``pylog config show`` lists."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from pylog_spark.config.layers import DEFAULT_ORIGIN, Layers
+from pylog_spark.config.options import TUNING_KEYS, ConfigEntry, JobOptions
+from storage_core.config import (
+    ConfigKey,
+    Origin,
+    effective_settings,
+    known_keys,
+    merge_broker_layers,
+)
+from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.values import render
+
+# Options of a job by the names that they have in a file.
+_JOB_DOCS: Final = {
+    "role": "what the log directories are: broker, mirror or managed; jobs that write need it said",
+    "include": "globs of topics to work on; empty: all",
+    "exclude": "globs of topics to leave out",
+    "assume_defaults": "globs of topics that have Kafka's default config if none is known",
+    "high_watermark": "where high watermarks come from: checkpoint or log-end",
+    "ledger": "path or URL of the ledger; empty: none is kept",
+    "mark_clean": "mark a broker's directory as cleanly shut down again, if it was before",
+    "master": "Spark master; empty: the session's own, or local[*]",
+    "server_properties": "a broker's own file, for broker-wide defaults of topics",
+}
+_HIDDEN: Final = "(hidden)"
+_SECRET: Final = re.compile(r"secret|password|token|credential|access\.?key", re.IGNORECASE)
+
+
+def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
+    """Yield the job's own options, its keys, the cleaner's, a topic's, then topics and Spark.
+
+    Args:
+        layers: Where values come from: options by name, ``settings.<key>``, ``broker.<key>``,
+            ``topics.<name>`` and ``spark.<key>``.
+        options: What they became.
+    """
+    for name, doc in _JOB_DOCS.items():
+        value = layers.get(name)
+        text = ", ".join(value) if isinstance(value, list | tuple) else render(value)
+        yield ConfigEntry(key=name, value=text, origin=layers.origin(name), doc=doc)
+    for keys, values in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
+        for name in sorted(keys):
+            yield _entry(keys[name], getattr(values, keys[name].attribute), _origin(layers, name))
+    yield from _topic_entries(layers, options)
+    for topic, settings in sorted(layers.entries("topics").items()):
+        text = ", ".join(f"{key}={value}" for key, value in settings.items())
+        yield ConfigEntry(
+            key=f"topics.{topic}", value=text, origin=layers.origin(f"topics.{topic}")
+        )
+    for key, text in sorted(layers.entries("spark").items()):
+        shown = _HIDDEN if _SECRET.search(key) else text
+        yield ConfigEntry(key=f"spark: {key}", value=shown, origin=layers.origin(f"spark.{key}"))
+
+
+def _topic_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    for found in effective_settings(options.topic_settings, broker=broker):
+        origin = _origin(layers, found.source_key)
+        if found.origin is Origin.BROKER:
+            origin = f"{origin} ({found.source_key})"
+        elif found.origin is Origin.DEFAULT:
+            origin = DEFAULT_ORIGIN
+        yield _entry(known_keys()[found.key], found.value, origin)
+
+
+def _entry(key: ConfigKey, value: object, origin: str) -> ConfigEntry:
+    text = value if isinstance(value, str) else render(value)
+    return ConfigEntry(key=key.name, value=text, origin=origin, unit=key.unit, doc=key.doc)
+
+
+def _origin(layers: Layers, key: str) -> str:
+    said = f"settings.{key}"
+    return layers.origin(said if said in layers.values else f"broker.{key}")

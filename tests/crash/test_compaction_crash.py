@@ -1,0 +1,322 @@
+"""The commit of a round, stopped at every single change that it makes to the directory.
+
+What a killed process leaves is loaded again; nothing acknowledged may be missing, nothing that was
+superseded may be back, and a new round ends where the one that was not interrupted did.
+``PYLOG_CRASH_ALL=1`` (``make crash``) takes every golden directory, and stops the loads that
+follow a crash at every change as well.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.filenames import SCRATCH_PREFIX, segment_file
+from storage_core.formats.control import ControlType
+from storage_core.log.log_loader import LoadedLog
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.local import LocalStore
+from storage_core.testing.builders import end_txn_marker
+from storage_core.testing.compare import read_tree
+from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
+from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
+from tests.golden_data import Golden, goldens
+from tests.oracle.jvm import KafkaFailure
+from tests.oracle.kafka import Kafka
+from tests.partition_views import committed_values, data_records
+from tests.storage_core.maintenance.compaction.hand_made import (
+    NOW,
+    P,
+    Q,
+    batch,
+    cleaning,
+    produced,
+    record,
+    write_log,
+)
+
+ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+pytestmark = pytest.mark.crash
+
+Tree = dict[str, tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A directory and a round over it; golden None for the one made by hand."""
+
+    golden: Golden | None
+
+    @property
+    def name(self) -> str:
+        return self.golden.name if self.golden else "three-groups-by-hand"
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a round that is made again may reach further: the map holds other keys then."""
+        return self.golden is not None and "map.bytes" in self.golden.case["params"]
+
+    def make(self, into: Path) -> tuple[Path, Cleaning]:
+        if self.golden:
+            return self.golden.unpack(into), cleaning_of(self.golden)
+        return three_groups(into / "t-0"), cleaning(
+            overrides={"internal.segment.bytes": 520}, high_watermark=24
+        )
+
+
+def three_groups(directory: Path) -> Path:
+    """Segments of 230 to 260 bytes, two a group; and something to do for the loader.
+
+    Among them are a value whose tombstone is past its horizon, transactions that end in another
+    group than they began in, an aborted one, a batch that stays empty for its producer, and one
+    group of which nothing is left.
+    """
+
+    def in_txn(base_offset: int, *records: Any, **fields: Any) -> Any:
+        return produced(base_offset, *records, is_transactional=True, **fields)
+
+    def marker(base_offset: int, producer_id: int, kind: ControlType) -> Any:
+        return end_txn_marker(
+            base_offset=base_offset, producer_id=producer_id, producer_epoch=0, control_type=kind
+        )
+
+    pad = b"x" * 60
+    expired = {"delete_horizon_ms": NOW}
+    write_log(
+        directory,
+        [batch(0, record(b"gone", pad), record(b"a", pad)), in_txn(2, record(b"b"))],
+        [in_txn(3, record(b"c", pad), producer_id=Q), marker(4, P, ControlType.COMMIT)],
+        [batch(5, record(b"gone", b"later"), record(b"e", pad)), batch(7, record(b"e", pad))],
+        [batch(8, record(b"gone", None), **expired), batch(9, record(b"e", pad), record(None))],
+        [marker(11, Q, ControlType.ABORT), produced(12, record(b"a", pad), record(b"e"))],
+        [batch(14, record(b"a"), record(b"d")), batch(16, record(b"t", None), record(b"z", pad))],
+        aborted={
+            4: [AbortedTxnSpec(producer_id=Q, first_offset=3, last_offset=11, last_stable_offset=12)]
+        },
+        producers=[ProducerSpec(producer_id=P, last_offset=13, last_timestamp=NOW)],
+    )
+    snapshot = (directory / segment_file(18, ".snapshot")).read_bytes()
+    for offset in (8, 14):
+        (directory / segment_file(offset, ".snapshot")).write_bytes(snapshot)
+    # What the loader settles: a stray snapshot, a deletion that waits, an orphan, a missing and a
+    # ragged index, an epoch beyond the end.
+    (directory / segment_file(6, ".snapshot")).write_bytes(snapshot)
+    (directory / segment_file(0, ".log.deleted")).write_bytes(b"old")
+    (directory / segment_file(7, ".timeindex")).write_bytes(b"")
+    (directory / segment_file(5, ".timeindex")).unlink()
+    (directory / segment_file(18, ".index")).write_bytes(b"\0\0\0")
+    (directory / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 40\n")
+    return directory
+
+
+SOME = ["clean-everything-none-s101-3", "clean-vanish-s231-3", "clean-txn-gzip-s111-3"]
+CASES = [
+    Case(None),
+    *(
+        Case(golden)
+        for golden in goldens("clean-*")
+        if (ALL or golden.name in SOME) and not golden.case["expected"].get("nothing_to_clean")
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_disks(monkeypatch):
+    """A killed process, unlike a power cut, loses nothing that it did not sync."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def keep(directory: Path) -> Tree:
+    return {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()
+    }
+
+
+def restore(directory: Path, tree: Tree) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    for name, (content, modified_ns) in tree.items():
+        (directory / name).write_bytes(content)
+        os.utime(directory / name, ns=(modified_ns, modified_ns))
+
+
+def settle(directory: Path, round_: Cleaning, store: Any = None) -> LoadedLog:
+    """Load the log and make the changes that loading asks for."""
+    log = round_.load(LocalStore(directory))
+    operations = Plan(location=log.location, operations=log.operations)
+    commit(operations, store or LocalStore(directory))
+    return log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the uninterrupted round, and the directory before it, look like.
+
+    Attributes:
+        start: The directory with the scratch files of both passes, before the commit.
+        prefixes: The directory with the first 0, 1, 2, ... groups swapped.
+        log: The log as it was.
+        values: The newest committed value of every key.
+        before: All data records before the round.
+        after: All data records after it.
+    """
+
+    start: Tree
+    prefixes: list[dict[str, bytes]]
+    log: LoadedLog
+    values: Any
+    before: list[Any]
+    after: list[Any]
+
+
+def expect(directory: Path, round_: Cleaning, prepared: PreparedRound) -> Expected:
+    start = keep(directory)
+    before = data_records(directory)
+    prefixes = []
+    for count in range(len(prepared.groups) + 1):
+        restore(directory, start)
+        commit(prepared.commit_of(count), LocalStore(directory))
+        log = settle(directory, round_)
+        prefixes.append(read_tree(directory))
+    return Expected(
+        start=start,
+        prefixes=prefixes,
+        log=log,
+        values=committed_values(directory, log.last_stable_offset),
+        before=before,
+        after=data_records(directory),
+    )
+
+
+def crash(directory: Path, prepared: PreparedRound, number: int, moment: Moment) -> bool:
+    """Stop the commit at a change; return whether it has that many."""
+    store = FaultyStore(LocalStore(directory), stop_at=number, moment=moment)
+    try:
+        commit(prepared.commit_of(), store)
+    except SimulatedCrash:
+        return True
+    return False
+
+
+def crashed_loads(directory: Path, round_: Cleaning) -> Iterator[None]:
+    """Stop the load that follows a crash at each of its changes, one after the other."""
+    crashed = keep(directory)
+    number = 0
+    while True:
+        restore(directory, crashed)
+        try:
+            settle(directory, round_, FaultyStore(LocalStore(directory), stop_at=number))
+        except SimulatedCrash:
+            yield
+            number += 1
+            continue
+        return
+
+
+def check_loaded(directory: Path, round_: Cleaning, expected: Expected, where: str) -> None:
+    """After a crash and a load: a state on the way, with all that consumers are owed."""
+    log = settle(directory, round_)
+    again = round_.load(LocalStore(directory))
+    assert again.operations == (), where
+    for what in ("log_start_offset", "log_end_offset", "last_stable_offset", "epochs"):
+        assert getattr(log, what) == getattr(expected.log, what), f"{where}: {what}"
+    assert set(log.producers) == set(expected.log.producers), where
+    assert committed_values(directory, log.last_stable_offset) == expected.values, where
+    tree = read_tree(directory)
+    if tree not in expected.prefixes:
+        # A swap whose last batch lies below old segments of its group lets those come back.
+        found = set(data_records(directory))
+        assert set(expected.after) <= found <= set(expected.before), where
+    assert not [name for name in tree if name.startswith(SCRATCH_PREFIX)], where
+
+
+def check_rerun(directory: Path, case: Case, round_: Cleaning, expected: Expected, where: str):
+    """The same round, made again: byte for byte, unless some groups were in place already."""
+    was_untouched = read_tree(directory) == expected.prefixes[0]
+    round_.clean(directory)
+    if was_untouched:
+        assert read_tree(directory) == expected.prefixes[-1], where
+    elif not case.is_bounded:
+        assert data_records(directory) == expected.after, where
+    log = settle(directory, round_)
+    assert committed_values(directory, log.last_stable_offset) == expected.values, where
+
+
+@pytest.mark.item("CMP-37", "REC-06", "FLT-08", "CKP-04")
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.TORN], ids=lambda moment: moment.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_commit_may_stop_anywhere(case: Case, moment: Moment, tmp_path: Path):
+    directory, round_ = case.make(tmp_path)
+    prepared = prepare(directory, round_)
+    expected = expect(directory, round_, prepared)
+    restore(directory, expected.start)
+    counter = FaultyStore(LocalStore(directory))
+    commit(prepared.commit_of(), counter)
+    seen = set()
+    for number, method in enumerate(counter.changes):
+        if moment is Moment.TORN and method != "write_file":
+            continue
+        where = f"{moment.value} change {number} of {len(counter.changes)}: {method}"
+        restore(directory, expected.start)
+        assert crash(directory, prepared, number, moment), where
+        if ALL or case.golden is None:
+            for _ in crashed_loads(directory, round_):
+                check_loaded(directory, round_, expected, f"{where}, then inside the load")
+            restore(directory, expected.start)
+            crash(directory, prepared, number, moment)
+        check_loaded(directory, round_, expected, where)
+        tree = read_tree(directory)
+        seen |= {i for i, prefix in enumerate(expected.prefixes) if prefix == tree}
+        check_rerun(directory, case, round_, expected, where)
+    if moment is Moment.BEFORE:
+        assert seen == set(range(len(expected.prefixes)))
+
+
+def test_the_case_by_hand_has_groups_and_work_for_the_loader(tmp_path: Path):
+    directory, round_ = Case(None).make(tmp_path)
+    prepared = prepare(directory, round_)
+    assert [len(group.base_offsets) for group in prepared.groups] == [2, 2, 2]
+    kinds = {type(operation).__name__ for operation in prepared.log.operations}
+    assert kinds == {"DeleteFile", "CreateEmptyFile", "TruncateFile", "WriteFile"}
+    assert [group.stats.messages_written for group in prepared.groups][1] == 0
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.item("REC-06")
+@pytest.mark.parametrize("stride", [1 if ALL else 5])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kafka_opens_what_a_crash_left_and_sees_the_same(
+    case: Case, stride: int, tmp_path: Path, kafka_settings: dict[str, Any]
+):
+    directory, round_ = case.make(tmp_path)
+    prepared = prepare(directory, round_)
+    expected = expect(directory, round_, prepared)
+    number = 0
+    while True:
+        restore(directory, expected.start)
+        if not crash(directory, prepared, number, Moment.BEFORE):
+            return
+        number += stride
+        for path in directory.glob(f"{SCRATCH_PREFIX}*"):
+            path.unlink()
+        kafkas = tmp_path / f"kafka-{number}" / directory.name
+        shutil.copytree(directory, kafkas)
+        settle(directory, round_)
+        kafka = Kafka(now_ms=round_.request.now_ms)
+        try:
+            with kafka.open_partition(
+                kafkas,
+                config=kafka_settings,
+                log_start_offset=round_.request.log_start_offset or 0,
+            ) as partition:
+                assert partition.log_end_offset == expected.log.log_end_offset
+        except KafkaFailure as failure:
+            pytest.fail(f"change {number - stride}: {failure}")
+        assert read_tree(kafkas) == read_tree(directory), f"change {number - stride}"

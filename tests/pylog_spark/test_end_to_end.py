@@ -1,0 +1,326 @@
+"""The nightly over the directory of a real broker, by the command of ``make run``.
+
+Apache Kafka judges what it leaves: its loader, its cleaner on a copy of the same directory, and a
+broker that starts on it. What a consumer got while the broker ran says which records must be there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.nightly import run_nightly
+from storage_core.catalog.roles import Role
+from storage_core.filenames import CLEANER_FILE
+from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from tests.golden_broker import broker_consumed, broker_origin, unpack_broker
+from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.oracle.broker import Broker
+from tests.oracle.broker_clients import consume_topics
+from tests.oracle.cleaner import read_cleaner_checkpoint
+from tests.oracle.directory_cleaner import clean_log_directory
+from tests.oracle.fixtures import kafka_jvm
+from tests.oracle.log_directory import LoadedDirectory, consumed_records, load_log_directory
+from tests.oracle.records import ReadRecord
+
+__all__ = ["kafka_jvm"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
+
+HOUR_MS = 3_600_000
+FOREIGN_ID = 4711
+FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
+LOAD_TIMEOUT_S = 240
+QUICK_S = 20
+MARKER = ".kafka_cleanshutdown"
+METADATA = "__cluster_metadata-0"
+EMPTY = "__consumer_offsets-0"
+# Without a compressed batch: Kafka's own bytes are expected.
+UNCOMPRESSED = ("__consumer_offsets", "__transaction_state", "orders-by-id", "clickstream")
+# What a starting broker says of partitions that it repairs instead of only loading them.
+REPAIRS = ("Recovering", "Deleting segment", "interrupted swap", "Split segment")
+# Warnings of every broker whose cleaner is off and whose controller is this same node.
+KNOWN_WARNINGS = ("`log.cleaner.enable` is deprecated", "Performing controller activation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nightly:
+    """A run over the broker's directory.
+
+    before: the directory as the broker left it; after: as the run left it; both only to look at.
+    """
+
+    before: Path
+    after: Path
+    now_ms: int
+    rows: Mapping[str, Mapping[str, Any]]
+    summary: Mapping[str, Any]
+
+    @property
+    def topics(self) -> dict[str, dict[str, str]]:
+        return {name: topic["config"] for name, topic in broker_origin()["topics"].items()}
+
+    def load(self, directory: Path) -> LoadedDirectory:
+        return load_log_directory(directory, now_ms=self.now_ms, topics=self.topics)
+
+
+@pytest.fixture(scope="module")
+def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
+    """What ``make run`` does, but for the clock and the form of the answer."""
+    folder = tmp_path_factory.mktemp("nightly")
+    before = unpack_broker(folder / "before")
+    give_away(before)
+    after = copy_of(before, folder / "broker")
+    now_ms = broker_origin()["clock_ms"] + HOUR_MS
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "pylog_spark", "run", after, "--role", "broker"),
+            *("--ledger", folder / "ledger", "--now-ms", str(now_ms), "--output", "json"),
+        ],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LOAD_TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    return Nightly(
+        before=before,
+        after=after,
+        now_ms=now_ms,
+        rows={f"{r['topic']}-{r['partition']}": r for r in lines if r["type"] == "result"},
+        summary=next(line for line in lines if line["type"] == "run"),
+    )
+
+
+@pytest.fixture(scope="module")
+def compacted(nightly: Nightly) -> set[str]:
+    return {
+        name
+        for name in broker_consumed()
+        if "compact" in nightly.topics[name.rpartition("-")[0]]["cleanup.policy"]
+    }
+
+
+def test_make_run_is_this_command_over_this_directory():
+    shown = subprocess.run(
+        ["make", "--dry-run", "run"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert "tests/golden/broker-uncleaned/before.tar.gz" in shown[-2]
+    assert shown[-1].endswith(
+        " -m pylog_spark run build/broker --role broker --ledger build/ledger"
+    )
+
+
+def test_every_compacted_partition_shrinks_and_the_rows_say_by_how_much(nightly, compacted):
+    done = {name for name, row in nightly.rows.items() if row["status"] == "done"}
+    assert done == compacted
+    for name in done:
+        row = nightly.rows[name]
+        assert row["bytes_before"] == log_bytes(nightly.before / name), name
+        assert row["bytes_after"] == log_bytes(nightly.after / name), name
+        assert row["bytes_after"] < row["bytes_before"] / 2, name
+        assert row["records_after"] < row["records_before"] / 2, name
+    others = {name: row["reason"] for name, row in nightly.rows.items() if name not in done}
+    assert others == {
+        METADATA: "INTERNAL_METADATA",
+        EMPTY: "NOTHING_TO_CLEAN",
+        "clickstream-0": "NOT_COMPACTED",
+        "clickstream-1": "NOT_COMPACTED",
+    }
+    assert (nightly.summary["done"], nightly.summary["failed"]) == (len(done), 0)
+    for name in others:
+        assert state_of(nightly.after / name) == state_of(nightly.before / name), name
+
+
+@pytest.mark.item("DIR-14", "DIR-03")
+def test_kafka_loads_the_result_as_cleanly_shut_down_and_changes_nothing(nightly):
+    loaded = nightly.load(nightly.after)
+    assert loaded.had_clean_shutdown
+    assert loaded.errors == {}
+    # A log without records whose file has an epoch: Kafka takes the epoch out, run or no run.
+    assert loaded.changed_files == (f"{EMPTY}/leader-epoch-checkpoint",)
+    assert loaded.changed_files == nightly.load(nightly.before).changed_files
+    assert (nightly.after / MARKER).read_bytes() == (nightly.before / MARKER).read_bytes()
+    assert not (nightly.after / ".lock").exists()
+    assert sorted(p.name for p in nightly.after.parent.iterdir()) == ["before", "broker", "ledger"]
+
+
+@pytest.mark.item("CMP-47")
+def test_log_ends_log_starts_epochs_and_the_active_segment_stay(nightly):
+    before, after = nightly.load(nightly.before), nightly.load(nightly.after)
+    assert set(before.partitions) == set(after.partitions)
+    for name, then in before.partitions.items():
+        now = after.partitions[name]
+        assert now.log_end_offset == then.log_end_offset, name
+        assert now.log_start_offset == then.log_start_offset, name
+        assert now.last_stable_offset == then.last_stable_offset, name
+        assert now.epochs == then.epochs, name
+        assert now.producers == then.producers, name
+        assert now.segments[-1] == then.segments[-1], name
+    unchanged = [p.name for p in nightly.before.iterdir() if p.is_file()]
+    assert {name: (nightly.after / name).read_bytes() for name in unchanged} == {
+        name: (nightly.before / name).read_bytes() for name in unchanged
+    }
+
+
+@pytest.mark.item("CMP-47")
+def test_every_record_that_a_consumer_may_count_on_survives(nightly, compacted):
+    survived = consumed_records(nightly.after, now_ms=nightly.now_ms)
+    consumed = broker_consumed()
+    assert sum(map(len, consumed.values())) == broker_origin()["consumed"]
+    for name, records in consumed.items():
+        assert_survival(name, records, survived[name], is_compacted=name in compacted)
+
+
+@pytest.mark.item("CMP-34", "CMP-36", "CMP-39")
+def test_kafkas_own_cleaner_makes_the_same_of_the_same_directory(nightly, tmp_path):
+    theirs = copy_of(nightly.before, tmp_path / "kafka")
+    points = clean_log_directory(theirs, now_ms=nightly.now_ms, topics=nightly.topics)
+    assert read_cleaner_checkpoint(nightly.after) == points
+    cleaned = {f"{topic}-{number}" for topic, number in points}
+    assert cleaned == {name for name, row in nightly.rows.items() if row["status"] == "done"}
+    for name in cleaned:
+        is_exact = name.startswith(UNCOMPRESSED)
+        exactness = Exactness.BYTES if is_exact else Exactness.RECORDS
+        expected, ours = read_tree(theirs / name), read_tree(nightly.after / name)
+        assert compare_partitions(expected, ours, exactness) == [], name
+        assert log_times(nightly.after / name) == log_times(theirs / name), name
+
+
+def test_a_second_run_reads_no_data_and_does_nothing_quickly(nightly, spark, tmp_path):
+    root = copy_of(nightly.after, tmp_path / "broker")
+    blank_closed_segments(root)
+    before = state_of(root)
+    options = JobOptions(now_ms=nightly.now_ms + HOUR_MS, now_is_said=True, role=Role.BROKER)
+    started = time.perf_counter()
+    report = run_nightly(spark, [root], options)
+    took = time.perf_counter() - started
+    assert report.exit_code == 0
+    rows = report.results.to_pylist()
+    assert {row["status"] for row in rows} == {"skipped"}
+    assert {row["reason"] for row in rows} == {
+        "INTERNAL_METADATA",
+        "NOTHING_TO_CLEAN",
+        "NOT_COMPACTED",
+    }
+    assert state_of(root) == before
+    assert took < QUICK_S
+
+
+def test_owner_and_mode_of_every_file_stay(nightly):
+    mine = (FOREIGN_ID, FOREIGN_ID) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    for path in [nightly.after, *nightly.after.rglob("*")]:
+        facts = path.stat()
+        assert (facts.st_uid, facts.st_gid) == mine, path
+        assert facts.st_mode & 0o7777 == (DIRECTORY_MODE if path.is_dir() else FILE_MODE), path
+    assert (nightly.after / CLEANER_FILE).exists()
+
+
+@pytest.mark.item("DIR-14")
+def test_a_real_broker_starts_on_the_result_without_repair_and_serves_it(
+    nightly, compacted, tmp_path
+):
+    origin = broker_origin()
+    partitions = {name: topic["partitions"] for name, topic in origin["topics"].items()}
+    root = copy_of(nightly.after, tmp_path / "broker")
+    with Broker(root, scratch=tmp_path, settings=origin["broker"]) as broker:
+        broker.start()
+        consumed = consume_topics(broker.bootstrap_servers, partitions)
+        broker.stop()
+    lines = broker.log_lines()
+    assert [line for line in lines if is_bad_news(line)] == []
+    skipped = f"Skipping recovery of {sum(partitions.values())} logs from {root}"
+    assert [line for line in lines if skipped in line], "every log counts as cleanly shut down"
+    for name, records in broker_consumed().items():
+        topic, _, number = name.rpartition("-")
+        got = consumed[topic, int(number)]
+        assert_survival(name, records, got, is_compacted=name in compacted)
+    assert (root / MARKER).exists()
+
+
+def assert_survival(
+    name: str,
+    consumed: Mapping[int, tuple[Any, ...]],
+    survived: Sequence[ReadRecord],
+    *,
+    is_compacted: bool,
+) -> None:
+    """Of a compacted partition the latest record of each key is there, of another one all are."""
+    got = {r.offset: (r.key, r.value, r.timestamp, r.headers) for r in survived}
+    assert got.items() <= consumed.items(), f"{name}: a consumer gets what nobody committed"
+    if not is_compacted:
+        assert got == consumed, name
+        return
+    latest = {record[0]: offset for offset, record in sorted(consumed.items())}
+    latest_got = {record[0]: offset for offset, record in sorted(got.items())}
+    alive = {key for key, offset in latest.items() if consumed[offset][1] is not None}
+    assert alive, f"{name}: nothing to lose"
+    assert alive <= latest_got.keys(), f"{name}: a key is lost"
+    for key, offset in latest_got.items():
+        assert offset == latest[key], f"{name}: {key!r} has an older record than it had"
+
+
+def is_bad_news(line: str) -> bool:
+    """Whether a broker's log line is a warning, an error or a repair of a partition."""
+    if " WARN " in line:
+        return not any(known in line for known in KNOWN_WARNINGS)
+    is_repair = any(word in line for word in REPAIRS) and METADATA not in line
+    return is_repair or " ERROR " in line or " FATAL " in line
+
+
+def give_away(directory: Path) -> None:
+    """Set modes, and an owner if that is allowed, that no program would choose by itself."""
+    for path in [directory, *directory.rglob("*")]:
+        path.chmod(DIRECTORY_MODE if path.is_dir() else FILE_MODE)
+    give_to_foreigner(directory)
+
+
+def give_to_foreigner(directory: Path) -> None:
+    if os.geteuid() == 0:
+        for path in [directory, *directory.rglob("*")]:
+            os.chown(path, FOREIGN_ID, FOREIGN_ID)
+
+
+def copy_of(directory: Path, to: Path) -> Path:
+    shutil.copytree(directory, to)
+    give_to_foreigner(to)
+    return to
+
+
+def blank_closed_segments(root: Path) -> None:
+    """Put zeros for the bytes of every segment but the active ones; sizes and times stay."""
+    for partition in (p for p in root.iterdir() if p.is_dir() and p.name != METADATA):
+        for log in sorted(partition.glob("*.log"))[:-1]:
+            facts = log.stat()
+            log.write_bytes(bytes(facts.st_size))
+            os.utime(log, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def log_bytes(partition: Path) -> int:
+    return sum(path.stat().st_size for path in partition.glob("*.log"))
+
+
+def log_times(partition: Path) -> dict[str, int]:
+    """Return the modification times of the segments, in milliseconds as Kafka keeps them."""
+    return {path.name: path.stat().st_mtime_ns // 1_000_000 for path in partition.glob("*.log")}
+
+
+def state_of(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Return time and content of every file of a tree."""
+    return {
+        str(path.relative_to(directory)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
