@@ -194,15 +194,16 @@ def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
     is_plain = options.starting == Bound() and options.ending == Bound()
     if is_plain and committed is None:
         return _Extent(start=log.log_start_offset, end=None, committed=None)
-    latest = find_end_offset(log.store, log.segments[-1])
+    log_end = find_end_offset(log.store, log.segments[-1])
+    start = _find_start(log, options, log_end)
+    end = _find_end(log, options, log_end)
     if committed is not None:
-        latest = min(latest, committed.last_stable_offset)
-    start = _find_start(log, options, latest)
-    end = _find_end(log, options, latest)
+        # An offset between the two is in the log; a committed read finds nothing there yet.
+        end = min(end, committed.last_stable_offset)
     return _Extent(start=start, end=end, committed=committed)
 
 
-def _find_start(log: _Log, options: SourceOptions, latest: int) -> int:
+def _find_start(log: _Log, options: SourceOptions, log_end: int) -> int:
     bound = options.starting
     if bound.timestamp_ms is not None:
         found = _offset_for_time(log, bound.timestamp_ms)
@@ -212,23 +213,23 @@ def _find_start(log: _Log, options: SourceOptions, latest: int) -> int:
         return found
     if bound.offsets is None or bound.offsets[log.partition] == EARLIEST:
         return log.log_start_offset
-    return _said_offset(log, bound.offsets[log.partition], latest, options)
+    return _said_offset(log, bound.offsets[log.partition], log_end, options)
 
 
-def _find_end(log: _Log, options: SourceOptions, latest: int) -> int:
+def _find_end(log: _Log, options: SourceOptions, log_end: int) -> int:
     bound = options.ending
     if bound.timestamp_ms is not None:
         found = _offset_for_time(log, bound.timestamp_ms)
-        return latest if found is None else min(found, latest)
+        return log_end if found is None else found
     if bound.offsets is None or bound.offsets[log.partition] == LATEST:
-        return latest
-    return _said_offset(log, bound.offsets[log.partition], latest, options)
+        return log_end
+    return _said_offset(log, bound.offsets[log.partition], log_end, options)
 
 
-def _said_offset(log: _Log, offset: int, latest: int, options: SourceOptions) -> int:
-    if options.fail_on_data_loss and not log.log_start_offset <= offset <= latest:
-        raise OffsetOutOfRangeError(str(log.partition), offset, log.log_start_offset, latest)
-    return min(max(offset, log.log_start_offset), latest)
+def _said_offset(log: _Log, offset: int, log_end: int, options: SourceOptions) -> int:
+    if options.fail_on_data_loss and not log.log_start_offset <= offset <= log_end:
+        raise OffsetOutOfRangeError(str(log.partition), offset, log.log_start_offset, log_end)
+    return min(max(offset, log.log_start_offset), log_end)
 
 
 def _offset_for_time(log: _Log, target_ms: int) -> int | None:

@@ -1,7 +1,7 @@
 """The changes that may be made to the files of one partition, as data.
 
-Each operation carries the reason for it: a dry run prints it, the ledger keeps it. Every one may
-be applied again after a crash that followed it: an executor that finds it done goes on.
+Each operation carries the reason for it: a dry run prints it, the ledger keeps it. A commit that a
+crash cut short is not taken up again: loading the log completes or undoes what it left.
 """
 
 from dataclasses import dataclass

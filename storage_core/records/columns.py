@@ -61,7 +61,7 @@ class RecordColumns:
         """Sequences of idempotent producers, NO_SEQUENCE elsewhere."""
         base = self.payload.window.batches.base_sequence[self.batch]
         sequence = (base + self.table[record_scan.RECORD_OFFSET_DELTA]) & MAX_SEQUENCE
-        return np.where(base == NO_SEQUENCE, NO_SEQUENCE, sequence)
+        return np.where(base < 0, NO_SEQUENCE, sequence)
 
     @property
     def key_length(self) -> NDArray[np.int64]:

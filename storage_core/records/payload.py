@@ -27,7 +27,8 @@ class Limits:
     """What a batch may expand to.
 
     Attributes:
-        max_record_bytes: Largest body of a record (``max.decompressed.message.bytes``).
+        max_record_bytes: Largest body of a record of a compressed batch
+            (``max.decompressed.message.bytes``).
         max_batch_bytes: Largest decompressed batch (``max.decompressed.batch.bytes``).
     """
 

@@ -1,8 +1,8 @@
 """A partition directory on a local disk.
 
 Every failure of the operating system becomes a ``StorageError`` that names the path. Files that
-this store creates get owner, group and mode of the directory's oldest kin: the file they replace
-or, without one, any file beside them, so that a broker running as another user can open them.
+this store creates get owner, group and mode of their kin, the file they replace or, without one,
+the directory, so that a broker running as another user can open them.
 """
 
 import os
@@ -97,10 +97,12 @@ class LocalStore:
         path = self.directory / name
         temporary = path.with_name(name + TEMPORARY_SUFFIX)
         with _storage_errors(path):
-            with temporary.open("wb") as file:
+            # A file or link of a write that crashed; what it leads to is nobody's to write.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
-                self._adopt_owner(file.fileno(), path)
+                _adopt_owner(file.fileno(), self._kin_of(path))
                 os.fsync(file.fileno())
             temporary.replace(path)
         self.sync_directory()
@@ -109,10 +111,10 @@ class LocalStore:
         """Create an empty file unless there is one of that name."""
         path = self.directory / name
         with _storage_errors(path):
+            kin = self._kin_of(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                if os.fstat(descriptor).st_size == 0:
-                    self._adopt_owner(descriptor, path)
+                _adopt_owner(descriptor, kin)
             finally:
                 os.close(descriptor)
 
@@ -122,7 +124,7 @@ class LocalStore:
         with _storage_errors(path):
             descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._adopt_owner(descriptor, path)
+                _adopt_owner(descriptor, self._kin_of(path))
             finally:
                 os.close(descriptor)
             Path(scratch_path).replace(path)
@@ -162,13 +164,15 @@ class LocalStore:
             finally:
                 os.close(descriptor)
 
-    def _adopt_owner(self, descriptor: int, path: Path) -> None:
-        """Give a new file the owner and mode of the one it replaces, else of its directory."""
-        replaced = path if path.exists() else None
-        model = (replaced or self.directory).stat()
-        mine = os.fstat(descriptor)
-        if (mine.st_uid, mine.st_gid) != (model.st_uid, model.st_gid) and os.geteuid() == 0:
-            os.fchown(descriptor, model.st_uid, model.st_gid)
-        mode = stat.S_IMODE(model.st_mode) & 0o666
-        if stat.S_IMODE(mine.st_mode) != mode:
-            os.fchmod(descriptor, mode)
+    def _kin_of(self, path: Path) -> os.stat_result:
+        """Return what a file of that name should be like: the present one, else the directory."""
+        return (path if path.exists() else self.directory).stat()
+
+
+def _adopt_owner(descriptor: int, kin: os.stat_result) -> None:
+    mine = os.fstat(descriptor)
+    if (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0:
+        os.fchown(descriptor, kin.st_uid, kin.st_gid)
+    mode = stat.S_IMODE(kin.st_mode) & 0o666
+    if stat.S_IMODE(mine.st_mode) != mode:
+        os.fchmod(descriptor, mode)

@@ -16,7 +16,7 @@ from storage_core.store.local import LocalStore
 NEVER: Final = -1
 
 
-class SimulatedCrash(BaseException):  # noqa: N818  # not an error: nobody may handle it
+class SimulatedCrash(BaseException):  # not an error: nobody may handle it
     """The process has ended here."""
 
 

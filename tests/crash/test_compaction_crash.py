@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX, segment_file
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import LoadedLog
@@ -27,7 +28,6 @@ from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
 from tests.golden_data import Golden, goldens
-from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.partition_views import committed_values, data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
@@ -42,6 +42,9 @@ from tests.storage_core.maintenance.compaction.hand_made import (
 )
 
 ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+# Of how many crashes one is followed by crashes of the loads after it, or shown to Kafka.
+LOADS_STRIDE = 1 if ALL else 11
+KAFKA_STRIDE = 1 if ALL else 5
 pytestmark = pytest.mark.crash
 
 Tree = dict[str, tuple[bytes, int]]
@@ -62,12 +65,25 @@ class Case:
         """Whether a round that is made again may reach further: the map holds other keys then."""
         return self.golden is not None and "map.bytes" in self.golden.case["params"]
 
+    @property
+    def has_tiny_indexes(self) -> bool:
+        """Whether an index of this log may be full before its segment is."""
+        return "segment.index.bytes" in self.overrides
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The topic's settings."""
+        if self.golden is None:
+            return {"cleanup.policy": "compact", "internal.segment.bytes": 520}
+        settings = dict(self.golden.case["config"])
+        if "segment.bytes" in settings:  # smaller than a topic may say
+            settings["internal.segment.bytes"] = settings.pop("segment.bytes")
+        return settings
+
     def make(self, into: Path) -> tuple[Path, Cleaning]:
         if self.golden:
             return self.golden.unpack(into), cleaning_of(self.golden)
-        return three_groups(into / "t-0"), cleaning(
-            overrides={"internal.segment.bytes": 520}, high_watermark=24
-        )
+        return three_groups(into / "t-0"), cleaning(overrides=self.overrides)
 
 
 def three_groups(directory: Path) -> Path:
@@ -97,7 +113,9 @@ def three_groups(directory: Path) -> Path:
         [marker(11, Q, ControlType.ABORT), produced(12, record(b"a", pad), record(b"e"))],
         [batch(14, record(b"a"), record(b"d")), batch(16, record(b"t", None), record(b"z", pad))],
         aborted={
-            4: [AbortedTxnSpec(producer_id=Q, first_offset=3, last_offset=11, last_stable_offset=12)]
+            4: [
+                AbortedTxnSpec(producer_id=Q, first_offset=3, last_offset=11, last_stable_offset=12)
+            ]
         },
         producers=[ProducerSpec(producer_id=P, last_offset=13, last_timestamp=NOW)],
     )
@@ -133,9 +151,7 @@ def _no_waiting_for_disks(monkeypatch):
 
 
 def keep(directory: Path) -> Tree:
-    return {
-        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()
-    }
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
 
 
 def restore(directory: Path, tree: Tree) -> None:
@@ -239,7 +255,14 @@ def check_loaded(directory: Path, round_: Cleaning, expected: Expected, where: s
 def check_rerun(directory: Path, case: Case, round_: Cleaning, expected: Expected, where: str):
     """The same round, made again: byte for byte, unless some groups were in place already."""
     was_untouched = read_tree(directory) == expected.prefixes[0]
-    round_.clean(directory)
+    try:
+        round_.clean(directory)
+    except IndexFullError:
+        # Groups are others now. With indexes of four entries a group may not fit any more; Kafka's
+        # cleaner fails at the same place.
+        assert case.has_tiny_indexes, where
+        assert not was_untouched, where
+        return
     if was_untouched:
         assert read_tree(directory) == expected.prefixes[-1], where
     elif not case.is_bounded:
@@ -248,7 +271,7 @@ def check_rerun(directory: Path, case: Case, round_: Cleaning, expected: Expecte
     assert committed_values(directory, log.last_stable_offset) == expected.values, where
 
 
-@pytest.mark.item("CMP-37", "REC-06", "FLT-08", "CKP-04")
+@pytest.mark.item("CMP-37", "REC-06")
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.TORN], ids=lambda moment: moment.value)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_commit_may_stop_anywhere(case: Case, moment: Moment, tmp_path: Path):
@@ -265,7 +288,7 @@ def test_a_commit_may_stop_anywhere(case: Case, moment: Moment, tmp_path: Path):
         where = f"{moment.value} change {number} of {len(counter.changes)}: {method}"
         restore(directory, expected.start)
         assert crash(directory, prepared, number, moment), where
-        if ALL or case.golden is None:
+        if number % LOADS_STRIDE == 0 and (ALL or case.golden is None):
             for _ in crashed_loads(directory, round_):
                 check_loaded(directory, round_, expected, f"{where}, then inside the load")
             restore(directory, expected.start)
@@ -290,33 +313,31 @@ def test_the_case_by_hand_has_groups_and_work_for_the_loader(tmp_path: Path):
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("REC-06")
-@pytest.mark.parametrize("stride", [1 if ALL else 5])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_kafka_opens_what_a_crash_left_and_sees_the_same(
-    case: Case, stride: int, tmp_path: Path, kafka_settings: dict[str, Any]
-):
-    directory, round_ = case.make(tmp_path)
+def test_kafka_makes_the_same_of_what_a_crash_left(case: Case, tmp_path: Path):
+    directory, round_ = case.make(tmp_path / "ours")
     prepared = prepare(directory, round_)
     expected = expect(directory, round_, prepared)
+    kafka = Kafka(now_ms=round_.request.now_ms)
+    kafkas = tmp_path / "kafkas" / directory.name
     number = 0
-    while True:
-        restore(directory, expected.start)
-        if not crash(directory, prepared, number, Moment.BEFORE):
-            return
-        number += stride
+    restore(directory, expected.start)
+    while crash(directory, prepared, number, Moment.BEFORE):
         for path in directory.glob(f"{SCRATCH_PREFIX}*"):
             path.unlink()
-        kafkas = tmp_path / f"kafka-{number}" / directory.name
-        shutil.copytree(directory, kafkas)
-        settle(directory, round_)
-        kafka = Kafka(now_ms=round_.request.now_ms)
-        try:
+        for clean_shutdown in (False, True):
+            restore(kafkas, keep(directory))
             with kafka.open_partition(
                 kafkas,
-                config=kafka_settings,
+                config=case.overrides,
                 log_start_offset=round_.request.log_start_offset or 0,
+                clean_shutdown=clean_shutdown,
             ) as partition:
                 assert partition.log_end_offset == expected.log.log_end_offset
-        except KafkaFailure as failure:
-            pytest.fail(f"change {number - stride}: {failure}")
-        assert read_tree(kafkas) == read_tree(directory), f"change {number - stride}"
+            values = committed_values(kafkas, expected.log.last_stable_offset)
+            assert values == expected.values, f"change {number}"
+        settle(directory, round_)
+        assert read_tree(kafkas) == read_tree(directory), f"change {number}"
+        number += KAFKA_STRIDE
+        restore(directory, expected.start)
+    assert number > KAFKA_STRIDE

@@ -38,12 +38,16 @@ def root(tmp_path: Path) -> BrokerDirectory:
 
 
 @pytest.mark.spark
-def test_compact_prints_a_row_a_partition_and_a_summary(spark, pylog, root, tmp_path):
-    result = pylog("compact", *options_of(root, tmp_path))
+def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(
+    spark, pylog, root, tmp_path
+):
+    ledger = tmp_path / "ledger"
+    result = pylog("compact", *options_of(root, tmp_path), "--ledger", ledger)
     assert result.exit_code == ExitCode.DONE, result.stderr
     assert "clean-headers-none-s101-0" in result.stdout
     assert "2 done; " in result.stdout
     assert " became " in result.stdout
+    assert {path.name for path in ledger.iterdir()} >= {"runs", "results"}
 
 
 @pytest.mark.spark
@@ -107,14 +111,6 @@ def test_a_broken_partition_is_a_row_and_status_4_and_the_others_are_done(
     assert f"{log.name}: position" in rows[NAMES[0]]["error"]
     assert rows[NAMES[1]]["status"] == "done"
     assert read_tree(log.parent) == before
-
-
-@pytest.mark.spark
-def test_a_ledger_is_kept_where_it_is_asked_for(spark, pylog, root, tmp_path):
-    ledger = tmp_path / "ledger"
-    result = pylog("compact", *options_of(root, tmp_path), "--ledger", ledger)
-    assert result.exit_code == ExitCode.DONE, result.stderr
-    assert {path.name for path in ledger.iterdir()} >= {"runs", "results"}
 
 
 @pytest.mark.spark

@@ -15,6 +15,7 @@ from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import ReadRange, read_range
 from storage_core.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
+from storage_core.formats.batch_v2 import Codec
 from storage_core.testing.builders import SOME_TIME_MS, segment_bytes, some_batches
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import SegmentSpec, write_partition
@@ -117,7 +118,7 @@ def test_committed_records_of_a_broker_that_was_killed_are_those_that_a_consumer
     assert len(expected) > 1800
 
 
-@pytest.mark.item("RD-02", "RD-08")
+@pytest.mark.item("RD-08")
 @given(
     log=transaction_logs(),
     with_companions=st.booleans(),
@@ -208,6 +209,44 @@ def test_the_ends_themselves_are_in_range(root: Path, offset: int):
         root, assign='{"orders":[1]}', startingOffsets=f'{{"orders":{{"1":{offset}}}}}'
     )
     assert found == list(range(offset, 25))
+
+
+@pytest.mark.item("RD-01")
+@pytest.mark.parametrize("offset", [108, 110, 118])
+def test_a_committed_read_between_the_last_stable_offset_and_the_end_finds_nothing(
+    tmp_path: Path, offset: int
+):
+    directory = Golden("broker-dir-unclean").unpack(tmp_path) / "payments.txn-0"
+    said = {"startingOffsets": json.dumps({"payments.txn": {"0": offset}})}
+    assert offsets_of(directory, **said, **COMMITTED) == []
+    beyond = {"startingOffsets": json.dumps({"payments.txn": {"0": 119}})}
+    with pytest.raises(OffsetOutOfRangeError, match="offset 119"):
+        plan(directory, **beyond, **COMMITTED)
+
+
+@pytest.mark.item("RD-03")
+def test_an_offset_that_compaction_removed_leads_to_the_next_record(tmp_path: Path):
+    directory = Golden("broker-dir").unpack(tmp_path) / "compacted-0"
+    there = offsets_of(directory)
+    removed = sorted(set(range(there[0], there[-1])) - set(there))
+    assert removed
+    for offset in [0, removed[0], removed[-1]]:
+        said = {"startingOffsets": json.dumps({"compacted": {"0": offset}})}
+        assert offsets_of(directory, **said) == [other for other in there if other >= offset]
+
+
+@pytest.mark.item("RD-04")
+@pytest.mark.parametrize("codec", Codec)
+def test_an_offset_inside_of_a_batch_leaves_out_the_records_before_it(tmp_path: Path, codec):
+    batches = some_batches(count=3, records=10, codec=codec)
+    directory = write_partition(
+        tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)], index_interval_bytes=1
+    )
+    said = {
+        "startingOffsets": '{"t":{"0":14}}',
+        "endingOffsets": '{"t":{"0":26}}',
+    }
+    assert offsets_of(directory, **said) == list(range(14, 26))
 
 
 def test_records_below_the_log_start_are_gone(root: Path):

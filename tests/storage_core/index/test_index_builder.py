@@ -1,5 +1,6 @@
 """Index files against those that Kafka wrote, and against the obvious builder."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_files_are_those_of_the_obvious_builder_however_batches_are_chunked(
 ):
     builder = builder_of(interval=interval)
     edges = [0, *sorted(min(cut, len(batches)) for cut in cuts), len(batches)]
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in itertools.pairwise(edges):
         added(builder, batches[first:end])
     assert builder.size_bytes == sum(size for _, _, size in batches)
     assert builder.finish() == index_files(BASE, batches, index_interval_bytes=interval)

@@ -95,9 +95,7 @@ def run(
         max_timestamps,
     )
     assert (out[:at] == UNTOUCHED).all()
-    return Written(
-        out[at:end].tobytes(), sizes.tolist(), max_timestamps.tolist(), row, status
-    )
+    return Written(out[at:end].tobytes(), sizes.tolist(), max_timestamps.tolist(), row, status)
 
 
 def rebuilt(spec: BatchSpec, keep: list[bool], horizon: int) -> BatchSpec:
@@ -157,9 +155,7 @@ def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs,
         fate.append(chosen)
         keep += stays
         horizon.append(at)
-    found = run(
-        write_batches, segment_bytes(specs), fate=fate, keep=keep, horizon=horizon, at=5
-    )
+    found = run(write_batches, segment_bytes(specs), fate=fate, keep=keep, horizon=horizon, at=5)
     encoded = [b"" if spec is None else encode_batch(spec) for spec in expected]
     assert found.data == b"".join(encoded)
     assert (found.row, found.status) == (len(specs), DONE)
@@ -171,9 +167,7 @@ def test_every_fate_gives_the_bytes_of_the_obvious_builder(write_batches, specs,
 def one_rebuilt(
     write_batches, spec: BatchSpec, keep: list[bool], horizon: int = NO_TIMESTAMP
 ) -> bytes:
-    written = run(
-        write_batches, encode_batch(spec), fate=[REBUILT], keep=keep, horizon=[horizon]
-    )
+    written = run(write_batches, encode_batch(spec), fate=[REBUILT], keep=keep, horizon=[horizon])
     assert written.status == DONE
     return written.data
 
@@ -269,20 +263,20 @@ def test_headers_nulls_and_empty_strings_come_through(write_batches):
 @in_both_ways(write_batches=batch_write.write_batches)
 def test_whatever_a_producer_encoded_oddly_is_encoded_plainly(write_batches):
     spec = BatchSpec(records=(RecordSpec(key=None, value=None, headers=(("h", None),)),))
-    odd = (
-        b"\x7f"  # attributes
-        + b"\x80\x80\x00"  # a timestamp delta of 0, in three bytes
-        + b"\x80\x00"  # the same for the offset delta
-        + encode_varint(-7)  # no key
-        + encode_varint(-(2**31))  # no value
-        + b"\x82\x00"  # one header
-        + b"\x82\x80\x00h"
-        + encode_varint(-2)
+    odd = b"".join(
+        (
+            b"\x7f",  # attributes
+            b"\x80\x80\x00",  # a timestamp delta of 0, in three bytes
+            b"\x80\x00",  # the same for the offset delta
+            encode_varint(-7),  # no key
+            encode_varint(-(2**31)),  # no value
+            b"\x82\x00",  # one header
+            b"\x82\x80\x00h",
+            encode_varint(-2),
+        )
     )
     record = encode_varint(len(odd)) + odd
-    written = run(
-        write_batches, encode_batch(spec, payload=record), fate=[REBUILT], keep=[True]
-    )
+    written = run(write_batches, encode_batch(spec, payload=record), fate=[REBUILT], keep=[True])
     assert written.data == encode_batch(spec)
 
 

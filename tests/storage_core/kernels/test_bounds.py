@@ -18,6 +18,7 @@ def with_bounds_checks(*command: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        check=False,
     )
 
 

@@ -1,4 +1,4 @@
-"""CRC-32C by instruction and by table against the package, and which fields of a batch it covers."""
+"""CRC-32C by instruction and by table against the package, and what of a batch it covers."""
 
 import crc32c as package
 import numpy as np

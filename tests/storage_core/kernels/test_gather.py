@@ -20,8 +20,7 @@ SPANS = st.tuples(st.integers(0, 1), st.integers(0, 100), st.integers(-3, 100))
 def test_strings_are_copied_end_to_end_and_nulls_are_not(gather_bytes, spans):
     spans = [(where, start, min(length, 100 - start)) for where, start, length in spans]
     expected = [
-        (ARENA if where else DATA)[start : start + max(length, 0)]
-        for where, start, length in spans
+        (ARENA if where else DATA)[start : start + max(length, 0)] for where, start, length in spans
     ]
     offsets = np.cumsum([0, *map(len, expected)]).astype(np.int32)
     out = np.zeros(offsets[-1], np.uint8)

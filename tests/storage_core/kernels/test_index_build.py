@@ -36,7 +36,7 @@ class RuleBrokenError(Exception):
 
 @dataclasses.dataclass
 class Model:
-    """The indexes of a segment; time entries are (timestamp, offset), offset ones (offset, position)."""
+    """The indexes of a segment: (offset, position) and (timestamp, offset)."""
 
     interval: int
     max_offsets: int = MANY
@@ -121,9 +121,7 @@ BATCHES = st.lists(
 
 
 @pytest.mark.item("IDX-05", "IDX-06", "IDX-08")
-@in_both_ways(
-    add_batches=index_build.add_batches, offer_time_entry=index_build.offer_time_entry
-)
+@in_both_ways(add_batches=index_build.add_batches, offer_time_entry=index_build.offer_time_entry)
 @given(
     batches=BATCHES,
     interval=st.sampled_from([0, 1, 60, 61, 130, 131, 260, 4096]),
@@ -202,9 +200,7 @@ def test_a_timestamp_that_is_not_larger_gets_no_entry(add_batches):
 
 @in_both_ways(add_batches=index_build.add_batches)
 def test_batches_without_timestamps_get_no_time_entries(add_batches):
-    offsets, times, *_ = added(
-        add_batches, new_state(), steady(4, timestamps=[-1] * 4), interval=0
-    )
+    offsets, times, *_ = added(add_batches, new_state(), steady(4, timestamps=[-1] * 4), interval=0)
     assert (len(offsets), times) == (3, [])
 
 
@@ -220,9 +216,7 @@ def test_a_smaller_offset_is_an_error(offer_time_entry):
 
 
 @pytest.mark.item("IDX-08")
-@in_both_ways(
-    add_batches=index_build.add_batches, offer_time_entry=index_build.offer_time_entry
-)
+@in_both_ways(add_batches=index_build.add_batches, offer_time_entry=index_build.offer_time_entry)
 @pytest.mark.parametrize("index_bytes", [12, 24, 36, 48])
 def test_a_full_index_stops_and_the_time_index_keeps_one_slot_for_the_end(
     add_batches, offer_time_entry, index_bytes

@@ -61,6 +61,7 @@ def run(path: Path, *, before: str = "", **environment: str) -> dict[str, Any]:
         cwd=path.parent,
         capture_output=True,
         text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

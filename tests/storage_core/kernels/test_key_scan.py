@@ -1,4 +1,4 @@
-"""Keys hashed as their records are parsed: which ones, in which order, and what is noted of them."""
+"""Keys hashed as their records are parsed: which ones, in which order, and what is noted."""
 
 import dataclasses
 

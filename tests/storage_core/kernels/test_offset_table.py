@@ -1,5 +1,7 @@
 """The offset table against a dictionary, alone and inside the map that grows it."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -71,9 +73,7 @@ def test_a_table_is_a_dictionary_that_keeps_the_larger_rank(
         assert {(a, b): c for a, b, c in listed} == model
 
 
-@in_both_ways(
-    insert_block=offset_table.insert_block, look_up_block=offset_table.look_up_block
-)
+@in_both_ways(insert_block=offset_table.insert_block, look_up_block=offset_table.look_up_block)
 def test_probing_goes_on_at_the_first_slot_after_the_last(insert_block, look_up_block):
     keys = [(7, high) for high in range(5)] + [(6, 0), (0, 0)]
     low, high, rank = columns([(key, i) for i, key in enumerate(keys)])
@@ -112,7 +112,7 @@ def test_a_bounded_map_takes_the_puts_that_the_reference_takes(keys, capacity, c
         model.put(key, rank)
     offsets = OffsetMap(capacity)
     edges = [0, *sorted(min(cut, len(keys)) for cut in cuts), len(keys)]
-    for first, end in zip(edges, edges[1:], strict=False):
+    for first, end in itertools.pairwise(edges):
         block = [((key, key * 7), rank) for rank, key in enumerate(keys[first:end], first)]
         if offsets.put(*columns(block), len(block)) < len(block):
             break

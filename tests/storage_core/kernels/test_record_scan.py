@@ -1,4 +1,4 @@
-"""Parsing records: against the reference, every kind of malformed one, and whole batches of them."""
+"""Parsing records: against the reference, every kind of malformed one, and whole batches."""
 
 from pathlib import Path
 

@@ -13,7 +13,9 @@ from tests.reference.varints import MalformedVarintError, decode_varint, encode_
 from tests.storage_core.kernels.arguments import as_array, fenced
 from tests.storage_core.kernels.twins import in_both_ways
 
-INT16, INT32, INT64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64))
+INT16, INT32, INT64 = (
+    st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (16, 32, 64)
+)
 # Mostly bytes that go on, so that numbers come near their limits.
 VARINT_BYTES = st.lists(st.one_of(st.integers(0x80, 0xFF), st.integers(0, 0xFF)), max_size=12).map(
     bytes

@@ -142,9 +142,7 @@ def check_round(
     check_copies(batches_of(before), batches_of(after), outcome)
 
 
-def check_copies(
-    before: list[DecodedBatch], after: list[DecodedBatch], outcome: Outcome
-) -> None:
+def check_copies(before: list[DecodedBatch], after: list[DecodedBatch], outcome: Outcome) -> None:
     """What is to be copied has the bytes that it had, so its CRC too."""
     crc = {batch.base_offset: batch.header["crc"] for batch in before}
     for survivor, batch in zip(outcome.survivors, after, strict=False):
@@ -161,7 +159,9 @@ def play(log: RandomLog, plans: list[RoundPlan], index_interval_bytes: int) -> N
             round_ = as_cleaning(plan, now_ms, log.next_offset)
             round_ = with_range(round_, plan, directory)
             before = read_segments(directory)
-            values = committed_values(directory, round_.load(LocalStore(directory)).last_stable_offset)
+            values = committed_values(
+                directory, round_.load(LocalStore(directory)).last_stable_offset
+            )
             job, outcome = by_the_model(directory, round_, plan)
             result = round_.clean(directory)
             check_round(before, directory, outcome, result)
@@ -178,9 +178,7 @@ def play(log: RandomLog, plans: list[RoundPlan], index_interval_bytes: int) -> N
 
 @pytest.mark.item("CMP-15", "CMP-18", "CMP-19", "CMP-26", "CMP-30", "CMP-47")
 @against_model
-@given(
-    log=random_logs(st.just(Codec.NONE)), plans=rounds, interval=st.sampled_from([0, 150, 4096])
-)
+@given(log=random_logs(st.just(Codec.NONE)), plans=rounds, interval=st.sampled_from([0, 150, 4096]))
 def test_an_uncompressed_log_is_what_the_model_leaves(log, plans, interval):
     play(log, plans, interval)
 

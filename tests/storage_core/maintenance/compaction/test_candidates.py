@@ -165,7 +165,9 @@ def test_both_sides_of_the_first_dirty_offset_are_weighed(checkpoint, clean, cle
 
 @pytest.mark.item("CMP-06")
 @pytest.mark.parametrize(
-    ("dirty_bytes", "is_due"), [(99, False), (100, False), (101, True)], ids=["less", "half", "more"]
+    ("dirty_bytes", "is_due"),
+    [(99, False), (100, False), (101, True)],
+    ids=["less", "half", "more"],
 )
 def test_half_dirty_at_a_half_is_not_enough(dirty_bytes, is_due):
     segments = [segment(0, 100), segment(10, dirty_bytes), segment(20)]

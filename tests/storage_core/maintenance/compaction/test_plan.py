@@ -42,7 +42,9 @@ def groups(plan: CompactionPlan, end_offset: int | None = None) -> list[list[int
         pytest.param({"dedupe_buffer_bytes": 480, "load_factor": 0.5}, 10, id="half full"),
         pytest.param({"dedupe_buffer_bytes": 480, "load_factor": 1.0}, 20, id="every slot"),
         pytest.param(
-            {"dedupe_buffer_bytes": 2**40, "load_factor": 1.0}, (2**31 - 1) // 24, id="at most 2 GiB"
+            {"dedupe_buffer_bytes": 2**40, "load_factor": 1.0},
+            (2**31 - 1) // 24,
+            id="at most 2 GiB",
         ),
     ],
 )
@@ -168,9 +170,7 @@ def test_a_plan_survives_its_way_through_json():
     )
     again = CompactionPlan.from_json(plan.to_json())
     assert again == plan
-    assert again.producers == (
-        ActiveProducer(producer_id=5, producer_epoch=2, last_data_offset=9),
-    )
+    assert again.producers == (ActiveProducer(producer_id=5, producer_epoch=2, last_data_offset=9),)
     assert (again.delete_retention_ms, again.high_watermark, again.max_keys) == (7, 33, 18)
     assert set(json.loads(plan.to_json())) == set(CompactionPlan.__slots__)
 

@@ -1,0 +1,237 @@
+"""Windows over a segment: always the same batches, and every lie is told with its place."""
+
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.errors import CorruptRecordError, UnsupportedFormatError
+from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
+from storage_core.kernels import batch_scan
+from storage_core.records import payload
+from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.testing.builders import (
+    BatchSpec,
+    encode_batch,
+    end_txn_marker,
+    log_with,
+    segment_bytes,
+    some_batches,
+)
+from storage_core.testing.damage import truncated, with_lying_length, with_wrong_crc
+from storage_core.testing.strategies import hostile_batches, segments
+from tests.storage_core.records.memory_file import FILE, MemoryFile, only_window_of, windows_of
+
+LOG = log_with(batches=7)
+BATCH = len(LOG) // 7
+OLD_ENTRY = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
+NOT_A_POSITION = [
+    column for column in range(batch_scan.COLUMN_COUNT) if column != batch_scan.POSITION
+]
+
+
+def seen(window: Window) -> list[tuple[int, bytes, list[int]]]:
+    """Return position in the file, bytes and header of every batch of a window."""
+    batches = window.batches
+    return [
+        (
+            window.position_of(row),
+            window.data[batches.position[row] :][: batches.size[row]].tobytes(),
+            batches.columns[NOT_A_POSITION, row].tolist(),
+        )
+        for row in range(len(batches))
+    ]
+
+
+def all_seen(data: bytes, **how: object) -> list[tuple[int, bytes, list[int]]]:
+    return [batch for window in windows_of(data, **how) for batch in seen(window)]
+
+
+def test_windows_of_every_size_hold_the_same_batches():
+    specs = [*some_batches(count=3), *some_batches(count=2, records=20, base_offset=3)]
+    log = segment_bytes([*specs, end_txn_marker(base_offset=43, producer_id=1, producer_epoch=0)])
+    whole = all_seen(log)
+    assert b"".join(data for _, data, _ in whole) == log
+    for window_bytes in range(1, len(log) + 2):
+        assert all_seen(log, window_bytes=window_bytes) == whole
+
+
+@given(specs=segments(), window_bytes=st.integers(1, 2000))
+def test_any_segment_is_the_same_in_any_windows(specs, window_bytes):
+    log = segment_bytes(specs)
+    found = all_seen(log, window_bytes=window_bytes, crc=CrcCheck.NOTE)
+    assert b"".join(data for _, data, _ in found) == log
+    assert found == all_seen(log, crc=CrcCheck.NOTE)
+
+
+@pytest.mark.parametrize("window_bytes", [61, BATCH, 2 * BATCH, 2 * BATCH + 1, 5 * BATCH])
+def test_a_window_holds_what_was_asked_for_or_one_batch(window_bytes):
+    file = MemoryFile(LOG)
+    sizes = [window.data.size for window in scan_windows(file, window_bytes=window_bytes)]
+    assert sum(sizes) == len(LOG)
+    assert max(sizes) <= max(window_bytes, BATCH)
+    assert file.largest_read <= max(window_bytes, BATCH)
+
+
+def test_a_window_has_room_for_any_number_of_batches():
+    log = segment_bytes([BatchSpec(base_offset=7)]) * 5000
+    window = only_window_of(log)
+    assert len(window.batches) == 5000
+    assert window.position_of(4999) == 4999 * HEADER_BYTES
+    assert (window.batches.base_offset == 7).all()
+
+
+def test_a_part_of_a_file_is_read():
+    positions = [position for position, _, _ in all_seen(LOG, start=2 * BATCH, end=5 * BATCH)]
+    assert positions == [2 * BATCH, 3 * BATCH, 4 * BATCH]
+    assert all_seen(LOG, start=7 * BATCH) == []
+    assert all_seen(LOG, start=BATCH, end=BATCH) == []
+    assert len(all_seen(LOG, end=100 * BATCH)) == 7
+    assert all_seen(b"") == []
+
+
+@pytest.mark.item("FMT-28")
+@pytest.mark.parametrize("tail", range(21), ids=lambda tail: f"{tail} bytes")
+@pytest.mark.parametrize("window_bytes", [61, BATCH + 3, 1000])
+def test_a_torn_tail_ends_the_reading_or_is_corruption(tail, window_bytes):
+    log = log_with(batches=2, torn_tail=tail)
+    found = all_seen(log, tail=Tail.STOP, window_bytes=window_bytes)
+    assert [position for position, _, _ in found] == [0, BATCH]
+    if tail:
+        with pytest.raises(CorruptRecordError) as caught:
+            all_seen(log, window_bytes=window_bytes)
+        assert (caught.value.file, caught.value.position) == (FILE, 2 * BATCH)
+
+
+@pytest.mark.parametrize("tail", [Tail.STOP, Tail.RAISE])
+def test_an_end_inside_of_a_batch_makes_it_a_tail(tail):
+    if tail is Tail.RAISE:
+        with pytest.raises(CorruptRecordError, match=f"has {BATCH} bytes; expected 61 to 70"):
+            all_seen(LOG, end=2 * BATCH + 70, tail=tail)
+    else:
+        assert len(all_seen(LOG, end=2 * BATCH + 70, tail=tail)) == 2
+
+
+@pytest.mark.item("FMT-28")
+@pytest.mark.parametrize("tail", Tail)
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 13, 48])
+def test_an_impossible_length_is_corruption_even_in_the_tail(length, tail):
+    log = LOG[:BATCH] + with_lying_length(LOG[BATCH:], length)
+    with pytest.raises(CorruptRecordError, match=f"has {length + 12} bytes") as caught:
+        all_seen(log, tail=tail)
+    assert (caught.value.file, caught.value.position) == (FILE, BATCH)
+    assert caught.value.kafka_code == 2
+
+
+def test_a_length_past_the_end_takes_no_memory():
+    log = LOG[:BATCH] + with_lying_length(LOG[BATCH:], 2**31 - 13)
+    tracemalloc.start()
+    with pytest.raises(CorruptRecordError, match=f"expected 61 to {6 * BATCH}"):
+        all_seen(log, window_bytes=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 1024 * 1024
+
+
+def test_a_length_that_swallows_the_next_batches_fails_their_crc():
+    log = with_lying_length(LOG, 3 * BATCH - 12)
+    with pytest.raises(CorruptRecordError, match="CRC-32C of the batch at offset 0 is wrong"):
+        all_seen(log)
+
+
+@pytest.mark.item("FMT-02")
+def test_a_wrong_crc_is_raised_noted_or_not_looked_at():
+    batches = [LOG[i * BATCH :][:BATCH] for i in range(3)]
+    log = batches[0] + with_wrong_crc(batches[1]) + batches[2]
+    stored = int.from_bytes(batches[1][17:21], "big")
+    with pytest.raises(CorruptRecordError, match=rf"offset 1 is wrong: stored {stored:#010x}") as e:
+        all_seen(log)
+    assert (e.value.file, e.value.position) == (FILE, BATCH)
+    (noted,) = windows_of(log, crc=CrcCheck.NOTE)
+    assert noted.batches.crc_ok.tolist() == [1, 0, 1]
+    (skipped,) = windows_of(log, crc=CrcCheck.SKIP)
+    assert (skipped.batches.crc_ok == batch_scan.CRC_NOT_CHECKED).all()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_formats_are_not_supported_yet(magic):
+    old = OLD_ENTRY[:16] + bytes([magic]) + OLD_ENTRY[17:]
+    with pytest.raises(UnsupportedFormatError, match=f"format v{magic}") as caught:
+        all_seen(LOG[:BATCH] + old)
+    assert (caught.value.file, caught.value.position) == (FILE, BATCH)
+
+
+@pytest.mark.item("FMT-28")
+@pytest.mark.parametrize("magic", [3, 127, -1, -128])
+def test_an_unknown_magic_is_corruption(magic):
+    # It lies outside of the CRC, so nothing else would notice.
+    log = LOG[:BATCH] + encode_batch(BatchSpec(magic=magic))
+    with pytest.raises(CorruptRecordError, match=f"expected magic 2, found {magic}") as caught:
+        all_seen(log)
+    assert (caught.value.file, caught.value.position) == (FILE, BATCH)
+
+
+@pytest.mark.parametrize("window_bytes", [BATCH, 10 * BATCH])
+def test_a_file_that_shrinks_while_it_is_read_is_told(window_bytes):
+    file = MemoryFile(LOG[: 2 * BATCH + 5], size_bytes=len(LOG))
+    with pytest.raises(CorruptRecordError, match=f"it had {len(LOG)} bytes") as caught:
+        list(scan_windows(file, window_bytes=window_bytes))
+    assert caught.value.position == 2 * BATCH + 5
+
+
+@pytest.mark.item("FMT-23")
+def test_headers_of_compressed_batches_are_read_without_their_codecs(monkeypatch):
+    specs = [spec for codec in Codec for spec in some_batches(count=1, records=5, codec=codec)]
+
+    def refuse(*_: object, **__: object) -> bytes:
+        raise AssertionError("a codec was called")
+
+    log = segment_bytes(specs)
+    monkeypatch.setattr(payload, "decompress", refuse)
+    window = only_window_of(log)
+    assert window.batches.codec.tolist() == [0, 1, 2, 3, 4]
+    assert (window.batches.record_count == 5).all()
+    assert (window.batches.last_offset == 4).all()
+
+
+@pytest.mark.item("FMT-12")
+def test_control_batches_are_known_by_their_type():
+    marker = end_txn_marker(base_offset=1, producer_id=4, producer_epoch=2, coordinator_epoch=6)
+    window = only_window_of(segment_bytes([*some_batches(count=1), marker]))
+    assert window.batches.is_control.tolist() == [False, True]
+    assert window.batches.control_type.tolist() == [batch_scan.NOT_CONTROL, 1]
+    assert window.batches.coordinator_epoch.tolist() == [-1, 6]
+
+
+@given(batch=hostile_batches(), window_bytes=st.sampled_from([1, 100, 4096]))
+def test_hostile_batches_are_read_or_refused_with_their_place(batch, window_bytes):
+    log = LOG[: 2 * BATCH] + batch
+    for tail in Tail:
+        error = None
+        try:
+            found = all_seen(log, tail=tail, window_bytes=window_bytes)
+        except (CorruptRecordError, UnsupportedFormatError) as refusal:
+            error = refusal
+        if error is None:
+            assert log.startswith(b"".join(data for _, data, _ in found))
+        else:
+            assert error.file == FILE
+            assert 2 * BATCH <= error.position <= len(log)
+
+
+def test_a_torn_header_is_a_tail_at_every_byte():
+    for size in range(1, BATCH):
+        log = LOG[:BATCH] + truncated(LOG[:BATCH], size)
+        assert len(all_seen(log, tail=Tail.STOP)) == 1
+        with pytest.raises(CorruptRecordError):
+            all_seen(log)
+
+
+def test_windows_share_their_bytes():
+    windows = windows_of(LOG, window_bytes=BATCH)
+    first = next(windows)
+    second = next(windows)
+    assert np.shares_memory(first.data, second.data)

@@ -1,0 +1,239 @@
+"""A partition directory on a local disk: the contract of all stores, owners, links and crashes."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_core.errors import StorageError
+from storage_core.store import local
+from storage_core.store.local import LocalStore
+from storage_core.testing.store_contract import NAME, OTHER, StoreContract, StoreHome
+
+KAFKA_USER, KAFKA_GROUP = 1234, 4321
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+
+
+@dataclass(frozen=True)
+class LocalHome(StoreHome):
+    directory: Path
+
+    @property
+    def store(self) -> LocalStore:
+        return LocalStore(self.directory)
+
+    @property
+    def missing(self) -> LocalStore:
+        return LocalStore(self.directory.with_name("missing-0"))
+
+    def scratch(self, content: bytes) -> str:
+        path = self.directory.with_name("scratch")
+        path.write_bytes(content)
+        return str(path)
+
+    def leave_temporary(self, name: str) -> None:
+        (self.directory / f"{name}.tmp").write_bytes(b"half of a longer content")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> LocalHome:
+    directory = tmp_path / "topic-0"
+    directory.mkdir()
+    return LocalHome(directory)
+
+
+class TestLocalStore(StoreContract):
+    @pytest.fixture
+    def home(self, home: LocalHome) -> LocalHome:
+        return home
+
+
+@pytest.fixture
+def directory(home: LocalHome) -> Path:
+    return home.directory
+
+
+@pytest.fixture
+def store(home: LocalHome) -> LocalStore:
+    return home.store
+
+
+def test_only_regular_files_are_listed(directory, store):
+    (directory / "folder").mkdir()
+    (directory / "broken").symlink_to(directory / "nowhere")
+    (directory / NAME).write_bytes(b"12")
+    os.utime(directory / NAME, ns=(0, 1_700_000_000_123_999_999))
+    (info,) = store.list_files()
+    assert (info.name, info.size_bytes, info.modified_ms) == (NAME, 2, 1_700_000_000_123)
+
+
+def test_a_file_is_no_directory(directory):
+    (directory / NAME).touch()
+    with pytest.raises(StorageError, match="Not a directory"):
+        LocalStore(directory / NAME).read_file(OTHER, limit_bytes=9)
+
+
+def test_what_the_system_refuses_is_a_storage_error_with_the_path(directory, store):
+    (directory / NAME).mkdir()
+    (directory / "inside").mkdir()
+    (directory / "inside" / "file").touch()
+    scratch = directory.with_name("scratch")
+    scratch.touch()
+    for refused in (
+        lambda: store.write_file(NAME, b""),
+        lambda: store.create_empty(NAME),
+        lambda: store.read_file(NAME, limit_bytes=9),
+        lambda: store.promote(str(scratch), NAME),
+        lambda: store.delete(NAME),
+        lambda: store.truncate(NAME, 0),
+        lambda: store.rename(NAME, "inside"),
+    ):
+        with pytest.raises(StorageError) as caught:
+            refused()
+        assert caught.value.path == str(directory / NAME)
+        assert caught.value.kafka_code == 56
+        assert isinstance(caught.value.__cause__, OSError)
+    with pytest.raises(StorageError):
+        LocalStore(directory / "nowhere").sync_directory()
+
+
+def test_a_write_that_fails_leaves_the_old_content(directory, store, monkeypatch):
+    store.write_file(NAME, b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local.os, "fsync", fail)
+        with pytest.raises(StorageError, match="No space left on device"):
+            store.write_file(NAME, b"new")
+    assert (directory / NAME).read_bytes() == b"old"
+    store.write_file(NAME, b"new")
+    assert [info.name for info in store.list_files()] == [NAME]
+
+
+def test_a_write_is_on_disk_before_it_takes_its_name(directory, store, monkeypatch):
+    steps = []
+    sync, replace = os.fsync, Path.replace
+
+    def noted_sync(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        steps.append("sync directory" if is_directory else "sync file")
+        sync(descriptor)
+
+    def noted_replace(path: Path, target: Path) -> Path:
+        steps.append(f"{path.name} becomes {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(local.os, "fsync", noted_sync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    store.write_file(NAME, b"content")
+    assert steps == ["sync file", f"{NAME}.tmp becomes {NAME}", "sync directory"]
+
+
+def test_a_temporary_name_that_leads_elsewhere_is_not_followed(directory, store):
+    elsewhere = directory.with_name("precious")
+    elsewhere.write_bytes(b"precious")
+    (directory / f"{NAME}.tmp").symlink_to(elsewhere)
+    store.write_file(NAME, b"content")
+    os.link(elsewhere, directory / f"{OTHER}.tmp")
+    store.write_file(OTHER, b"content")
+    assert elsewhere.read_bytes() == b"precious"
+    assert [path.is_symlink() for path in sorted(directory.iterdir())] == [False, False]
+
+
+def test_a_file_with_several_links_is_not_cut(directory, store):
+    (directory / NAME).write_bytes(b"0123456789")
+    os.link(directory / NAME, directory.with_name("backup"))
+    with pytest.raises(StorageError, match="several hard links") as caught:
+        store.truncate(NAME, 4)
+    assert caught.value.path == str(directory / NAME)
+    assert directory.with_name("backup").read_bytes() == b"0123456789"
+    # The other changes leave the other name's data alone.
+    store.write_file(NAME, b"new")
+    assert directory.with_name("backup").read_bytes() == b"0123456789"
+
+
+def owner_and_mode(path: Path) -> tuple[int, int, int]:
+    facts = path.stat()
+    return facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode)
+
+
+def make_every_file(home: LocalHome) -> None:
+    home.store.write_file("written", b"content")
+    home.store.create_empty("empty")
+    home.store.promote(home.scratch(b"cleaned"), "promoted")
+
+
+FILES = ("written", "empty", "promoted")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("directory_mode", "file_mode"), [(0o755, 0o644), (0o700, 0o600), (0o2775, 0o664)]
+)
+def test_new_files_belong_to_the_owner_of_the_directory(home, directory_mode, file_mode):
+    os.chown(home.directory, KAFKA_USER, KAFKA_GROUP)
+    home.directory.chmod(directory_mode)
+    make_every_file(home)
+    for name in FILES:
+        assert owner_and_mode(home.directory / name) == (KAFKA_USER, KAFKA_GROUP, file_mode), name
+
+
+@as_root
+def test_a_replaced_file_keeps_owner_and_mode(home):
+    for name in FILES:
+        (home.directory / name).touch()
+        os.chown(home.directory / name, KAFKA_USER, KAFKA_GROUP)
+        (home.directory / name).chmod(0o640)
+    make_every_file(home)
+    for name in FILES:
+        assert owner_and_mode(home.directory / name) == (KAFKA_USER, KAFKA_GROUP, 0o640), name
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022, 0o000], ids=oct)
+def test_the_mode_is_not_that_of_the_process(home, mask):
+    home.directory.chmod(0o750)
+    before = os.umask(mask)
+    try:
+        make_every_file(home)
+    finally:
+        os.umask(before)
+    assert {owner_and_mode(home.directory / name)[2] for name in FILES} == {0o640}
+
+
+def test_somebody_who_is_not_root_keeps_what_they_may(home, monkeypatch):
+    def refuse(descriptor: int, user: int, group: int) -> None:
+        raise AssertionError("only root may give files away")
+
+    monkeypatch.setattr(local.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(local.os, "fchown", refuse)
+    make_every_file(home)
+    assert [info.name for info in home.store.list_files()] == sorted(FILES)
+
+
+def test_a_promoted_file_keeps_its_time(home):
+    scratch = home.scratch(b"cleaned")
+    os.utime(scratch, ns=(0, 1_600_000_000_000_000_000))
+    home.store.promote(scratch, NAME)
+    assert home.store.list_files()[0].modified_ms == 1_600_000_000_000
+
+
+def test_a_file_that_shrinks_ends_a_read(directory, store):
+    (directory / NAME).write_bytes(b"0123456789")
+    file = store.open_file(NAME)
+    os.truncate(directory / NAME, 4)
+    assert file.size_bytes == 10
+    assert file.read_into(0, np.empty(10, np.uint8)) == 4
+    file.close()
+
+
+def test_a_closed_reader_lets_go_of_its_file(directory, store):
+    (directory / NAME).touch()
+    file = store.open_file(NAME)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file._descriptor)
