@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test bench check lock clean
+.PHONY: help setup run fmt lint types imports test crash fuzz bench check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -56,6 +56,12 @@ imports: $(VENV)/.for-all ## Check who imports whom
 
 test: $(VENV)/.for-all ## Run all tests
 	$(RUN) pytest $(PYTEST)
+
+crash: $(VENV)/.for-all ## Stop compaction at every single step, on every golden directory (minutes)
+	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
+
+fuzz: $(VENV)/.for-all ## Clean and read N=10000 partitions with changed bytes, out-of-range reads checked
+	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),10000) $(RUN) pytest tests/fuzz $(PYTEST)
 
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)

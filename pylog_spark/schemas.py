@@ -10,7 +10,8 @@ partition by root, topic and number. Rows that travel between the stages of one 
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -272,6 +273,20 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
     return pa.RecordBatch.from_pylist(listed, schema=schema)
 
 
+def rows_to_batches(
+    schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of a few hundred: one batch a row costs Spark more than the row itself.
+
+    Raises:
+        KeyError: A row names a column that the table does not have.
+    """
+    iterator = iter(rows)
+    while chunk := list(itertools.islice(iterator, _ROWS_IN_A_BATCH)):
+        yield rows_to_batch(schema, chunk)
+
+
+_ROWS_IN_A_BATCH: Final = 256
 _SPARK_TYPES: Final = {
     pa.string(): "STRING",
     pa.binary(): "BINARY",

@@ -99,7 +99,27 @@ def dump_segment(
 
 
 def _scan(reader: FileReader) -> Iterator[Window]:
-    return scan_windows(reader, window_bytes=_WINDOW_BYTES, crc=CrcCheck.NOTE, tail=Tail.STOP)
+    """Yield windows up to the first batch that is none, the ones before it included."""
+    position = 0
+    try:
+        for window in _scan_between(reader, 0, reader.size_bytes):
+            yield window
+            position = window.file_position + len(window.data)
+    except BadBytesError as error:
+        # A format that is not known refuses the whole window; what stands before it is good.
+        yield from _scan_between(reader, position, error.position)
+        raise
+
+
+def _scan_between(reader: FileReader, start: int, end: int) -> Iterator[Window]:
+    return scan_windows(
+        reader,
+        start=start,
+        end=end,
+        window_bytes=_WINDOW_BYTES,
+        crc=CrcCheck.NOTE,
+        tail=Tail.STOP,
+    )
 
 
 class _Chooser:

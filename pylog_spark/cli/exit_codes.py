@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
+from pylog_spark.java import MissingSoftwareError
 from pylog_spark.text import printable
 from storage_core.errors import (
     ConfigError,
@@ -61,7 +62,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
             code = ExitCode.USAGE
         case GuardRefusedError():
             code = ExitCode.REFUSED
-        case StorageError():
+        case StorageError() | MissingSoftwareError():
             code = ExitCode.FAILED
         case PylogError():
             code = ExitCode.PARTLY_FAILED

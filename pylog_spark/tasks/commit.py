@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import COMMIT, rows_to_batch
+from pylog_spark.schemas import COMMIT, rows_to_batches
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
@@ -74,16 +74,17 @@ def commit_partitions(
     items: Iterable[tuple[PartitionWork, CleanedPartition]], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Put groups that other tasks cleaned into place: a row of ``schemas.COMMIT`` a partition."""
-    for work, cleaned in items:
-        yield _row(work, context, partial(_already_cleaned, cleaned))
+    yield from rows_to_batches(
+        COMMIT,
+        (_row(work, context, partial(_already_cleaned, cleaned)) for work, cleaned in items),
+    )
 
 
 def clean_partitions(
     items: Iterable[PartitionWork], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Clean partitions whole, one after the other: a row of ``schemas.COMMIT`` a partition."""
-    for work in items:
-        yield _row(work, context, clean_whole)
+    yield from rows_to_batches(COMMIT, (_row(work, context, clean_whole) for work in items))
 
 
 def _already_cleaned(
@@ -110,9 +111,9 @@ def clean_whole(store: LocalStore, plan: CompactionPlan, context: WriteContext) 
     )
 
 
-def _row(work: PartitionWork, context: WriteContext, clean: Clean) -> pa.RecordBatch:
+def _row(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     row = attempt(partial(_commit, work, context, clean))
-    return rows_to_batch(COMMIT, [{"ordinal": work.ordinal, "touched": False} | row])
+    return {"ordinal": work.ordinal, "touched": False} | row
 
 
 def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:

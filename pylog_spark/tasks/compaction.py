@@ -14,7 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import GROUP_MANIFEST, MERGED_INDEX, PARTIAL_INDEX, rows_to_batch
+from pylog_spark.schemas import (
+    GROUP_MANIFEST,
+    MERGED_INDEX,
+    PARTIAL_INDEX,
+    rows_to_batch,
+    rows_to_batches,
+)
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_records
@@ -113,10 +119,12 @@ def rewrite_groups(
     def opened(ordinal: int) -> tuple[CompactionPlan, MergedIndex]:
         return decode_plan(plans[ordinal]), MergedIndex.from_bytes(index_of(ordinal))
 
-    for ordinal, number in sorted(items):
-        key = {"ordinal": ordinal, "group": number}
-        row = attempt(partial(_rewrite_group, partial(opened, ordinal), number, context))
-        yield rows_to_batch(GROUP_MANIFEST, [key | row])
+    def rows() -> Iterator[dict[str, Any]]:
+        for ordinal, number in sorted(items):
+            row = attempt(partial(_rewrite_group, partial(opened, ordinal), number, context))
+            yield {"ordinal": ordinal, "group": number} | row
+
+    yield from rows_to_batches(GROUP_MANIFEST, rows())
 
 
 def _rewrite_group(

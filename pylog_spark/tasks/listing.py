@@ -7,7 +7,7 @@ would stop a broker's start, so it is reported, never skipped in silence.
 
 import enum
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import PARTITION, SEGMENT, rows_to_batch
+from pylog_spark.schemas import PARTITION, SEGMENT, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from storage_core.errors import InvalidNameError, PylogError
 from storage_core.filenames import (
@@ -127,16 +127,20 @@ def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     Only names and sizes are read. A directory that vanished or cannot be listed has one row, with
     the error.
     """
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["topic"] is None:
-                continue
-            name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
-            try:
-                segments = segment_rows(LocalStore(Path(row["directory"])).list_files())
-            except PylogError as error:
-                segments = [describe_failure(error)]
-            yield rows_to_batch(SEGMENT, [name | segment for segment in segments])
+    listed = (row for batch in batches for row in batch.to_pylist())
+    yield from rows_to_batches(
+        SEGMENT,
+        (segment for row in listed if row["topic"] is not None for segment in _segments_of(row)),
+    )
+
+
+def _segments_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
+    try:
+        segments = segment_rows(LocalStore(Path(row["directory"])).list_files())
+    except PylogError as error:
+        segments = [describe_failure(error)]
+    return [name | segment for segment in segments]
 
 
 def segment_rows(files: Sequence[FileInfo]) -> list[dict[str, Any]]:

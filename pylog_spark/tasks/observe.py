@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
-from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batch
+from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import DirectoryKind
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
@@ -59,9 +59,10 @@ def observe_partitions(
             checkpoints[root] = read_root_checkpoints(root)
         return checkpoints[root]
 
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield rows_to_batch(PLAN, [observe_partition(row, context, checkpoints_of)])
+    listed = (row for batch in batches for row in batch.to_pylist())
+    yield from rows_to_batches(
+        PLAN, (observe_partition(row, context, checkpoints_of) for row in listed)
+    )
 
 
 def observe_partition(

@@ -45,7 +45,7 @@ ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 # Of how many crashes one is followed by crashes of the loads after it, or shown to Kafka.
 LOADS_STRIDE = 1 if ALL else 11
 KAFKA_STRIDE = 1 if ALL else 5
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
 Tree = dict[str, tuple[bytes, int]]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
-from storage_core.formats.batch_v2 import CRC_AT, Codec
+from storage_core.formats.batch_v2 import CRC_AT, MAGIC_AT, Codec
 from storage_core.formats.control import ControlType
 from storage_core.records.payload import Limits
 from storage_core.testing import damage
@@ -199,6 +199,8 @@ GOOD = encode_batch(BatchSpec(records=(RecordSpec(key=b"k", value=b"v"),)))
 WRONG_CRC = GOOD[:CRC_AT] + bytes([GOOD[CRC_AT] ^ 1]) + GOOD[CRC_AT + 1 :]
 TWO = BatchSpec(records=(RecordSpec(key=b"a", value=b"v"), RecordSpec(key=b"b", value=b"v")))
 BAD_BATCHES = {
+    "message format v1": GOOD[:MAGIC_AT] + b"\x01" + GOOD[MAGIC_AT + 1 :],
+    "message format of the future": GOOD[:MAGIC_AT] + b"\x03" + GOOD[MAGIC_AT + 1 :],
     "lying length": damage.with_lying_length(GOOD, 1),
     "negative length": damage.with_lying_length(GOOD, -1),
     "lying record count": damage.with_lying_count(GOOD, 2**31 - 1),

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylog_spark.cli.exit_codes import ExitCode
@@ -68,6 +68,7 @@ def test_reading_hostile_batches_yields_records_or_says_what_is_wrong(batches):
 
 
 @pytest.mark.parametrize("name", FILES)
+@settings(max_examples=20)
 @given(content=st.binary(max_size=200))
 def test_garbage_in_any_file_is_an_error_and_never_a_crash(pylog, name: str, content: bytes):
     with TemporaryDirectory() as folder:

@@ -10,6 +10,7 @@ import typer
 
 from pylog_spark.cli import exit_codes
 from pylog_spark.cli.exit_codes import ExitCode, TerminatedError, exit_code_of
+from pylog_spark.java import JavaNotFoundError
 from storage_core.errors import (
     ChangedWhileReadError,
     CheckpointError,
@@ -103,6 +104,7 @@ def test_dump_imports_neither_spark_nor_pandas(tmp_path: Path):
         (OffsetMapFullError(1), 4),
         (ChangedWhileReadError("0.log", "1", "2"), 4),
         (StorageError("/t-0", "disk full"), 5),
+        (JavaNotFoundError(("PATH: nothing",)), 5),
         (OSError(28, "No space left on device"), 5),
         (MemoryError(), 5),
         (ZeroDivisionError("division by zero"), 5),

@@ -142,6 +142,13 @@ def test_a_marker_whose_data_are_gone_is_spent(track_transactions):
 
 
 @in_both_ways(track_transactions=transaction_scan.track_transactions)
+def test_data_of_a_producers_last_transaction_are_not_those_of_its_next(track_transactions):
+    batches = [Batch(0, 5, None), Batch(0, 7, ABORT), Batch(0, 9, ABORT)]
+    found = course(track_transactions, batches, 5, 8)
+    assert found == [(True, None), (False, 5), (True, None)]
+
+
+@in_both_ways(track_transactions=transaction_scan.track_transactions)
 def test_an_aborted_transaction_begins_with_the_batch_that_reaches_its_first_offset(
     track_transactions,
 ):

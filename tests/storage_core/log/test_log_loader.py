@@ -264,7 +264,6 @@ def test_a_log_file_that_is_not_named_as_kafka_names_them_asks_for_recovery(tmp_
 # --- the end of the log
 
 
-@pytest.mark.item("FLT-01")
 @pytest.mark.parametrize("tail", [1, 11, 17, 60, 80])
 def test_a_torn_tail_does_not_count_and_stays(tmp_path, tail):
     directory = three_segments(tmp_path / "t-0")

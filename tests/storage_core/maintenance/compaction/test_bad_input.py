@@ -120,7 +120,6 @@ CORRUPT: dict[str, Damage] = {
 }
 
 
-@pytest.mark.item("FLT-03")
 @pytest.mark.parametrize("checkpoint", SECTIONS)
 @pytest.mark.parametrize("damage", CORRUPT)
 def test_a_batch_that_is_none_is_refused_with_its_place(tmp_path, damage, checkpoint):
@@ -196,7 +195,7 @@ def test_a_payload_that_its_codec_cannot_read_is_refused(tmp_path, codec):
     assert error.position == POSITION
 
 
-@pytest.mark.item("FMT-29", "FLT-12")
+@pytest.mark.item("FMT-29")
 @pytest.mark.parametrize("checkpoint", SECTIONS)
 @pytest.mark.parametrize("codec", COMPRESSED, ids=lambda codec: codec.name)
 def test_a_record_of_a_mebibyte_is_refused_where_64_kibibytes_are_the_limit(

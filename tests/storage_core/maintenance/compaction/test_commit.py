@@ -141,7 +141,6 @@ def test_a_segment_that_changed_meanwhile_is_named(tmp_path, base, change):
     assert ("no such file" in str(caught.value)) == (change == "gone")
 
 
-@pytest.mark.item("FLT-15")
 def test_a_partition_that_is_written_to_while_it_is_cleaned_is_left_as_it_is(tmp_path, monkeypatch):
     directory = two_groups(tmp_path / "t-0")
     active = directory / log_file(8)

@@ -66,7 +66,6 @@ def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
     assert "\n" not in result.to_json()
 
 
-@pytest.mark.item("CMP-46")
 def test_the_numbers_are_those_of_the_log(tmp_path):
     directory = write_log(
         tmp_path / "t-0",
@@ -84,7 +83,6 @@ def test_the_numbers_are_those_of_the_log(tmp_path):
     assert (result.segments, result.next_offset, result.cleaner_checkpoint) == (2, 6, 6)
 
 
-@pytest.mark.item("CMP-46")
 def test_records_of_batches_dropped_whole_are_not_read_but_their_bytes_are(tmp_path):
     lost = produced(0, record(b"a"), record(b"b"), is_transactional=True)
     abort = end_txn_marker(
