@@ -1,5 +1,6 @@
 """A job: arguments, config, session, operation, exit status."""
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,9 @@ def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> 
         app_name=f"pylog {job}",
         delta=options.ledger is not None and not options.dry_run,
     )
+    # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
+    # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     report = _OPERATIONS[job](session, roots, options)
     rows = report.results.to_pylist()
     if as_json:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
-from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.due_partitions import Outcome, RoundLimits
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.plan_table import (
@@ -114,7 +115,7 @@ def compact(  # what, where, how; the rest serves other operations and tests
                 recorder.start()
                 plans, outcomes = _clean(spark, dispatcher, job, recorder, strategy)
         except BaseException as error:
-            recorder.fail(error)
+            run_apart("write the run's END row", partial(recorder.fail, error))
             raise
     results = result_rows(plans, outcomes, run_id=job.run_id, action=action)
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))

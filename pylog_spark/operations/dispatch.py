@@ -6,6 +6,8 @@ and the arrays that several units share, travel as broadcast variables, or insid
 a session has none (Spark Connect).
 """
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.schemas import spark_ddl
 
+_log: Final = logging.getLogger(__name__)
+_PATIENCE_SECONDS: Final = 60.0
 _DESCRIPTION: Final = "spark.job.description"
 
 T = TypeVar("T")
@@ -62,13 +66,20 @@ class Dispatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            run_apart("interrupt the run's Spark jobs", self._interrupt)
         try:
-            if error is not None:
-                self._spark.interruptTag(self._tag)
-        finally:
             self._spark.removeTag(self._tag)
             self.describe(None)
             self.release()
+        except Exception:
+            # What went wrong first is what the caller has to hear of.
+            if error is None:
+                raise
+            _log.debug("Spark was not tidied up after an error", exc_info=True)
+
+    def _interrupt(self) -> None:
+        self._spark.interruptTag(self._tag)
 
     @property
     def slots(self) -> int:
@@ -131,3 +142,25 @@ class Dispatcher:
             context = self._spark.sparkContext
             # None removes it, as in Spark's own API; pyspark's annotation does not know.
             context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]
+
+
+def run_apart(what: str, step: Callable[[], object]) -> None:
+    """Do something with Spark after an error, in a thread of its own, and never raise.
+
+    A thread that a signal interrupted in the middle of a call to the JVM finds that call's answer
+    when it asks for the next one. Another thread has a connection of its own.
+
+    Args:
+        what: What the step does, for the log.
+        step: Calls Spark.
+    """
+
+    def attempt() -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  # the error that led here is on its way up
+            _log.warning("could not %s: %s", what, error)
+
+    thread = threading.Thread(target=attempt, name=what, daemon=True)
+    thread.start()
+    thread.join(timeout=_PATIENCE_SECONDS)
