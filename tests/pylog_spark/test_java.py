@@ -82,6 +82,13 @@ def test_a_runtime_without_the_vector_module_gets_a_java_that_does_not_ask_for_i
     assert (found.home / "lib").is_dir()
 
 
+def test_a_stand_in_that_is_said_is_found_as_what_it_is(tmp_path):
+    runtime = fake_java(tmp_path / "runtime", vector=False)
+    first = find_java({"JAVA_HOME": str(runtime)})
+    again = find_java({"JAVA_HOME": str(first.home), "PATH": ""})
+    assert (again.home, again.runtime) == (first.home, runtime)
+
+
 def test_making_the_stand_in_again_or_at_once_gives_the_same_folder(tmp_path):
     environment = {"JAVA_HOME": str(fake_java(tmp_path / "runtime", vector=False))}
     with ThreadPoolExecutor(8) as pool:
