@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.recover import recover
 from pylog_spark.operations.run_report import RunReport
+from pylog_spark.operations.verify import VerifyReport, VerifyRequest, verify
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
@@ -81,6 +83,23 @@ class LogDirectory:
         partitions = discover_partitions(self._spark, roots, topics)
         return Inspection(partitions=partitions, segments=discover_segments(partitions))
 
+    def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:
+        """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
+
+        Args:
+            deep: Also open every batch: its records, and snapshots against a replay.
+            live: Somebody may be writing meanwhile: files may vanish or grow.
+
+        Raises:
+            StorageError: The directory cannot be listed.
+        """
+        return self.verify_with_report(deep=deep, live=live).findings_frame()
+
+    def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
+        """Do what ``verify`` does, and return all that is known of the run."""
+        request = VerifyRequest(is_deep=deep, is_live=live)
+        return verify(self._spark, [self.path], self.options, request)
+
     def compact(self, *, dry_run: bool = False) -> DataFrame:
         """Compact every partition that is due and return the result rows.
 
@@ -92,6 +111,23 @@ class LogDirectory:
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
         return self.compact_with_report(dry_run=dry_run).results_frame(self._spark)
+
+    def recover(self, *, dry_run: bool = False) -> DataFrame:
+        """Recover every partition, as a broker does after a crash, and return the result rows.
+
+        Args:
+            dry_run: Only say what would be done; everything is read, nothing is written.
+
+        Raises:
+            ConfigError: The options contradict the directory.
+            GuardRefusedError: The role was not said, or the directory is in use.
+        """
+        return self.recover_with_report(dry_run=dry_run).results_frame(self._spark)
+
+    def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""
+        options = replace(self.options, dry_run=dry_run)
+        return recover(self._spark, [self.path], options)
 
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``compact`` does, and return all that is known of the run."""

@@ -84,6 +84,34 @@ def plan_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def cut_table(rows: Sequence[Row]) -> Table:
+    """Return what recovery cuts as a table: where, how much, what of it could still be read.
+
+    Args:
+        rows: Of ``schemas.CUT``.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold", title="cut", title_justify="left")
+    table.add_column("partition", overflow="fold")
+    table.add_column("file", overflow="fold")
+    for name in ("from position", "bytes", "readable records", "from offset"):
+        table.add_column(name, justify="right")
+    table.add_column("why", overflow="fold")
+    table.add_column("salvaged to", overflow="fold")
+    for row in rows:
+        what = "whole segment: " if row["is_whole_segment"] else ""
+        table.add_row(
+            Text(partition_name(row)),
+            Text(printable(row["file"])),
+            number_text(row["position"]),
+            number_text(row["size_bytes"]),
+            number_text(row["records"]),
+            number_text(row["first_offset"]),
+            Text(printable(what + row["reason"])),
+            Text(printable(row["salvaged_to"] or _NOTHING)),
+        )
+    return table
+
+
 def summary_line(rows: Sequence[Row]) -> str:
     """Return in one line what a run did: counts by status, and bytes of the partitions done."""
     counts = Counter(str(row["status"]) for row in rows)

@@ -21,6 +21,8 @@ class Action(enum.StrEnum):
     """What a result row is about."""
 
     COMPACT = "compact"
+    RECOVER = "recover"
+    VERIFY = "verify"
 
 
 class Status(enum.StrEnum):
@@ -52,6 +54,10 @@ class Reason(enum.StrEnum):
     DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
     NO_SPACE = "NO_SPACE"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+    NOTHING_TO_RECOVER = "NOTHING_TO_RECOVER"
+    CUTS_BELOW_HIGH_WATERMARK = "CUTS_BELOW_HIGH_WATERMARK"
+    CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
+    CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
 
 
 class RunEvent(enum.StrEnum):
@@ -72,7 +78,7 @@ _PARTITION_NAME: Final = [
     _column("topic", _TEXT, "topic, null where the directory's name gives none"),
     _column("partition", pa.int32(), "number of the partition, null as the topic is"),
 ]
-_ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's table of plans")
+_ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's own table")
 _ERROR: Final = [
     _column("error_class", _TEXT, "class of the error, null without one"),
     _column("error", _TEXT, "what went wrong, with file and position"),
@@ -96,17 +102,47 @@ RESULT: Final = pa.schema(
     ]
 )
 
-FINDING: Final = pa.schema(
+_FINDING_COLUMNS: Final = [
+    _column("severity", _TEXT, "info, harmless, warn, error or fatal"),
+    _column("code", _TEXT, "stable code of the kind of finding"),
+    _column("topic", _TEXT, "topic, null where it is about a whole directory"),
+    _column("partition", pa.int32(), "number of the partition, null as the topic is"),
+    _column("file", _TEXT, "file it is about"),
+    _column("position", _NUMBER, "byte position in that file"),
+    _column("offset", _NUMBER, "offset of the record it is about"),
+    _column("message", _TEXT, "what was found"),
+    _column("fix", _TEXT, "the command or step that mends it"),
+]
+
+FINDING: Final = pa.schema(_FINDING_COLUMNS)
+
+# A finding as the ledger keeps it.
+RECORDED_FINDING: Final = pa.schema(
     [
-        _column("severity", _TEXT, "info, harmless, warn, error or fatal"),
-        _column("code", _TEXT, "stable code of the kind of finding"),
-        _column("topic", _TEXT, "topic, null where it is about a whole directory"),
-        _column("partition", pa.int32(), "number of the partition, null as the topic is"),
-        _column("file", _TEXT, "file it is about"),
-        _column("position", _NUMBER, "byte position in that file"),
-        _column("offset", _NUMBER, "offset of the record it is about"),
-        _column("message", _TEXT, "what was found"),
-        _column("fix", _TEXT, "the command or step that mends it"),
+        _column("run_id", _TEXT, "the run that found it"),
+        _column("root", _TEXT, "log directory, as the run was given it"),
+        *_FINDING_COLUMNS,
+    ]
+)
+
+# What tasks of a verification hand on: findings, facts of segments that another task has to put
+# together, and one row a partition with its numbers.
+VERIFIED: Final = pa.schema(
+    [
+        _column("row", _TEXT, "finding, facts or partition"),
+        _ORDINAL,
+        _column("root", _TEXT, "log directory, as the run was given it"),
+        *_FINDING_COLUMNS,
+        _column("first_offset", _NUMBER, "where the segments begin that the facts are of"),
+        _column("facts", pa.binary(), "zlib over JSON; null unless row is facts"),
+        _column("segments", _NUMBER, "segments of the partition"),
+        _column("bytes", _NUMBER, "bytes of all .log files"),
+        _column("records", _NUMBER, "records that its batches count"),
+        _column("log_start_offset", _NUMBER, "first offset"),
+        _column("log_end_offset", _NUMBER, "just past the last batch"),
+        _column("read_bytes", _NUMBER, "bytes of batches that were read"),
+        _column("read_ms", _NUMBER, "time that tasks spent on reading them"),
+        *_ERROR,
     ]
 )
 
@@ -165,6 +201,25 @@ SEGMENT: Final = pa.schema(
         _column("time_index_bytes", _NUMBER, "bytes of the time index, null without one"),
         _column("txn_index_bytes", _NUMBER, "bytes of the transaction index, null without one"),
         _column("is_active", pa.bool_(), "whether it is the last segment"),
+        *_ERROR,
+    ]
+)
+
+# What a broker's start would do to one partition; nothing of it was done.
+FORECAST: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("read_bytes", _NUMBER, "bytes that are read to recover it"),
+        _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
+        _column("split_segments", _NUMBER, "segments that are split"),
+        _column("cut_bytes", _NUMBER, "bytes of records that are cut"),
+        _column("cut_records", _NUMBER, "records in them that can still be read"),
+        _column("deleted_segments", _NUMBER, "segments that are removed whole"),
+        _column("lost_below_high_watermark", _NUMBER, "offsets below it that are gone afterwards"),
+        _column("log_end_offset", _NUMBER, "where the log ends afterwards"),
+        _column("cuts", _TEXT, "the first cuts, file and position, as JSON"),
+        _column("duration_ms", _NUMBER, "time it took to find out"),
         *_ERROR,
     ]
 )
@@ -243,6 +298,75 @@ COMMIT: Final = pa.schema(
         _column("operations", _TEXT, "the operations that were applied, as JSON"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
+    ]
+)
+
+
+# What recovery has to read of each partition directory, before it reads it.
+RECOVERY_WORK: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("status", _TEXT, "planned, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped"),
+        _column("bytes", _NUMBER, "bytes of all .log files"),
+        _column("segments", _NUMBER, "segments of the partition"),
+        _column("is_clean", pa.bool_(), "whether its directory has the clean-shutdown marker"),
+        _column("recovery_point", _NUMBER, "entry of the recovery-point checkpoint, 0 without"),
+        _column("log_start_offset", _NUMBER, "entry of the log-start checkpoint, 0 without"),
+        _column("high_watermark", _NUMBER, "entry of the replication checkpoint, null without"),
+        _column("scan_offsets", pa.list_(_NUMBER), "base offsets of the segments to be read"),
+        _column("scan_bytes", pa.list_(_NUMBER), "their sizes"),
+        _column("duration_ms", _NUMBER, "time it took to look"),
+        *_ERROR,
+    ]
+)
+
+# One segment that was read from end to end, on its way to the task that recovers its partition.
+SEGMENT_SCAN: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("base_offset", _NUMBER, "of the segment"),
+        _column("scan", pa.binary(), "what was found in it, null with an error"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+# What recovery made, or would make, of one partition.
+RECOVERED: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("status", _TEXT, "planned, done, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was refused"),
+        _column("log_start_offset", _NUMBER, "first offset of the log"),
+        _column("log_end_offset", _NUMBER, "next offset of the log"),
+        _column("first_base_offset", _NUMBER, "base offset of the first segment"),
+        _column("bytes_after", _NUMBER, "bytes of all .log files"),
+        _column("segments_after", _NUMBER, "segments of the partition"),
+        _column("rebuilt_segments", _NUMBER, "segments whose indexes were built anew"),
+        _column("cuts", _TEXT, "what is lost, as JSON: file, position, bytes, records, reason"),
+        _column("salvage", _TEXT, "where the cuts were set aside, as JSON; null if nowhere"),
+        _column("steps", _NUMBER, "operations on files"),
+        _column("operations", _TEXT, "the operations, as JSON"),
+        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("duration_ms", _NUMBER, "time it took, reading included"),
+        *_ERROR,
+    ]
+)
+
+# What recovery cuts, a row a file.
+CUT: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("file", _TEXT, "file that is cut"),
+        _column("position", _NUMBER, "where the cut begins, bytes"),
+        _column("size_bytes", _NUMBER, "bytes that are cut"),
+        _column("records", _NUMBER, "records of readable batches among them"),
+        _column("first_offset", _NUMBER, "first offset that the log does not have any more"),
+        _column("is_whole_segment", pa.bool_(), "whether the segment is removed"),
+        _column("salvaged_to", _TEXT, "where it was set aside, null if nowhere"),
+        _column("reason", _TEXT, "why"),
     ]
 )
 

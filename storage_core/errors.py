@@ -127,6 +127,10 @@ class CorruptIndexError(BadBytesError):
     """An offset, time or transaction index breaks its own rules."""
 
 
+class IndexVersionError(CorruptIndexError):
+    """An index entry has a version that nobody knows; recovery does not overrule that."""
+
+
 class IndexFullError(BadBytesError):
     """An index cannot take an entry that the log needs; Kafka's cleaner fails in the same place."""
 
@@ -290,3 +294,177 @@ class CorruptClusterMetadataError(PylogError):
     def __str__(self) -> str:
         where = f": offset {self.offset}" if self.offset >= 0 else ""
         return f"{self.file}{where}: {self.reason}"
+
+
+class InvalidColumnError(PylogError):
+    """Columns of records to be written contradict each other, or have the wrong type."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column, self.reason = column, reason
+
+    def __str__(self) -> str:
+        return f"{self.column}: {self.reason}"
+
+
+class InvalidAppendError(PylogError):
+    """An append asks for something that no log can do; Kafka's IllegalArgumentException there."""
+
+    def __init__(self, partition: str, reason: str) -> None:
+        super().__init__(partition, reason)
+        self.partition, self.reason = partition, reason
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.reason}"
+
+
+class InvalidTimestampError(BadBytesError):
+    """Records are too old or too new for the topic, or claim a timestamp type that is not theirs.
+
+    Args:
+        file: The partition.
+        position: Byte position of the batch in what was to be appended.
+        reason: What was expected and what was found.
+        record_indexes: The records of that batch that are refused, from 0.
+    """
+
+    kafka_code = 32
+
+    def __init__(
+        self, file: str, position: int, reason: str, record_indexes: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(file, position, reason)
+        self.args = (file, position, reason, record_indexes)
+        self.record_indexes = record_indexes
+
+
+class RecordValidationError(InvalidRecordError):
+    """Records of a batch break the rules of the topic; at most three of them are described.
+
+    Args:
+        file: The partition.
+        position: Byte position of the batch in what was to be appended.
+        reason: What was expected and what was found.
+        record_indexes: The records of that batch that are refused, from 0.
+    """
+
+    def __init__(
+        self, file: str, position: int, reason: str, record_indexes: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(file, position, reason)
+        self.args = (file, position, reason, record_indexes)
+        self.record_indexes = record_indexes
+
+
+class UnsupportedForMessageFormatError(BadBytesError):
+    """A message format before v2 has no place for producers and transactions."""
+
+    kafka_code = 43
+
+
+class RecordTooLargeError(BadBytesError):
+    """A batch is larger than max.message.bytes."""
+
+    kafka_code = 10
+
+
+class RecordBatchTooLargeError(PylogError):
+    """What is appended at once is larger than a segment may be."""
+
+    kafka_code = 18
+
+    def __init__(self, partition: str, size_bytes: int, segment_bytes: int) -> None:
+        super().__init__(partition, size_bytes, segment_bytes)
+        self.partition, self.size_bytes, self.segment_bytes = partition, size_bytes, segment_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: an append of {self.size_bytes} bytes does not fit a segment, "
+            f"which has at most {self.segment_bytes}"
+        )
+
+
+class OffsetsOutOfOrderError(BadBytesError):
+    """The offsets of appended batches do not rise."""
+
+
+class UnexpectedAppendOffsetError(PylogError):
+    """Batches that bring their own offsets begin below the log's end."""
+
+    def __init__(self, partition: str, first: int, last: int, log_end_offset: int) -> None:
+        super().__init__(partition, first, last, log_end_offset)
+        self.partition, self.first, self.last = partition, first, last
+        self.log_end_offset = log_end_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: an append of offsets {self.first} to {self.last} begins below "
+            f"the log end offset {self.log_end_offset}"
+        )
+
+
+class ProducerStateError(PylogError):
+    """Base of what contradicts a producer's state.
+
+    Args:
+        partition: The partition.
+        producer_id: Whose batch it is.
+        offset: The offset that the batch would get.
+        reason: What was expected and what was found.
+    """
+
+    def __init__(self, partition: str, producer_id: int, offset: int, reason: str) -> None:
+        super().__init__(partition, producer_id, offset, reason)
+        self.partition, self.producer_id = partition, producer_id
+        self.offset, self.reason = offset, reason
+
+    def __str__(self) -> str:
+        return f"{self.partition}: producer {self.producer_id} at offset {self.offset}: {self.reason}"
+
+
+class OutOfOrderSequenceError(ProducerStateError):
+    """A producer's sequence numbers have a gap or a repetition."""
+
+    kafka_code = 45
+
+
+class InvalidProducerEpochError(ProducerStateError):
+    """A producer writes with an epoch that was fenced."""
+
+    kafka_code = 47
+
+
+class TransactionCoordinatorFencedError(ProducerStateError):
+    """A marker comes from a coordinator that was replaced."""
+
+    kafka_code = 52
+
+
+class ProducerTxnStateError(ProducerStateError):
+    """A batch contradicts the transaction that its producer has open."""
+
+    kafka_code = 48
+
+
+class RollError(PylogError):
+    """A segment cannot begin at an offset where one stands, or below the active one."""
+
+    def __init__(self, partition: str, base_offset: int, reason: str) -> None:
+        super().__init__(partition, base_offset, reason)
+        self.partition, self.base_offset, self.reason = partition, base_offset, reason
+
+    def __str__(self) -> str:
+        return f"{self.partition}: a segment cannot begin at {self.base_offset}: {self.reason}"
+
+
+class LogClosedError(PylogError):
+    """The log was closed before."""
+
+    kafka_code = 56
+
+    def __init__(self, partition: str) -> None:
+        super().__init__(partition)
+        self.partition = partition
+
+    def __str__(self) -> str:
+        return f"{self.partition}: the log is closed"

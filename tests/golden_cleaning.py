@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
-from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs

@@ -21,13 +21,19 @@ _BATCH: Final = (
     '{"type":"batch","file":%s,"position":%d,"base_offset":%d,"last_offset":%d,"magic":%d,'
     '"size":%d,"codec":"%s","timestamp_type":"%s","max_timestamp":%d,"producer_id":%d,'
     '"producer_epoch":%d,"base_sequence":%d,"is_transactional":%s,"is_control":%s,'
-    '"leader_epoch":%d,"delete_horizon_ms":%s,"crc_ok":%s,"record_count":%d,"last_sequence":%d,'
+    '"leader_epoch":%d,"delete_horizon_ms":%s,"crc_ok":%s,"record_count":%s,"last_sequence":%d,'
     '"control_type":%s}\n'
 )
 _RECORD: Final = (
     '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
     '"headers":[%s]}\n'
 )
+# By Kafka's number of the type.
+TIMESTAMP_TYPES: Final = {
+    -1: str(TimestampType.NONE),
+    0: str(TimestampType.CREATE_TIME),
+    1: str(TimestampType.LOG_APPEND_TIME),
+}
 _BOOLEANS: Final = ("false", "true")
 # How many records' lines are held at a time.
 _LINES_AT_A_TIME: Final = 4096
@@ -42,7 +48,7 @@ class JsonLines:
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches, each followed by those of its records."""
-        rows = decoded.window.batches.rows(decoded.first_row, decoded.end_row)
+        rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         heads = self._heads(rows, decoded.window.file_position)
         start = 0
         for head, end in zip(heads, decoded.record_ends, strict=True):
@@ -74,7 +80,7 @@ class JsonLines:
             rows.magic.tolist(),
             rows.size.tolist(),
             rows.codec.tolist(),
-            rows.is_log_append_time.tolist(),
+            rows.timestamp_type_id.tolist(),
             rows.max_timestamp.tolist(),
             rows.producer_id.tolist(),
             rows.producer_epoch.tolist(),
@@ -86,6 +92,7 @@ class JsonLines:
             rows.base_timestamp.tolist(),
             rows.crc_ok.tolist(),
             rows.record_count.tolist(),
+            rows.is_legacy.tolist(),
             rows.last_sequence.tolist(),
             rows.control_type.tolist(),
             strict=True,
@@ -97,7 +104,7 @@ class JsonLines:
             magic,
             size,
             codec,
-            is_append,
+            timestamp_type,
             max_timestamp,
             producer_id,
             producer_epoch,
@@ -109,6 +116,7 @@ class JsonLines:
             base_timestamp,
             crc_ok,
             record_count,
+            is_legacy,
             last_sequence,
             control_type,
         ) in columns:
@@ -121,7 +129,7 @@ class JsonLines:
                 magic,
                 size,
                 codec_name(codec),
-                timestamp_type_name(is_append),
+                TIMESTAMP_TYPES[timestamp_type],
                 max_timestamp,
                 producer_id,
                 producer_epoch,
@@ -131,7 +139,8 @@ class JsonLines:
                 leader_epoch,
                 base_timestamp if has_horizon else "null",
                 _BOOLEANS[crc_ok == 1],
-                record_count,
+                # The header of a legacy entry counts nothing.
+                "null" if is_legacy else record_count,
                 last_sequence,
                 "null" if control is None else f'"{control}"',
             )
@@ -147,11 +156,6 @@ def _record_line(row: RecordRow) -> str:
 def codec_name(codec: int) -> str:
     """Return the codec as Kafka prints it; a number that is none stays a number."""
     return Codec(codec).name.lower() if codec in _CODECS else str(codec)
-
-
-def timestamp_type_name(is_append: bool) -> str:  # noqa: FBT001  # a column's value
-    """Return the timestamp type as Kafka prints it."""
-    return str(TimestampType.LOG_APPEND_TIME if is_append else TimestampType.CREATE_TIME)
 
 
 def control_name(control_type: int) -> str | None:

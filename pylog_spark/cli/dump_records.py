@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from storage_core.kernels import record_scan
 from storage_core.kernels.gather import list_headers
-from storage_core.records.columns import RecordColumns
+from storage_core.records.columns import RecordColumns, decode_header_key
 
 # Offset, timestamp, sequence, key, value, headers; a null is None, no headers an empty list. The
 # views are valid as long as the window is.
@@ -76,7 +76,7 @@ def _headers(
     list_headers(data, arena, in_arena, starts, counts, *spans)
     for owner, name, name_size, value, value_size in spans.T.tolist():
         source = (arena if in_arena[owner] else data).data
-        text = bytes(source[name : name + name_size]).decode("utf-8", "replace")
+        text = decode_header_key(bytes(source[name : name + name_size]))
         content = source[value : value + value_size] if value_size >= 0 else None
         headers.setdefault(owner, []).append((text, content))
     return headers

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from storage_core.errors import (
     BadBytesError,
+    CorruptRecordError,
     InvalidRecordError,
     UnsupportedCompressionError,
 )
@@ -17,6 +18,7 @@ from storage_core.filenames import offset_of
 from storage_core.kernels import record_scan
 from storage_core.log.committed_view import CommittedView
 from storage_core.log.isolation import ReadCommitted
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 from storage_core.records.payload import Limits, Payload, open_batches
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
@@ -35,12 +37,14 @@ class DecodedBatches:
 
     Attributes:
         window: The window.
+        batches: Its batches, with what the opened ones say.
         first_row: First batch of the window that is meant.
         end_row: Just past the last one.
         records: The records, in order.
     """
 
     window: Window
+    batches: BatchTable
     first_row: int
     end_row: int
     records: RecordColumns
@@ -99,23 +103,8 @@ def dump_segment(
 
 
 def _scan(reader: FileReader) -> Iterator[Window]:
-    """Yield windows up to the first batch that is none, the ones before it included."""
-    position = 0
-    try:
-        for window in _scan_between(reader, 0, reader.size_bytes):
-            yield window
-            position = window.file_position + len(window.data)
-    except BadBytesError as error:
-        # A format that is not known refuses the whole window; what stands before it is good.
-        yield from _scan_between(reader, position, error.position)
-        raise
-
-
-def _scan_between(reader: FileReader, start: int, end: int) -> Iterator[Window]:
     return scan_windows(
         reader,
-        start=start,
-        end=end,
         window_bytes=_WINDOW_BYTES,
         crc=CrcCheck.NOTE,
         tail=Tail.STOP,
@@ -138,7 +127,7 @@ class _Chooser:
         if self._filter is None or self.end_offset is None:
             return np.ones(len(window.batches), np.bool_)
         visible = self._filter.visible(window.batches)
-        chosen: NDArray[np.bool_] = visible & (window.batches.base_offset < self.end_offset)
+        chosen: NDArray[np.bool_] = visible & window.batches.may_reach_below(self.end_offset)
         return chosen
 
 
@@ -155,7 +144,13 @@ def _decode(
             records = records.select(records.offset < end_offset)
         # The batch that is bad is shown too: its header says what it claims to be.
         shown_end = end_row if bad is None else end_row + 1
-        yield DecodedBatches(window=window, first_row=row, end_row=shown_end, records=records)
+        yield DecodedBatches(
+            window=window,
+            batches=payload.batches,
+            first_row=row,
+            end_row=shown_end,
+            records=records,
+        )
         if bad is not None:
             raise bad
         row = end_row
@@ -165,13 +160,17 @@ def _open(
     window: Window, wanted: NDArray[np.bool_], row: int
 ) -> tuple[Payload, int, BadBytesError | None]:
     """Open batches from row on: their payload, where it ends, and what is bad with the next."""
-    try:
-        payload = open_batches(window, wanted, row, _LIMITS)
-    except (InvalidRecordError, UnsupportedCompressionError) as error:
-        bad_row = _row_at(window, error)
-        before = wanted & (np.arange(len(wanted)) < bad_row)
-        return open_batches(window, before, row, _LIMITS), bad_row, error
-    return payload, payload.end_row, None
+    bad: BadBytesError | None = None
+    bad_row = 0
+    while True:
+        try:
+            payload = open_batches(window, wanted, row, _LIMITS)
+        except (CorruptRecordError, InvalidRecordError, UnsupportedCompressionError) as error:
+            # What is found first need not stand first: batches are opened in several steps.
+            bad, bad_row = error, _row_at(window, error)
+            wanted = wanted & (np.arange(len(wanted)) < bad_row)
+        else:
+            return payload, payload.end_row if bad is None else bad_row, bad
 
 
 def _read_records(
@@ -179,7 +178,7 @@ def _read_records(
 ) -> tuple[RecordColumns, BadBytesError | None]:
     """Return the records of the wanted batches up to the first bad one, and what is bad."""
     rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
-    counts = payload.window.batches.record_count[rows]
+    counts = payload.batches.record_count[rows]
     table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
     count, status, bad, position = record_scan.decode_records(
         payload.window.data,

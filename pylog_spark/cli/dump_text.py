@@ -6,12 +6,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pylog_spark.cli.dump_json import codec_name, control_name, timestamp_type_name
+from pylog_spark.cli.dump_json import TIMESTAMP_TYPES, codec_name, control_name
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.text import LAST_MS, printable, readable_bytes, time_text
 from storage_core.errors import BadBytesError
-from storage_core.formats.batch_v2 import NO_PRODUCER_ID, NO_SEQUENCE
+from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
+from storage_core.kernels.batch_scan import UNKNOWN_COUNT
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 
@@ -29,7 +30,7 @@ class TextLines:
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches, each followed by those of its records."""
         yield self._take_heading()
-        rows = decoded.window.batches.rows(decoded.first_row, decoded.end_row)
+        rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         start = 0
         for row, end in enumerate(decoded.record_ends):
             yield _batch_line(rows, row, decoded.window.file_position)
@@ -64,15 +65,15 @@ class TextLines:
 
 
 def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
-    newest = time_text(int(rows.max_timestamp[row]))
     facts = [
         f"  batch {rows.base_offset[row]}..{rows.last_offset[row]}",
-        f"{rows.record_count[row]} records",
+        *_format_facts(rows, row),
         f"{rows.size[row]} bytes at {rows.position[row] + file_position}",
         codec_name(int(rows.codec[row])),
-        f"{timestamp_type_name(bool(rows.is_log_append_time[row]))} up to {newest}",
-        f"leader epoch {rows.leader_epoch[row]}",
+        _times_of_batch(rows, row),
     ]
+    if not rows.is_legacy[row]:
+        facts.append(f"leader epoch {rows.leader_epoch[row]}")
     if rows.producer_id[row] != NO_PRODUCER_ID:
         facts.append(f"producer {rows.producer_id[row]} epoch {rows.producer_epoch[row]}")
     if rows.base_sequence[row] != NO_SEQUENCE:
@@ -86,6 +87,22 @@ def _batch_line(rows: BatchTable, row: int, file_position: int) -> str:
     if rows.crc_ok[row] != 1:
         facts.append("CRC WRONG")
     return ", ".join(facts) + "\n"
+
+
+def _format_facts(rows: BatchTable, row: int) -> list[str]:
+    """Return how many records there are, where that is known, and an unusual magic."""
+    facts = [] if rows.magic[row] == MAGIC_V2 else [f"magic {rows.magic[row]}"]
+    # A legacy entry counts no records, and is not counted where it is not opened.
+    if not rows.is_legacy[row] or rows.record_count[row] != UNKNOWN_COUNT:
+        facts.append(f"{rows.record_count[row]} records")
+    return facts
+
+
+def _times_of_batch(rows: BatchTable, row: int) -> str:
+    kind = TIMESTAMP_TYPES[int(rows.timestamp_type_id[row])]
+    if not rows.has_timestamps[row]:
+        return kind
+    return f"{kind} up to {time_text(int(rows.max_timestamp[row]))}"
 
 
 def _record_lines(records: RecordColumns, start: int, stop: int) -> Iterator[str]:

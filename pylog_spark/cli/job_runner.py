@@ -9,13 +9,22 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.run_report import RunReport
-from pylog_spark.report import json_line, plan_table, result_table, summary_line, write_table
+from pylog_spark.report import (
+    cut_table,
+    json_line,
+    plan_table,
+    result_table,
+    summary_line,
+    write_table,
+)
 from pylog_spark.session import build_session
 from storage_core.clock import SystemClock
 
@@ -23,6 +32,7 @@ _OPERATIONS: Final[dict[str, Callable[..., RunReport]]] = {
     "run": run_nightly,
     "compact": compact,
 }
+_RECOVER: Final = "recover"
 
 
 def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> int:
@@ -42,7 +52,8 @@ def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> 
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     # The job checks this again. Here it spares a person the start of a Spark session.
-    check_roots(resolve_roots(roots, said=options.role), options)
+    check = check_recovery if job == _RECOVER else check_roots
+    check(resolve_roots(roots, said=options.role), options)
     session = build_session(
         options.master,
         options.spark_conf,
@@ -52,7 +63,11 @@ def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> 
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    report = _OPERATIONS[job](session, roots, options)
+    if job == _RECOVER:
+        with ProgressLine(is_shown=not as_json) as line:
+            report = recover(session, roots, options, on_progress=line.on_progress)
+    else:
+        report = _OPERATIONS[job](session, roots, options)
     rows = report.results.to_pylist()
     if as_json:
         _write_json(report, rows)
@@ -66,6 +81,8 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         plan = plans.get(_name(row))
         typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
+    for cut in report.cuts.to_pylist():
+        typer.echo(json_line("cut", cut))
     run = {
         "run_id": report.run_id,
         "action": report.action,
@@ -85,6 +102,8 @@ def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
     planned = report.planned_rows() if report.dry_run else []
     if planned:
         write_table(console, plan_table(planned), footer=[""])
+    if report.cuts.num_rows:
+        write_table(console, cut_table(report.cuts.to_pylist()), footer=[""])
     write_table(console, result_table(rows), footer=footer)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from pylog_spark.cli.arguments import parse_factor, parse_offset, parse_size
 from storage_core.errors import ConfigError, InvalidNameError, PartitionNotFoundError
-from storage_core.filenames import parse_partition_directory
+from storage_core.filenames import parse_partition_directory, parse_renamed_directory
 
 app = typer.Typer(
     name="partition",
@@ -24,11 +24,6 @@ _EXAMPLE: Final = (
     "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "
     "--set cleanup.policy=compact --first-dirty-offset 0"
 )
-
-
-@app.callback()
-def partition() -> None:
-    """Keep the commands of this group a group, even while there is only one."""
 
 
 @app.command(epilog=_EXAMPLE)
@@ -145,6 +140,138 @@ def clean(  # noqa: PLR0913  # one argument an option
         )
     )
     typer.echo(answer)
+
+
+_RECOVER_EXAMPLE: Final = (
+    "Example: pylog partition recover /backup/orders-0 --now-ms 1795251360000 --dry-run"
+)
+_TRUNCATE_EXAMPLE: Final = (
+    "Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 --dry-run"
+)
+
+
+@app.command(epilog=_RECOVER_EXAMPLE)
+def recover(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
+    ],
+    *,
+    now_ms: Annotated[
+        int,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
+    ] = None,
+    recovery_point: Annotated[
+        int,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Its recovery-point checkpoint. Default: 0."
+        ),
+    ] = 0,
+    log_start_offset: Annotated[
+        int,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."
+        ),
+    ] = 0,
+    clean_shutdown: Annotated[
+        bool,
+        typer.Option(
+            "--clean-shutdown", help="Load it as after a clean shutdown: nothing is verified."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Read everything, print what would be cut and done; change nothing."
+        ),
+    ] = False,
+) -> None:
+    """Load a partition as a broker does after a crash, and close it cleanly.
+
+    Segments from the recovery point on are read and checked, their indexes and the producer state
+    rebuilt; what is not a valid batch is cut, with everything after it. **Cutting is a broker's
+    rule**: it fetches the rest from other replicas. On a copy, look at --dry-run first.
+    """
+    from pylog_spark.cli.partition_recover import run_recover  # noqa: PLC0415  # numba
+
+    validate_log_directory(directory)
+    typer.echo(
+        run_recover(
+            directory,
+            now_ms=now_ms,
+            settings=tuple(settings or ()),
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean_shutdown=clean_shutdown,
+            dry_run=dry_run,
+        )
+    )
+
+
+@app.command(epilog=_TRUNCATE_EXAMPLE)
+def truncate(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
+    ],
+    *,
+    now_ms: Annotated[
+        int,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
+    ],
+    to: Annotated[
+        int,
+        typer.Option("--to", parser=parse_offset, metavar="N", help="Where the log is to end."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
+    ] = None,
+    log_start_offset: Annotated[
+        int,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."
+        ),
+    ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be cut and done; change nothing.")
+    ] = False,
+) -> None:
+    """Cut a log down to an offset, as a replica does that follows a new leader.
+
+    The log must have been closed cleanly. The batch that reaches the offset goes as a whole; so do
+    index entries, producer snapshots and leader epochs at or above it.
+    """
+    from pylog_spark.cli.partition_recover import run_truncate  # noqa: PLC0415  # numba
+
+    validate_log_directory(directory)
+    typer.echo(
+        run_truncate(
+            directory,
+            now_ms=now_ms,
+            settings=tuple(settings or ()),
+            to=to,
+            log_start_offset=log_start_offset,
+            dry_run=dry_run,
+        )
+    )
+
+
+def validate_log_directory(directory: Path) -> None:
+    """Refuse what is neither a partition directory nor one that Kafka renamed.
+
+    Raises:
+        PartitionNotFoundError: There is no such directory.
+        ConfigError: Its name is none of a partition directory.
+    """
+    if not directory.is_dir():
+        raise PartitionNotFoundError(str(directory))
+    if parse_renamed_directory(directory.resolve().name) is None:
+        validate_partition_directory(directory)
 
 
 def validate_partition_directory(directory: Path) -> None:

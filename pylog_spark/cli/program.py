@@ -29,7 +29,10 @@ _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 # Command -> module that holds it, in the order of the help text.
 _MODULES: Final = {
     "run": "pylog_spark.cli.jobs",
+    "recover": "pylog_spark.cli.recover",
     "compact": "pylog_spark.cli.jobs",
+    "verify": "pylog_spark.cli.verify",
+    "doctor": "pylog_spark.cli.doctor",
     "inspect": "pylog_spark.cli.inspect",
     "dump": "pylog_spark.cli.dump",
     "partition": "pylog_spark.cli.partition",

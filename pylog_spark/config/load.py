@@ -17,6 +17,7 @@ from pylog_spark.config.config_file import ConfigFile, read_config_file
 from pylog_spark.config.entries import list_entries
 from pylog_spark.config.layers import Layers
 from pylog_spark.config.options import (
+    DEFAULT_MAX_TRUNCATE_BYTES,
     TUNING_KEYS,
     HighWatermarkSource,
     JobConfig,
@@ -84,6 +85,9 @@ class Flags:
         dry_run: ``--dry-run``.
         until_clean: ``--until-clean``.
         now_ms: ``--now-ms``.
+        allow_truncate: ``--allow-truncate``.
+        max_truncate_bytes: ``--max-truncate-bytes``.
+        salvage: ``--salvage``.
     """
 
     config_files: Sequence[Path] = ()
@@ -100,6 +104,9 @@ class Flags:
     dry_run: bool = False
     until_clean: bool = False
     now_ms: int | None = None
+    allow_truncate: bool = False
+    max_truncate_bytes: int | None = None
+    salvage: Path | None = None
 
 
 def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
@@ -159,6 +166,13 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         tuning=Tuning(**tuning_values),
         ledger=layers.get("ledger"),
         mark_clean=layers.get("mark_clean") is not False,
+        allow_truncate=flags.allow_truncate,
+        max_truncate_bytes=(
+            DEFAULT_MAX_TRUNCATE_BYTES
+            if flags.max_truncate_bytes is None
+            else flags.max_truncate_bytes
+        ),
+        salvage=None if flags.salvage is None else str(flags.salvage.absolute()),
         master=layers.get("master"),
         spark_conf=layers.entries("spark"),
     )

@@ -14,6 +14,9 @@ from storage_core.config.cleaner_config import CleanerConfig
 from storage_core.config.keys import ConfigKey, Scope, keys_of, setting
 from storage_core.config.values import int64
 
+# More than this is not what a power cut takes from one partition.
+DEFAULT_MAX_TRUNCATE_BYTES: Final = 64 * 1024 * 1024
+
 
 class HighWatermarkSource(enum.StrEnum):
     """Where a partition's high watermark is taken from; nothing at or above it is cleaned."""
@@ -40,6 +43,11 @@ class Tuning:
         "unit.min.bytes",
         8_388_608,
         "a task gets at least this much to read, so that starting it pays",
+    )
+    wave_max_bytes: int = _job(
+        "wave.max.bytes",
+        68_719_476_736,
+        "recovery brings this much to its end before it begins with more",
     )
     unit_max_bytes: int = _job(
         "unit.max.bytes",
@@ -75,7 +83,11 @@ class JobOptions:
         high_watermark: Where high watermarks are taken from.
         tuning: How work is spread over tasks.
         ledger: Path or URL of the ledger; None keeps none.
-        mark_clean: Whether a broker's directory that was cleanly shut down is marked so again.
+        mark_clean: Whether a broker's directory that was cleanly shut down, or was recovered, is
+            marked so at the end.
+        allow_truncate: Whether recovery may cut below a checkpointed high watermark, or everything.
+        max_truncate_bytes: How much recovery may cut from one partition.
+        salvage: Folder that receives what recovery cuts; None keeps nothing.
         master: Spark master; None for the session's own or ``local[*]``.
         spark_conf: Settings of the Spark session, where this program builds one.
     """
@@ -97,6 +109,9 @@ class JobOptions:
     high_watermark: HighWatermarkSource = HighWatermarkSource.CHECKPOINT
     ledger: str | None = None
     mark_clean: bool = True
+    allow_truncate: bool = False
+    max_truncate_bytes: int = DEFAULT_MAX_TRUNCATE_BYTES
+    salvage: str | None = None
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 

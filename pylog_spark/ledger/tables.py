@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import OPERATION, RESULT, RUN
+from pylog_spark.schemas import OPERATION, RECORDED_FINDING, RESULT, RUN
 
 
 class LedgerTable(enum.StrEnum):
@@ -14,6 +14,7 @@ class LedgerTable(enum.StrEnum):
     RUNS = "runs"
     RESULTS = "results"
     OPERATIONS = "operations"
+    FINDINGS = "findings"
 
 
 class LedgerFormat(enum.StrEnum):
@@ -27,6 +28,7 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
     LedgerTable.RUNS: RUN,
     LedgerTable.RESULTS: RESULT,
     LedgerTable.OPERATIONS: OPERATION,
+    LedgerTable.FINDINGS: RECORDED_FINDING,
 }
 
 

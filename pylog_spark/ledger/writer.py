@@ -76,17 +76,30 @@ class Ledger:
         Raises:
             pyspark.errors.PySparkException: The location cannot be written.
         """
-        writer = self._frame(table, rows).write.format(self.format).mode("append")
-        if self.format is LedgerFormat.DELTA:
-            writer = writer.option("txnAppId", f"{self.run_id}/{table}")
-            writer = writer.option("txnVersion", number)
-        writer.save(table_location(self.location, table))
-        self._give_back()
+        self._save(self._frame(table, rows), table, number)
+
+    def append_frame(self, table: LedgerTable, frame: DataFrame, *, number: int) -> None:
+        """Append the rows of a DataFrame, which do not pass through the driver; see ``append``.
+
+        Args:
+            table: Which table.
+            frame: Rows with the table's columns.
+            number: As for ``append``.
+        """
+        self._save(frame, table, number)
 
     def append_row(self, table: LedgerTable, row: dict[str, Any], *, number: int) -> None:
         """Append one row; see ``append``."""
         batch = rows_to_batch(SCHEMAS[table], [row])
         self.append(table, pa.Table.from_batches([batch]), number=number)
+
+    def _save(self, frame: DataFrame, table: LedgerTable, number: int) -> None:
+        writer = frame.write.format(self.format).mode("append")
+        if self.format is LedgerFormat.DELTA:
+            writer = writer.option("txnAppId", f"{self.run_id}/{table}")
+            writer = writer.option("txnVersion", number)
+        writer.save(table_location(self.location, table))
+        self._give_back()
 
     def _create(self, table: LedgerTable) -> None:
         writer = self._frame(table, SCHEMAS[table].empty_table()).write.format(self.format)

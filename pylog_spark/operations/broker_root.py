@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
-from pylog_spark.tasks.run_context import read_offset_checkpoint
+from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
 from pylog_spark.tasks.scratch import claim_path, create_scratch, sweep_scratch
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
+    UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
     encode_clean_shutdown,
     parse_clean_shutdown,
@@ -142,6 +143,45 @@ class BrokerRoot:
         merged = {**known, **points}
         if merged != known:
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    def write_recovered(
+        self,
+        *,
+        recovery_points: Mapping[TopicPartition, int],
+        log_starts: Mapping[TopicPartition, int | None],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> None:
+        """Put the offsets of recovered logs into the checkpoints; lines of other partitions stay.
+
+        A checkpoint that is malformed is left as it is: what it said of others is not ours to lose.
+
+        Args:
+            recovery_points: Where each log ends.
+            log_starts: Where it starts, None where that is its first segment's base.
+            high_watermarks: Brought into the log; of those only that have one.
+        """
+        self._merge(LOG_START_FILE, log_starts)
+        self._merge(REPLICATION_FILE, high_watermarks)
+        self._merge(RECOVERY_POINT_FILE, recovery_points)
+
+    def claim_clean(self) -> None:
+        """Let the directory be marked at the end as one that was cleanly shut down.
+
+        By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
+        """
+        self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+
+    def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
+        known, problem = read_if_sound(self.location, name)
+        if problem:
+            return
+        merged = {
+            partition: offset
+            for partition, offset in {**known, **entries}.items()
+            if offset is not None
+        }
+        if merged != known:
+            self._store.write_file(name, encode_offset_checkpoint(merged))
 
     def _revoke_claims(self) -> None:
         """Wait for commits that are under way, and let none begin any more."""

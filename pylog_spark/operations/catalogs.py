@@ -31,11 +31,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
         StorageError: A file cannot be read.
     """
     properties = {root.location: read_meta_properties(root.location) for root in roots}
-    metadata: dict[str, ClusterMetadata] = {}
-    for root in roots:
-        directory = Path(root.location) / _METADATA_PARTITION
-        if directory.is_dir():
-            metadata[root.location] = read_cluster_metadata(directory)
+    metadata = read_metadata(roots)
     catalogs = {}
     for root in roots:
         own = properties[root.location]
@@ -57,6 +53,21 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             settings=options.topic_settings,
         )
     return catalogs
+
+
+def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:
+    """Return the cluster's metadata as it lies in the roots that hold it.
+
+    Raises:
+        CorruptClusterMetadataError: A root's metadata cannot be understood.
+        StorageError: A file cannot be read.
+    """
+    metadata = {}
+    for root in roots:
+        directory = Path(root.location) / _METADATA_PARTITION
+        if directory.is_dir():
+            metadata[root.location] = read_cluster_metadata(directory)
+    return metadata
 
 
 def read_meta_properties(location: str) -> MetaProperties | None:

@@ -1,13 +1,9 @@
 """Compact the partitions of log directories: observe, plan, commit, record."""
 
-import json
 import logging
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,13 +12,20 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.ledger import Ledger
-from pylog_spark.operations.broker_root import BrokerRoot, read_marker
-from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.due_partitions import Outcome, RoundLimits
 from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.job import (
+    OBSERVE_TASKS_PER_SLOT,
+    Job,
+    brokers_of,
+    new_run_id,
+    open_recorder,
+    run_context,
+    unclean_roots,
+)
 from pylog_spark.operations.plan_table import (
     PartitionName,
     only_planned,
@@ -39,35 +42,15 @@ from pylog_spark.schemas import PLAN, Action, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.maintenance.compaction.plan import map_capacity
-from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
 
-# Observing a partition is some small reads; a task takes a share of them, so that one that meets
-# slow ones does not hold up the stage.
-_OBSERVE_TASKS_PER_SLOT: Final = 4
 _NO_BROADCAST: Final = (
     "this session has no broadcast variables: each partition is cleaned whole, in one task"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What all steps of one run know."""
-
-    run_id: str
-    action: str
-    roots: tuple[LogRoot, ...]
-    options: JobOptions
-
-    @property
-    def title(self) -> str:
-        return f"pylog {self.action}"
 
 
 def compact(  # what, where, how; the rest serves other operations and tests
@@ -100,15 +83,15 @@ def compact(  # what, where, how; the rest serves other operations and tests
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
-    job = _Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     with ExitStack() as stack:
-        recorder = _open_recorder(spark, job, clock)
+        recorder = open_recorder(spark, job, clock)
         dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
         if not dispatcher.can_broadcast:
             _log.info(_NO_BROADCAST)
         try:
             if options.dry_run:
-                context = _context(job, _unclean_roots(job))
+                context = run_context(job, unclean_roots(job.roots))
                 plans = _observe(spark, dispatcher, job, context)
                 outcomes = Outcomes()
             else:
@@ -133,16 +116,10 @@ def compact(  # what, where, how; the rest serves other operations and tests
     return report
 
 
-def new_run_id(clock: Clock) -> str:
-    """Return a name for a run that sorts by time and that no other run has."""
-    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
-    return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-
-
 def _clean(
     spark: SparkSession,
     dispatcher: Dispatcher,
-    job: _Job,
+    job: Job,
     recorder: Recorder,
     strategy: Strategy,
 ) -> tuple[pa.Table, Outcomes]:
@@ -156,7 +133,7 @@ def _clean(
             for root in job.roots
         }
         unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
-        context = _context(job, unclean)
+        context = run_context(job, unclean)
         plans = _observe(spark, dispatcher, job, context)
         for location, points in _reset_points(plans).items():
             roots[location].begin_writing()
@@ -184,7 +161,7 @@ def _clean(
 
 
 def _clean_once(
-    rounds: CompactionRounds, plans: pa.Table, recorder: Recorder, job: _Job
+    rounds: CompactionRounds, plans: pa.Table, recorder: Recorder, job: Job
 ) -> Outcomes:
     outcomes = Outcomes()
     for ended in rounds.clean(plans):
@@ -216,21 +193,8 @@ def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
     }
 
 
-def _context(job: _Job, unclean: frozenset[str]) -> RunContext:
-    options = job.options
-    return RunContext(
-        run_id=job.run_id,
-        now_ms=options.now_ms,
-        hash_key=secrets.token_bytes(HASH_KEY_BYTES),
-        cleaner=options.cleaner,
-        catalogs=build_catalogs(job.roots, options),
-        unclean_roots=unclean,
-        high_watermark=options.high_watermark,
-    )
-
-
 def _observe(
-    spark: SparkSession, dispatcher: Dispatcher, job: _Job, context: RunContext
+    spark: SparkSession, dispatcher: Dispatcher, job: Job, context: RunContext
 ) -> pa.Table:
     """Return the table of plans, most urgent first."""
     options = job.options
@@ -240,28 +204,10 @@ def _observe(
         return observe_partitions(batches, context)
 
     partitions = discover_partitions(spark, job.roots, topics)
-    spread = partitions.repartition(_OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
+    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
     frame = spread.mapInArrow(observe, spark_ddl(PLAN))
-    names = ", ".join(root.location for root in job.roots)
-    plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {names}")
-    return sort_plans(refuse_duplicates(plans, _brokers(job.roots)))
-
-
-def _brokers(roots: Sequence[LogRoot]) -> dict[str, object]:
-    """Return what tells the broker of each root; a root that does not say stands for itself."""
-    brokers: dict[str, object] = {}
-    for root in roots:
-        known = read_meta_properties(root.location)
-        brokers[root.location] = (known.cluster_id, known.node_id) if known else root.location
-    return brokers
-
-
-def _unclean_roots(job: _Job) -> frozenset[str]:
-    return frozenset(
-        root.location
-        for root in job.roots
-        if root.role is Role.BROKER and read_marker(LocalStore(Path(root.location))) is None
-    )
+    plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {job.places}")
+    return sort_plans(refuse_duplicates(plans, brokers_of(job.roots)))
 
 
 def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
@@ -278,33 +224,9 @@ def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
     return points
 
 
-def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
-    options = job.options
-    ledger = None
-    if options.ledger is not None and not options.dry_run:
-        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
-    # Settings of the session may hold passwords; what is cleaned does not depend on them.
-    said = {name: value for name, value in asdict(options).items() if name != "spark_conf"}
-    return Recorder(
-        ledger=ledger,
-        clock=clock,
-        facts={
-            "run_id": job.run_id,
-            "action": job.action,
-            "roots": [root.location for root in job.roots],
-            "now_ms": options.now_ms,
-            "options": json.dumps(said, default=_plain, sort_keys=True),
-        },
-    )
-
-
-def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def _record(
-    recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: _Job
-) -> None:
+def _record(recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: Job) -> None:
     rows = result_rows(plans, outcomes, run_id=job.run_id, action=job.action, only=outcomes)
     recorder.results(rows)
-    recorder.operations(plans, outcomes)
+    recorder.operations(
+        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
+    )

@@ -102,6 +102,11 @@ class Dispatcher:
             broadcast.destroy()
         self._broadcasts.clear()
 
+    def frame_of(self, rows: pa.RecordBatch) -> DataFrame:
+        """Return rows that the driver has as a DataFrame."""
+        plain = pa.Table.from_batches([rows]).replace_schema_metadata()
+        return self._spark.createDataFrame(plain, spark_ddl(rows.schema))
+
     def spread(
         self,
         units: Sequence[T],

@@ -15,12 +15,15 @@ from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 _NOW_SWITCH: Final = "--now-ms"
 
 
-def check_roots(roots: Sequence[LogRoot], options: JobOptions) -> None:
+def check_roots(
+    roots: Sequence[LogRoot], options: JobOptions, *, may_write_mirror: bool = False
+) -> None:
     """Refuse a run that may not be made on these roots.
 
     Args:
         roots: The log directories.
         options: What is to be done.
+        may_write_mirror: Whether the owner allowed even a mirror to be changed.
 
     Raises:
         ConfigError: The ledger would lie inside a log directory.
@@ -28,10 +31,10 @@ def check_roots(roots: Sequence[LogRoot], options: JobOptions) -> None:
             brokers, or the machine's own clock is behind the newest checkpoint.
     """
     for root in roots:
-        if not options.dry_run:
+        if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
             _check_role(root)
         _check_clock(root, options)
-        _check_ledger(root, options.ledger)
+        check_ledger(root, options.ledger)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
 
 
@@ -55,7 +58,7 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
         )
 
 
-def _check_ledger(root: LogRoot, ledger: str | None) -> None:
+def check_ledger(root: LogRoot, ledger: str | None) -> None:
     """Refuse a ledger in a log directory: a broker stops at a folder that is no partition."""
     place = None if ledger is None else local_path(ledger)
     if place is not None and place.resolve().is_relative_to(Path(root.location).resolve()):
@@ -68,3 +71,19 @@ def _check_one_broker(roots: Sequence[LogRoot]) -> None:
         validate_one_broker({path: known for path, known in properties.items() if known})
     except PylogError as error:
         raise GuardRefusedError("MIXED_DIRECTORIES", str(error)) from error
+
+
+def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
+    """Refuse a folder for salvage in a log directory, where it would keep a broker from starting.
+
+    Raises:
+        ConfigError: It lies in one.
+    """
+    if options.salvage is None:
+        return
+    place = Path(options.salvage).resolve()
+    for root in roots:
+        if place.is_relative_to(Path(root.location).resolve()):
+            raise ConfigError(
+                "--salvage", options.salvage, f"lies inside the log directory {root.location}"
+            )

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pylog_spark.operations.due_partitions import Outcome
-from pylog_spark.schemas import PLAN, RESULT, Reason, Status, rows_to_batch
+from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
 from storage_core.errors import GuardRefusedError
+from storage_core.filenames import directory_state
 
 _KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
 
@@ -57,19 +59,15 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
     """Fail every partition that two directories of one broker hold: which is right is unknown.
 
     Args:
-        plans: Rows of ``schemas.PLAN``.
+        plans: Rows of ``schemas.PLAN``, or of another table of partition directories.
         brokers: Which broker each root belongs to; roots of equal values are one broker's.
     """
     holders = defaultdict(list)
     rows = plans.select(["root", "topic", "partition", "directory", "reason"]).to_pylist()
-    not_a_replica = {
-        Reason.FUTURE_DIRECTORY,
-        Reason.DELETE_DIRECTORY,
-        Reason.STRAY_DIRECTORY,
-        Reason.INTERNAL_METADATA,
-    }
     for number, row in enumerate(rows):
-        if row["topic"] is not None and row["reason"] not in not_a_replica:
+        is_renamed = directory_state(Path(row["directory"]).name) is not None
+        is_replica = not is_renamed and row["reason"] != Reason.INTERNAL_METADATA
+        if row["topic"] is not None and is_replica:
             holders[brokers[row["root"]], row["topic"], row["partition"]].append(number)
     duplicates = {number: held for held in holders.values() if len(held) > 1 for number in held}
     if not duplicates:
@@ -80,11 +78,12 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
         changed[number] |= {
             "status": Status.FAILED.value,
             "reason": Reason.DUPLICATE_PARTITION.value,
-            "plan": None,
             "error_class": GuardRefusedError.__name__,
             "error": f"one broker holds this partition in several directories: {places}",
         }
-    return pa.Table.from_pylist(changed, schema=PLAN)
+        if "plan" in changed[number]:
+            changed[number]["plan"] = None
+    return pa.Table.from_pylist(changed, schema=plans.schema)
 
 
 def result_rows(

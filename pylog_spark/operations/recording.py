@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.ledger import Ledger, LedgerTable
-from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.run_report import RunSummary
 from pylog_spark.schemas import OPERATION, RunEvent, rows_to_batch
 from storage_core import __version__
@@ -64,14 +63,20 @@ class Recorder:
         """Write result rows."""
         self._append(LedgerTable.RESULTS, rows)
 
-    def operations(self, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:
-        """Write the operations that commits applied."""
+    def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
+        """Write the operations that commits applied.
+
+        Args:
+            partitions: A row a partition, with its root, topic and number.
+            texts: Operations as JSON, by row; None where there are none.
+        """
         rows: list[dict[str, Any]] = []
-        for ordinal, outcome in outcomes.items():
-            text = outcome.columns.get("operations")
+        for ordinal, text in texts.items():
             if text is None:
                 continue
-            names = {name: plans[name][ordinal].as_py() for name in ("root", "topic", "partition")}
+            names = {
+                name: partitions[name][ordinal].as_py() for name in ("root", "topic", "partition")
+            }
             rows += [
                 {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
                 for step, operation in enumerate(json.loads(text))

@@ -1,13 +1,14 @@
 """What a run over log directories did: its rows, its numbers, its exit status."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.schemas import PLAN, RESULT, Reason, Status, spark_ddl
+from pylog_spark.schemas import CUT, PLAN, RESULT, Reason, Status, spark_ddl
 
 EXIT_DONE: Final = 0
 EXIT_REFUSED: Final = 3
@@ -83,9 +84,10 @@ class RunReport:
         dry_run: Whether nothing was to be written.
         notes: What a reader should know of the run as a whole, line by line.
         results: Rows of ``schemas.RESULT``: first what was done, most urgent first.
-        plans: Rows of ``schemas.PLAN``, in the same order.
         summary: The numbers.
         exit_code: Exit status for the process that asked for the run.
+        plans: Rows of ``schemas.PLAN``, in the same order; of compaction only.
+        cuts: Rows of ``schemas.CUT``; of recovery only.
     """
 
     run_id: str
@@ -93,9 +95,10 @@ class RunReport:
     dry_run: bool
     notes: tuple[str, ...]
     results: pa.Table
-    plans: pa.Table
     summary: RunSummary
     exit_code: int
+    plans: pa.Table = field(default_factory=PLAN.empty_table)
+    cuts: pa.Table = field(default_factory=CUT.empty_table)
 
     def planned_rows(self) -> list[dict[str, Any]]:
         """Return the plans of a dry run as a person needs them: ranges, groups and bounds.
@@ -136,12 +139,17 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
     )
 
 
-def exit_code_of(results: pa.Table) -> int:
+def exit_code_of(results: pa.Table, *, refused_alone: Collection[Reason] = ()) -> int:
     """Return the exit status for a run's rows.
 
     4 if a partition failed. 3 if a guard refused every partition of a root that was asked for: a
     scheduler must not take a root that nobody was allowed to touch for one that is done. Single
     refusals among partitions that are in order are rows of the result, and 0.
+
+    Args:
+        results: Rows of ``schemas.RESULT``.
+        refused_alone: Reasons of which a single row is enough for 3: what was asked for was
+            begun, and a person has to decide about the rest.
     """
     failed = pc.equal(results["status"], Status.FAILED.value)
     if pc.any(failed).as_py():
@@ -149,6 +157,8 @@ def exit_code_of(results: pa.Table) -> int:
     refused: set[str] = set()
     accepted: set[str] = set()
     for row in results.select(["root", "reason"]).to_pylist():
+        if row["reason"] in refused_alone:
+            return EXIT_REFUSED
         if row["reason"] in _GUARDS:
             refused.add(row["root"])
         elif row["reason"] not in _NOT_ASKED_FOR:

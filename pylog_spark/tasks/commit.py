@@ -24,7 +24,8 @@ from pylog_spark.tasks.scratch import claim_path, scratch_folder
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.errors import BadBytesError
 from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndexer

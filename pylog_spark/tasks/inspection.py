@@ -47,7 +47,8 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.reader import CrcCheck, Tail, scan_windows

@@ -26,7 +26,8 @@ from storage_core.config import LogConfig
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
-from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
@@ -112,7 +113,7 @@ def _observe(
     if config is None or reason is not None:
         return _skipped(reason or Reason.CONFIG_UNKNOWN)
     store = LocalStore(Path(row["directory"]))
-    if not _has_expected_topic_id(store, catalog.topic_id(partition.topic)):
+    if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return _skipped(Reason.INCONSISTENT_TOPIC_ID)
     checkpoints = checkpoints_of(row["root"])
     high_watermark = checkpoints.high_watermarks.get(partition)
@@ -144,7 +145,7 @@ def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | No
     return None if context.cleaner.enabled else Reason.CLEANER_DISABLED
 
 
-def _has_expected_topic_id(store: LocalStore, expected: str | None) -> bool:
+def has_expected_topic_id(store: LocalStore, expected: str | None) -> bool:
     """Whether the directory is that of the topic which the catalogue knows by this name.
 
     A directory without an id, or a catalogue without one, contradicts nothing.

@@ -85,7 +85,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
             visible = ~batches.is_control if committed is None else committed.visible(batches)
             visible &= batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
-                visible &= batches.base_offset < wanted.end_offset
+                visible &= batches.may_reach_below(wanted.end_offset)
             for records in decode_records(window, visible, wanted.limits):
                 chosen = records.select(_is_inside(records.offset, wanted))
                 yield from _to_arrow(chosen, wanted, schema)
@@ -95,6 +95,7 @@ def _windows(store: LocalStore, wanted: ReadRange, segment: ListedSegment) -> It
     position = find_start_position(store, segment, wanted.start_offset)
     is_last = wanted.ends_log and segment is wanted.segments[-1]
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        reached = wanted.start_offset
         for window in scan_windows(
             reader,
             start=position,
@@ -103,10 +104,13 @@ def _windows(store: LocalStore, wanted: ReadRange, segment: ListedSegment) -> It
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
             tail=Tail.STOP if is_last else Tail.RAISE,
         ):
-            first_offset = int(window.batches.base_offset[0])
-            if wanted.end_offset is not None and first_offset >= wanted.end_offset:
-                return
+            batches = window.batches
+            if wanted.end_offset is not None:
+                is_behind = not batches.rows(0, 1).may_reach_below(wanted.end_offset).any()
+                if is_behind or reached >= wanted.end_offset:
+                    return
             yield window
+            reached = int(batches.last_offset[-1]) + 1
 
 
 def _is_inside(offset: NDArray[np.int64], wanted: ReadRange) -> NDArray[np.bool_]:
@@ -142,8 +146,8 @@ def _column(records: RecordColumns, name: str, partition: TopicPartition) -> pa.
         case "timestamp":
             column = _timestamps(records.timestamp)
         case "timestampType":
-            is_append = records.payload.window.batches.is_log_append_time[records.batch]
-            column = pa.array(is_append.astype(np.int32))
+            types = records.payload.batches.timestamp_type_id[records.batch]
+            column = pa.array(types.astype(np.int32))
         case "headers":
             column = _headers(records)
         case _:

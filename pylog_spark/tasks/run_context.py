@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from pylog_spark.config import HighWatermarkSource
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -12,8 +13,18 @@ from storage_core.checkpoint.offset_checkpoint import (
     parse_offset_checkpoint,
 )
 from storage_core.config import CleanerConfig
-from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, REPLICATION_FILE, TopicPartition
+from storage_core.errors import CheckpointError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
 from storage_core.store import LocalStore
+
+# The checkpoint files that a loader reads and a recovery writes.
+RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,53 @@ class RootCheckpoints:
     high_watermarks: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
     cleaner_points: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryCheckpoints:
+    """What the checkpoint files of one log directory say to a loader.
+
+    Attributes:
+        recovery_points: ``recovery-point-offset-checkpoint``.
+        log_starts: ``log-start-offset-checkpoint``.
+        high_watermarks: ``replication-offset-checkpoint``.
+    """
+
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+
+
+def read_recovery_checkpoints(root: str) -> RecoveryCheckpoints:
+    """Read the checkpoint files that recovery needs; one that is not there is empty.
+
+    One that is malformed counts as empty too: without recovery points every segment is read. The
+    run says so, and leaves such a file as it is.
+
+    Raises:
+        StorageError: One of them cannot be read.
+    """
+    found = {name: read_if_sound(root, name)[0] for name in RECOVERY_FILES}
+    return RecoveryCheckpoints(
+        recovery_points=found[RECOVERY_POINT_FILE],
+        log_starts=found[LOG_START_FILE],
+        high_watermarks=found[REPLICATION_FILE],
+    )
+
+
+def read_if_sound(root: str, name: str) -> tuple[dict[TopicPartition, int], str]:
+    """Read one checkpoint file of a log directory.
+
+    Returns:
+        (entries, problem): no entries and what is wrong with it where it is malformed.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    try:
+        return read_offset_checkpoint(root, name), ""
+    except CheckpointError as error:
+        return {}, str(error)
 
 
 def read_root_checkpoints(root: str) -> RootCheckpoints:

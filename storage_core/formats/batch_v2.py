@@ -92,5 +92,6 @@ class Codec(enum.IntEnum):
 class TimestampType(enum.StrEnum):
     """What the timestamps of a batch mean, as Kafka prints it."""
 
+    NONE = "NoTimestampType"  # message format v0
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"

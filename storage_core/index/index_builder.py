@@ -63,6 +63,21 @@ class IndexBuilder:
             IndexFullError: An index may hold no further entry.
             CorruptIndexError: The offsets of two entries do not rise.
         """
+        _, error = self.add_until(size, last_offset, max_timestamp)
+        if error is not None:
+            raise error
+
+    def add_until(
+        self,
+        size: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> tuple[int, BadBytesError | None]:
+        """Count batches, in file order, up to the first that cannot be.
+
+        Returns:
+            How many were counted, and what `add` would raise for the next one, None if all were.
+        """
         # Each entry but the first of a block has at least interval_bytes before it.
         room = int(size.sum()) // max(1, self._interval_bytes) + 2
         room = min(room, size.size + 1)
@@ -83,10 +98,11 @@ class IndexBuilder:
             offsets,
             times,
         )
-        if status != index_build.DONE:
-            raise self._error(status, int(last_offset[row]))
         self._offset_parts.append(offsets[: self._state[index_build.OFFSET_ENTRIES] - offset_count])
         self._time_parts.append(times[: self._state[index_build.TIME_ENTRIES] - time_count])
+        if status == index_build.DONE:
+            return row, None
+        return row, self._error(status, int(last_offset[row]))
 
     def finish(self) -> tuple[bytes, bytes]:
         """Add the last time entry and return the bytes of (.index, .timeindex)."""
@@ -96,6 +112,10 @@ class IndexBuilder:
         if status != index_build.DONE:
             raise self._error(status, int(self._state[index_build.MAX_TIMESTAMP_OFFSET]))
         self._time_parts.append(last[: self._state[index_build.TIME_ENTRIES] - before])
+        return self.encode()
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Return the bytes of (.index, .timeindex) as they are now, without a last time entry."""
         return self._encode_offsets(), self._encode_times()
 
     def _encode_offsets(self) -> bytes:

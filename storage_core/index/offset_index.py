@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
+from storage_core.index.slot_search import NO_SLOT, find_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,39 +32,29 @@ class OffsetIndex:
         """Offset of the last entry, the base offset where there is none."""
         if not len(self.entries):
             return self.base_offset
-        return self.base_offset + int(self.entries["relative_offset"][-1])
+        return self._offset(-1)
 
     def look_up(self, offset: int) -> int:
         """Return the position of the entry with the largest offset <= offset, else 0."""
-        relative = self.entries["relative_offset"]
-        slot = _last_not_above(relative, offset - self.base_offset)
-        return int(self.entries["position"][slot]) if slot >= 0 else 0
+        slots = find_slots(
+            self.entries["relative_offset"],
+            offset - self.base_offset,
+            entry_bytes=OFFSET_INDEX_ENTRY.itemsize,
+        )
+        if slots.at_or_below == NO_SLOT:
+            return 0
+        return int(self.entries["position"][slots.at_or_below])
 
+    def find_offset_at(self, position: int) -> int | None:
+        """Return the offset of the first entry at or behind a position in the file, else None.
 
-def _last_not_above(column: NDArray[np.int32], target: int) -> int:
-    """Return the slot that Kafka's binary search finds for target, -1 for none.
+        Everything that begins before the position has a smaller offset, as every entry names the
+        last offset of its batch.
+        """
+        slots = find_slots(
+            self.entries["position"], position, entry_bytes=OFFSET_INDEX_ENTRY.itemsize
+        )
+        return None if slots.at_or_above == NO_SLOT else self._offset(slots.at_or_above)
 
-    The search is spelled out because it defines the answer for an index whose entries are not
-    sorted, such as one that ends in the zeros of a preallocated file.
-    """
-    count = len(column)
-    if count == 0:
-        return -1
-    # The newest entries are searched first: the last 8192 bytes.
-    first_warm = max(0, count - 1 - 8192 // OFFSET_INDEX_ENTRY.itemsize)
-    if int(column[first_warm]) < target:
-        low, high = first_warm, count - 1
-    elif int(column[0]) > target:
-        return -1
-    else:
-        low, high = 0, first_warm
-    while low < high:
-        middle = (low + high + 1) >> 1
-        found = int(column[middle])
-        if found > target:
-            high = middle - 1
-        elif found < target:
-            low = middle
-        else:
-            return middle
-    return low
+    def _offset(self, slot: int) -> int:
+        return self.base_offset + int(self.entries["relative_offset"][slot])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage_core.errors import CorruptIndexError
+from storage_core.errors import CorruptIndexError, IndexVersionError
 from storage_core.formats.index_entries import TXN_INDEX_ENTRY, TXN_INDEX_VERSION
 
 
@@ -30,21 +30,25 @@ def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[A
     """Read a ``.txnindex`` file; a tail shorter than an entry does not count.
 
     Raises:
-        CorruptIndexError: An entry has an unknown version, or ends below the segment.
+        IndexVersionError: An entry has an unknown version.
+        CorruptIndexError: An entry ends below the segment.
     """
     count = len(data) // TXN_INDEX_ENTRY.itemsize
     entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
-    for row in np.flatnonzero(entries["version"] != TXN_INDEX_VERSION).tolist():
+    is_unknown = entries["version"] != TXN_INDEX_VERSION
+    for row in np.flatnonzero(is_unknown | (entries["last_offset"] < base_offset)).tolist():
+        position = row * TXN_INDEX_ENTRY.itemsize
+        if is_unknown[row]:
+            raise IndexVersionError(
+                file,
+                position,
+                f"expected version {TXN_INDEX_VERSION}, found {entries['version'][row]}; "
+                "Kafka does not load such a log either: move the file away, so that recovery "
+                "rebuilds it",
+            )
         raise CorruptIndexError(
             file,
-            row * TXN_INDEX_ENTRY.itemsize,
-            f"expected version {TXN_INDEX_VERSION}, found {entries['version'][row]}; "
-            "Kafka does not load such a log either",
-        )
-    for row in np.flatnonzero(entries["last_offset"] < base_offset).tolist():
-        raise CorruptIndexError(
-            file,
-            row * TXN_INDEX_ENTRY.itemsize,
+            position,
             f"expected a last offset of at least {base_offset}, "
             f"found {entries['last_offset'][row]}",
         )

@@ -14,6 +14,7 @@ from storage_core.kernels._jit import kernel
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
+    EXPANDED,
     HAS_KEYLESS,
     HAS_TOMBSTONE,
     INDEXED,
@@ -131,7 +132,7 @@ def filter_records(  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return invalid, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row]:
+            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
                 return invalid, TOO_LARGE, row, position
             if record.offset_delta < 0:
                 return invalid, BAD_ORDER, row, position
@@ -153,6 +154,6 @@ def filter_records(  # arrays side by side
                 if record.value_length < 0:
                     kept_tombstones[row] += 1
             position = record.next_position
-        if position != end[row]:
+        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
             return invalid, LEFTOVER, row, position
     return invalid, DONE, 0, 0

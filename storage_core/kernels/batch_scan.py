@@ -1,8 +1,12 @@
 """Batch headers of a window: one row of numbers a batch, nothing decompressed.
 
 The table has one row a *column* here, ``int64[COLUMN_COUNT, capacity]``, so that a column is a
-contiguous array. A batch of magic 0 or 1 gets POSITION, SIZE and MAGIC only: the caller decides
-what it does with a format that these kernels do not read further.
+contiguous array. What is a batch is what Kafka's file iterator takes for one: the magic decides
+only how its fields lie. From 2 on they are those of a v2 batch, unknown magics included; below, it
+is a legacy entry (``formats.legacy``), whose header tells less: both offsets are the stored one,
+RECORD_COUNT is UNKNOWN_COUNT, ATTRIBUTES have the bits that the format knows and no others, and
+the rest is "none". A batch of magic 2 or more that is smaller than a header is never valid: its
+CRC_OK is 0 from the start, and what it says beyond its first fields is not read.
 """
 
 from typing import Final
@@ -29,9 +33,15 @@ from storage_core.formats.batch_v2 import (
     MAGIC_V2,
     MAX_TIMESTAMP_AT,
     MIN_ENTRY_LENGTH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
     PRODUCER_EPOCH_AT,
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
+    TIMESTAMP_TYPE_BIT,
 )
 from storage_core.formats.control import (
     CONTROL_KEY_BYTES,
@@ -40,7 +50,16 @@ from storage_core.formats.control import (
     END_TXN_VALUE_BYTES,
     NO_CONTROL_RECORD,
 )
-from storage_core.kernels._jit import kernel
+from storage_core.formats.legacy import (
+    ENTRY_ATTRIBUTES_AT,
+    ENTRY_CRC_AT,
+    ENTRY_CRC_START,
+    MAGIC_V0,
+    OFFSET_AT,
+    TIMESTAMP_AT,
+)
+from storage_core.kernels._jit import inlined_kernel, kernel
+from storage_core.kernels.crc32 import crc32
 from storage_core.kernels.crc32c import crc32c
 from storage_core.kernels.record_scan import parse_record
 from storage_core.kernels.varint import read_i16, read_i32, read_i64, read_u32
@@ -66,6 +85,8 @@ COORDINATOR_EPOCH: Final = 16  # of an end-transaction marker, else -1
 COLUMN_COUNT: Final = 17
 
 CRC_NOT_CHECKED: Final = -1
+# The record count of a legacy entry that nobody has opened.
+UNKNOWN_COUNT: Final = -1
 NOT_CONTROL: Final = -3
 # A control batch whose record cannot be read; readers that need it raise.
 BAD_CONTROL_RECORD: Final = -4
@@ -75,6 +96,49 @@ DONE: Final = 0  # at the end of the window, on a batch's end
 TRUNCATED: Final = 1  # the batch at `end` runs past the window
 BAD_LENGTH: Final = 2  # the length field at `end` is impossible
 NO_ROOM: Final = 3  # the table is full
+
+
+@inlined_kernel
+def _set_nothing(table: NDArray[np.int64], row: int, offset: int) -> None:
+    """Say of a batch that it has the one offset, and nothing else that a header can have."""
+    table[BASE_OFFSET, row] = offset
+    table[LAST_OFFSET, row] = offset
+    table[LEADER_EPOCH, row] = NO_LEADER_EPOCH
+    table[ATTRIBUTES, row] = 0
+    table[BASE_TIMESTAMP, row] = NO_TIMESTAMP
+    table[MAX_TIMESTAMP, row] = NO_TIMESTAMP
+    table[PRODUCER_ID, row] = NO_PRODUCER_ID
+    table[PRODUCER_EPOCH, row] = NO_PRODUCER_EPOCH
+    table[BASE_SEQUENCE, row] = NO_SEQUENCE
+    table[RECORD_COUNT, row] = UNKNOWN_COUNT
+
+
+@kernel
+def _read_legacy_entry(
+    data: NDArray[np.uint8], position: int, magic: int, table: NDArray[np.int64], row: int
+) -> None:
+    """Fill a row from a legacy entry; one of a negative magic lies as v1 does, as in Kafka."""
+    _set_nothing(table, row, read_i64(data, position + OFFSET_AT))
+    attributes = np.int64(data[position + ENTRY_ATTRIBUTES_AT])
+    if magic == MAGIC_V0:
+        table[ATTRIBUTES, row] = attributes & CODEC_MASK
+    else:
+        table[ATTRIBUTES, row] = attributes & (CODEC_MASK | TIMESTAMP_TYPE_BIT)
+        timestamp = read_i64(data, position + TIMESTAMP_AT)
+        table[BASE_TIMESTAMP, row] = timestamp
+        table[MAX_TIMESTAMP, row] = timestamp
+    table[CRC, row] = read_u32(data, position + ENTRY_CRC_AT)
+    table[CRC_OK, row] = CRC_NOT_CHECKED
+
+
+@kernel
+def _read_short_batch(
+    data: NDArray[np.uint8], position: int, table: NDArray[np.int64], row: int
+) -> None:
+    """Fill a row from what says that it is a v2 batch, but has no room for a header."""
+    _set_nothing(table, row, read_i64(data, position + BASE_OFFSET_AT))
+    table[CRC, row] = read_u32(data, position + CRC_AT)
+    table[CRC_OK, row] = 0
 
 
 @kernel
@@ -99,17 +163,23 @@ def scan_batches(
     capacity = table.shape[1]
     while end - position > HEADER_UP_TO_MAGIC_BYTES:
         size = read_i32(data, position + BATCH_LENGTH_AT) + LENGTH_OVERHEAD
-        magic = np.int64(np.int8(data[position + MAGIC_AT]))
-        if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD or (magic >= MAGIC_V2 and size < HEADER_BYTES):
+        if size < MIN_ENTRY_LENGTH + LENGTH_OVERHEAD:
             return count, position, BAD_LENGTH
         if size > end - position:
             return count, position, TRUNCATED
         if count == capacity:
             return count, position, NO_ROOM
+        magic = np.int64(np.int8(data[position + MAGIC_AT]))
         table[POSITION, count] = position
         table[SIZE, count] = size
         table[MAGIC, count] = magic
-        if magic >= MAGIC_V2:
+        table[CONTROL_TYPE, count] = NOT_CONTROL
+        table[COORDINATOR_EPOCH, count] = -1
+        if magic < MAGIC_V2:
+            _read_legacy_entry(data, position, magic, table, count)
+        elif size < HEADER_BYTES:
+            _read_short_batch(data, position, table, count)
+        else:
             base_offset = read_i64(data, position + BASE_OFFSET_AT)
             table[BASE_OFFSET, count] = base_offset
             table[LAST_OFFSET, count] = base_offset + read_i32(
@@ -125,8 +195,6 @@ def scan_batches(
             table[RECORD_COUNT, count] = read_i32(data, position + RECORD_COUNT_AT)
             table[CRC, count] = read_u32(data, position + CRC_AT)
             table[CRC_OK, count] = CRC_NOT_CHECKED
-            table[CONTROL_TYPE, count] = NOT_CONTROL
-            table[COORDINATOR_EPOCH, count] = -1
         count += 1
         position += size
     return count, position, DONE if position == end else TRUNCATED
@@ -134,15 +202,21 @@ def scan_batches(
 
 @kernel
 def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
-    """Set CRC_OK of the first count batches of magic 2; return the first bad row, or -1."""
+    """Set CRC_OK of the first count batches; return the first bad row, or -1."""
     first_bad = -1
     for row in range(count):
-        if table[MAGIC, row] < MAGIC_V2:
-            continue
         start = table[POSITION, row]
-        found = crc32c(data, start + CRC_START, start + table[SIZE, row])
-        table[CRC_OK, row] = 1 if found == table[CRC, row] else 0
-        if first_bad < 0 and found != table[CRC, row]:
+        end = start + table[SIZE, row]
+        if table[MAGIC, row] < MAGIC_V2:
+            found = crc32(data, start + ENTRY_CRC_START, end)
+            is_good = found == table[CRC, row]
+        elif table[SIZE, row] < HEADER_BYTES:
+            is_good = False
+        else:
+            found = crc32c(data, start + CRC_START, end)
+            is_good = found == table[CRC, row]
+        table[CRC_OK, row] = 1 if is_good else 0
+        if first_bad < 0 and not is_good:
             first_bad = row
     return first_bad
 
@@ -155,7 +229,7 @@ def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count:
     """
     found = 0
     for row in range(count):
-        if table[MAGIC, row] < MAGIC_V2 or not table[ATTRIBUTES, row] & CONTROL_BIT:
+        if not table[ATTRIBUTES, row] & CONTROL_BIT:  # neither a legacy nor a short batch has it
             continue
         found += 1
         start = table[POSITION, row]

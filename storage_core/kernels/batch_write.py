@@ -1,4 +1,8 @@
-"""Batches written out: verbatim, as a bare header, or rebuilt from the records that survive."""
+"""Batches written out: verbatim, as a bare header, or rebuilt from the records that survive.
+
+What is written is format v2, as Kafka's cleaner does with batches of any format. A rebuilt v2 batch
+keeps its offsets; one made from a legacy entry begins with its first record and ends with its last.
+"""
 
 from typing import Final
 
@@ -41,6 +45,7 @@ from storage_core.kernels.batch_scan import (
     BASE_TIMESTAMP,
     LAST_OFFSET,
     LEADER_EPOCH,
+    MAGIC,
     MAX_TIMESTAMP,
     POSITION,
     PRODUCER_EPOCH,
@@ -144,7 +149,8 @@ def write_records(  # arrays side by side
     old_base_timestamp: int,
     append_time: int,
     delete_horizon_ms: int,
-) -> tuple[int, int, int, int]:
+    rebases: bool,
+) -> tuple[int, int, int, int, int, int]:
     """Write the kept records of one batch, encoded as Kafka's builder encodes them.
 
     Args:
@@ -160,35 +166,41 @@ def write_records(  # arrays side by side
         append_time: What every record's timestamp is, NO_TIMESTAMP for create time.
         delete_horizon_ms: New base of the timestamp deltas, NO_TIMESTAMP for none: then it is the
             first kept record's timestamp.
+        rebases: Whether offsets count from the first kept record.
 
     Returns:
-        (end, base_timestamp, max_timestamp, status); status DONE, BAD_RECORD, BAD_ORDER or
+        (end, base_timestamp, max_timestamp, first_delta, last_delta, status): the deltas are the
+        old ones of the first and the last kept record; status DONE, BAD_RECORD, BAD_ORDER or
         BAD_TIMESTAMP.
     """
     position = start
     base_timestamp = delete_horizon_ms
     has_base = delete_horizon_ms != NO_TIMESTAMP
     max_timestamp = NO_TIMESTAMP
-    last_delta = NO_RECORD_OFFSET
+    first_delta = np.int64(0)
+    last_delta = np.int64(NO_RECORD_OFFSET)
     for i in range(record_count):
         if not keep[first_record + i]:
             length, body = read_varint(source, position, end)
             if body < 0 or length < 0 or length > end - body:
-                return at, base_timestamp, max_timestamp, BAD_RECORD
+                return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_RECORD
             position = body + length
             continue
         record = parse_record(source, position, end)
         if record.next_position < 0:
-            return at, base_timestamp, max_timestamp, BAD_RECORD
+            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_RECORD
         position = record.next_position
         timestamp = append_time
         if append_time == NO_TIMESTAMP:
             timestamp = old_base_timestamp + record.timestamp_delta
         if timestamp < NO_TIMESTAMP:
-            return at, base_timestamp, max_timestamp, BAD_TIMESTAMP
+            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_TIMESTAMP
         if record.offset_delta <= last_delta:
-            return at, base_timestamp, max_timestamp, BAD_ORDER
-        last_delta = record.offset_delta
+            return at, base_timestamp, max_timestamp, first_delta, last_delta, BAD_ORDER
+        if last_delta == NO_RECORD_OFFSET:
+            first_delta = np.int64(record.offset_delta)
+        last_delta = np.int64(record.offset_delta)
+        offset_delta = last_delta - first_delta if rebases else last_delta
         if not has_base:
             base_timestamp = timestamp
             has_base = True
@@ -199,7 +211,7 @@ def write_records(  # arrays side by side
         body = (
             1
             + varlong_size(delta)
-            + varlong_size(record.offset_delta)
+            + varlong_size(offset_delta)
             + varlong_size(record.key_length)
             + key_bytes
             + varlong_size(record.value_length)
@@ -211,7 +223,7 @@ def write_records(  # arrays side by side
         at = write_varlong(out, at, body)
         out[at] = 0
         at = write_varlong(out, at + 1, delta)
-        at = write_varlong(out, at, record.offset_delta)
+        at = write_varlong(out, at, offset_delta)
         at = write_varlong(out, at, record.key_length)
         copy_bytes(out, at, source, record.key_start, key_bytes)
         at = write_varlong(out, at + key_bytes, record.value_length)
@@ -219,7 +231,7 @@ def write_records(  # arrays side by side
         at = write_varlong(out, at + value_bytes, record.header_count)
         if record.header_count:
             at = _write_headers(out, at, source, record.header_start, record.header_count)
-    return at, base_timestamp, max_timestamp, DONE
+    return at, base_timestamp, max_timestamp, first_delta, last_delta, DONE
 
 
 @kernel
@@ -254,6 +266,8 @@ def write_batches(  # arrays side by side
 ) -> tuple[int, int, int]:
     """Write rows [first_row, end_row) by their fate, up to the first REBUILT one with a codec.
 
+    BASE_OFFSET and LAST_OFFSET of a rebuilt legacy row become those of the batch that is written.
+
     Returns:
         (at, row, status): position in out, the row that was not written (end_row when all were),
         and DONE, BAD_ORDER or BAD_TIMESTAMP.
@@ -284,10 +298,12 @@ def write_batches(  # arrays side by side
             if attributes & CODEC_MASK:
                 return at, row, DONE
             append_time = NO_TIMESTAMP
-            if attributes & TIMESTAMP_TYPE_BIT:
+            is_legacy = table[MAGIC, row] < MAGIC_V2
+            # Records made from a legacy entry have their timestamps already.
+            if attributes & TIMESTAMP_TYPE_BIT and not is_legacy:
                 append_time = table[MAX_TIMESTAMP, row]
             source = arena if in_arena[row] else data
-            records_end, base_timestamp, max_timestamp, status = write_records(
+            records_end, base_timestamp, max_timestamp, first, last, status = write_records(
                 out,
                 at + HEADER_BYTES,
                 source,
@@ -299,9 +315,13 @@ def write_batches(  # arrays side by side
                 table[BASE_TIMESTAMP, row],
                 append_time,
                 delete_horizon_ms[row],
+                is_legacy,
             )
             if status != DONE:
                 return at, row, status
+            if is_legacy:
+                table[LAST_OFFSET, row] = table[BASE_OFFSET, row] + last
+                table[BASE_OFFSET, row] += first
             if attributes & TIMESTAMP_TYPE_BIT:
                 max_timestamp = table[MAX_TIMESTAMP, row]
             out_max_timestamp[row] = max_timestamp

@@ -14,6 +14,7 @@ from storage_core.kernels.key_hash import md5_128, siphash_1_3_128
 from storage_core.kernels.record_scan import (
     BAD_RECORD,
     DONE,
+    EXPANDED,
     HAS_KEYLESS,
     HAS_TOMBSTONE,
     INDEXED,
@@ -75,7 +76,7 @@ def hash_keys(  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row]:
+            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
                 return count, TOO_LARGE, row, position
             if record.value_length < 0:
                 flags |= HAS_TOMBSTONE
@@ -94,7 +95,7 @@ def hash_keys(  # arrays side by side
                 rank[count] = next_rank + i
                 count += 1
             position = record.next_position
-        if position != end[row]:
+        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
             return count, LEFTOVER, row, position
         batch_flags[row] = flags
         next_rank += record_count[row]

@@ -1,7 +1,8 @@
 """Records of the batches of a window.
 
-A batch's records lie either in the window itself (no codec) or, decompressed, in an arena beside
-it; ``in_arena`` says which, ``start`` and ``end`` where. Nothing outside of that range is read.
+A batch's records lie either in the window itself (no codec) or in an arena beside it,
+decompressed or made from a legacy entry; ``in_arena`` says which, ``start`` and ``end`` where.
+Nothing outside of that range is read.
 """
 
 from typing import Final, NamedTuple
@@ -12,6 +13,11 @@ from numpy.typing import NDArray
 from storage_core.formats.record_v2 import MIN_RECORD_BYTES, NULL_LENGTH
 from storage_core.kernels._jit import inlined_kernel, kernel
 from storage_core.kernels.varint import INVALID, read_varint, read_varlong
+
+# Where a batch's records lie, in in_arena.
+IN_WINDOW: Final = 0
+EXPANDED: Final = 1  # in the arena, decompressed: only these have a largest size of a record
+TRANSCODED: Final = 2  # in the arena, made from a legacy entry that was held to it before
 
 # Why a batch's records cannot be read.
 DONE: Final = 0
@@ -156,7 +162,7 @@ def decode_records(  # arrays side by side
             record = parse_record(source, position, end[row])
             if record.next_position < 0:
                 return count, BAD_RECORD, row, position
-            if record.body_bytes > max_body_bytes and in_arena[row]:
+            if record.body_bytes > max_body_bytes and in_arena[row] == EXPANDED:
                 return count, TOO_LARGE, row, position
             records[RECORD_BATCH, count] = row
             records[RECORD_TIMESTAMP_DELTA, count] = record.timestamp_delta
@@ -169,6 +175,6 @@ def decode_records(  # arrays side by side
             records[RECORD_HEADER_COUNT, count] = record.header_count
             count += 1
             position = record.next_position
-        if position != end[row]:
+        if position != end[row] and record_count[row]:  # as Kafka, which does not look behind none
             return count, LEFTOVER, row, position
     return count, DONE, 0, 0

@@ -1,65 +1,278 @@
-"""A partition directory as it will be once operations that are only planned have been applied."""
+"""A partition directory as it will be once operations that are only planned have been applied.
 
+Loading a log reads what it has itself just changed: an index that it has rebuilt, a segment that
+it has cut. Nothing is written for that. The view knows for every name where its bytes are now: a
+stretch of a file on the store, or bytes in memory that wait to be written.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import StorageError
+from storage_core.filenames import (
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    kind_of,
+    offset_of,
+)
 from storage_core.plan.operations import (
+    CopyRange,
     CreateEmptyFile,
     DeleteFile,
     Operation,
     RenameFile,
+    SyncDirectory,
     TruncateFile,
     WriteFile,
 )
-from storage_core.store.base import FileInfo, LogStore
+from storage_core.store.base import FileInfo, FileReader, LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFile:
+    """Where the bytes of a name are.
+
+    Attributes:
+        info: Name of the file on the store that holds the bytes, the length that this name will
+            have, and its modification time.
+        start: Where in that file the bytes begin.
+        content: The bytes themselves where they wait to be written, else None.
+    """
+
+    info: FileInfo
+    start: int = 0
+    content: bytes | None = None
 
 
 class DirectoryView:
     """The files of a partition, seen through the operations that are planned for it.
 
-    Nothing is written: every change is noted in ``operations``, and reads go to the file that
-    holds the bytes now.
+    Changes of two kinds are noted. Those that ``rename``, ``copy`` and ``delete_now`` make stand in
+    ``operations`` in the order of the calls. The others (``write``, ``truncate``, ``delete``) only
+    say how a file ends: the last word on a name counts, and they are put into an order in which a
+    crash between any two of them leaves a log that recovery brings to the same result.
     """
 
     def __init__(self, store: LogStore) -> None:
         self.store = store
-        self.operations: list[Operation] = []
-        # Name that a file will have -> what the listing says of the file that holds it now.
-        self._files = {file.name: file for file in store.list_files()}
+        self._emitted: list[Operation] = []
+        # What the emitted operations lead to, and what it will be in the end.
+        self._settled = {file.name: VirtualFile(info=file) for file in store.list_files()}
+        self._files = dict(self._settled)
+        self._reasons: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
         """Names that the directory will have, sorted."""
         return sorted(self._files)
 
+    @property
+    def operations(self) -> list[Operation]:
+        """All that is planned, in the order in which it has to be done."""
+        return [*self._emitted, *self._pending()]
+
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def source(self, name: str) -> FileInfo:
         """Return the listing of the file that now holds what will have this name."""
-        return self._files[name]
+        return self._files[name].info
+
+    def place(self, name: str) -> tuple[str, int]:
+        """Return the file that now holds what will have this name, and where in it that begins."""
+        file = self._files[name]
+        return file.info.name, file.start
 
     def read(self, name: str, *, limit_bytes: int) -> bytes:
-        """Return the bytes of a small file."""
-        return self.store.read_file(self.source(name).name, limit_bytes=limit_bytes)
+        """Return the bytes of a small file.
+
+        Raises:
+            StorageError: It is longer than limit_bytes, or the store failed.
+        """
+        file = self._files[name]
+        if file.content is None:
+            return self.store.read_file(file.info.name, limit_bytes=limit_bytes)
+        if len(file.content) > limit_bytes:
+            raise StorageError(name, f"is longer than the {limit_bytes} bytes it may have")
+        return file.content
+
+    def open(self, name: str) -> FileReader:
+        """Open a file for ranged reads, as long as it will be."""
+        file = self._files[name]
+        if file.content is not None:
+            return _BytesReader(name, file.content)
+        reader = self.store.open_file(file.info.name)
+        if file.start == 0 and file.info.size_bytes == reader.size_bytes:
+            return reader
+        return _SliceReader(reader, file.start, file.info.size_bytes)
 
     def delete(self, name: str, reason: str) -> None:
-        """Plan to delete a file."""
+        """Plan that a file is gone in the end."""
         del self._files[name]
-        self.operations.append(DeleteFile(name=name, reason=reason))
+        self._reasons[name] = reason
+
+    def write(self, name: str, content: bytes, reason: str) -> None:
+        """Plan that a small file has this content in the end."""
+        self._files[name] = VirtualFile(info=FileInfo(name, len(content), 0), content=content)
+        self._reasons[name] = reason
+
+    def truncate(self, name: str, size_bytes: int, reason: str) -> None:
+        """Plan that a file is cut."""
+        file = self._files[name]
+        content = None if file.content is None else file.content[:size_bytes]
+        info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
+        self._files[name] = VirtualFile(info=info, start=file.start, content=content)
+        self._reasons[name] = reason
+
+    def delete_now(self, name: str, reason: str) -> None:
+        """Plan to delete a file, after what was planned before and before what comes."""
+        self._settle()
+        del self._files[name]
+        self._emit(DeleteFile(name=name, reason=reason))
 
     def rename(self, name: str, target: str, reason: str) -> None:
         """Plan to rename a file, over the target if there is one."""
+        self._settle()
         self._files[target] = self._files.pop(name)
-        self.operations.append(RenameFile(source=name, target=target, reason=reason))
+        self._emit(RenameFile(source=name, target=target, reason=reason))
 
-    def create_empty(self, name: str, reason: str) -> None:
-        """Plan to create an empty file."""
-        self._files[name] = FileInfo(name, 0, 0)
-        self.operations.append(CreateEmptyFile(name=name, reason=reason))
+    def copy(self, name: str, start: int, size_bytes: int, target: str, reason: str) -> None:
+        """Plan to copy a stretch of a file, with its modification time, to a new one."""
+        self._settle()
+        file = self._files[name]
+        info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
+        self._files[target] = VirtualFile(info=info, start=file.start + start)
+        self._emit(
+            CopyRange(
+                source=name,
+                start=start,
+                size_bytes=size_bytes,
+                target=target,
+                modified_ms=file.info.modified_ms,
+                reason=reason,
+            )
+        )
 
-    def write(self, name: str, content: bytes, reason: str) -> None:
-        """Plan to write a small file."""
-        self._files[name] = FileInfo(name, len(content), 0)
-        self.operations.append(WriteFile(name=name, content=content, reason=reason))
+    def write_now(self, name: str, content: bytes, modified_ms: int, reason: str) -> None:
+        """Plan to write a small file with a modification time, in the order of the calls."""
+        self._settle()
+        info = FileInfo(name, len(content), modified_ms)
+        self._files[name] = VirtualFile(info=info, content=content)
+        self._emit(WriteFile(name=name, content=content, modified_ms=modified_ms, reason=reason))
 
-    def truncate(self, name: str, size_bytes: int, reason: str) -> None:
-        """Plan to cut a file."""
-        self.operations.append(TruncateFile(name=name, size_bytes=size_bytes, reason=reason))
+    def sync(self, reason: str) -> None:
+        """Plan to make the directory's entries durable before what comes."""
+        self._settle()
+        self._emit(SyncDirectory(reason=reason))
+
+    def _emit(self, operation: Operation) -> None:
+        self._emitted.append(operation)
+        self._settled = dict(self._files)
+
+    def _settle(self) -> None:
+        self._emitted += self._pending()
+        self._settled = dict(self._files)
+
+    def _pending(self) -> list[Operation]:
+        changed = [
+            name
+            for name in self._settled.keys() | self._files.keys()
+            if self._settled.get(name) != self._files.get(name)
+        ]
+        steps = [self._step(name) for name in sorted(changed, key=self._rank)]
+        return [step for step in steps if step is not None]
+
+    def _step(self, name: str) -> Operation | None:
+        old, new = self._settled.get(name), self._files.get(name)
+        reason = self._reasons[name]
+        if new is None:
+            return DeleteFile(name=name, reason=reason)
+        if new.content is None:
+            return TruncateFile(name=name, size_bytes=new.info.size_bytes, reason=reason)
+        if old is None and not new.content:
+            return CreateEmptyFile(name=name, reason=reason)
+        if old is not None and self._has_content(old, new.content):
+            return None
+        return WriteFile(name=name, content=new.content, reason=reason)
+
+    def _has_content(self, file: VirtualFile, content: bytes) -> bool:
+        if file.info.size_bytes != len(content):
+            return False
+        if file.content is not None:
+            return file.content == content
+        return self.store.read_file(file.info.name, limit_bytes=len(content)) == content
+
+    def _rank(self, name: str) -> tuple[int, int, int, str]:
+        """Return where the change of a name stands among those that are pending.
+
+        Segments go from the newest to the oldest and before any is cut: a cut segment followed by
+        its old successor would be a hole that nothing shows any more. An offset index that was
+        missing comes back last, a transaction index that was bad is replaced last: each is the
+        sign by which a loader knows that the segment is still to be recovered.
+        """
+        offset, kind = offset_of(name), kind_of(name)
+        base = 0 if offset is None else offset
+        if name not in self._files:
+            is_record_file = kind == LOG_SUFFIX
+            stage = _REMOVAL if kind != SNAPSHOT_SUFFIX else _SNAPSHOT_REMOVAL
+            return stage, -base, 0 if is_record_file else 1, name
+        if kind == LOG_SUFFIX:
+            return _CUT, -base, 0, name
+        order = _WRITE_ORDER.get(kind or name, 0)
+        if kind == OFFSET_INDEX_SUFFIX and name not in self._settled:
+            order = _LAST_INDEX
+        return _WRITE, 0 if kind is None else base, order, name
+
+
+_REMOVAL, _CUT, _SNAPSHOT_REMOVAL, _WRITE = range(4)
+_WRITE_ORDER = {
+    LEADER_EPOCH_FILE: 0,
+    TIME_INDEX_SUFFIX: 1,
+    OFFSET_INDEX_SUFFIX: 2,
+    TXN_INDEX_SUFFIX: 3,
+    SNAPSHOT_SUFFIX: 5,
+}
+_LAST_INDEX = 4
+
+
+class _BytesReader:
+    """Ranged reads of bytes that are not on the store yet."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self.name = name
+        self.size_bytes = len(content)
+        self._content = np.frombuffer(content, np.uint8)
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        part = self._content[position : position + target.size]
+        target[: part.size] = part
+        return int(part.size)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _SliceReader:
+    """Ranged reads of a stretch of a file."""
+
+    def __init__(self, reader: FileReader, start: int, size_bytes: int) -> None:
+        self.name = reader.name
+        self.size_bytes = size_bytes
+        self._reader = reader
+        self._start = start
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        wanted = max(0, min(target.size, self.size_bytes - position))
+        return self._reader.read_into(self._start + position, target[:wanted])
+
+    def close(self) -> None:
+        """Release the file."""
+        self._reader.close()

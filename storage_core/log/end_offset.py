@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.directory_view import DirectoryView
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
 MAX_INDEX_BYTES = 1 << 30
@@ -38,8 +38,14 @@ class BatchPlace:
 def find_batch(
     view: DirectoryView, log_name: str, offset: int, from_position: int
 ) -> BatchPlace | None:
-    """Return the first batch at or after from_position that reaches offset."""
-    with closing(view.store.open_file(view.source(log_name).name)) as reader:
+    """Return the batch that Kafka's search for an offset finds at or after from_position.
+
+    In a log whose offsets rise this is the first batch that reaches the offset. In any other the
+    first batch that begins at or above it decides: that one, or the one before it.
+    """
+    before: BatchPlace | None = None
+    before_reaches = False
+    with closing(view.open(log_name)) as reader:
         for window in scan_windows(
             reader,
             start=from_position,
@@ -47,14 +53,22 @@ def find_batch(
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
         ):
-            reaching = (window.batches.last_offset >= offset).nonzero()[0]
-            if reaching.size:
-                row = int(reaching[0])
-                return BatchPlace(
-                    position=window.position_of(row),
-                    base_offset=int(window.batches.base_offset[row]),
-                )
-    return None
+            batches = window.batches
+            above = (batches.base_offset >= offset).nonzero()[0]
+            row = int(above[0]) if above.size else len(batches)
+            if row > 0:
+                before = _place(window, row - 1)
+                before_reaches = bool(batches.last_offset[row - 1] >= offset)
+            if above.size:
+                is_exact = int(batches.base_offset[row]) == offset
+                return before if before_reaches and not is_exact else _place(window, row)
+    return before if before_reaches else None
+
+
+def _place(window: Window, row: int) -> BatchPlace:
+    return BatchPlace(
+        position=window.position_of(row), base_offset=int(window.batches.base_offset[row])
+    )
 
 
 def find_position(
@@ -63,6 +77,38 @@ def find_position(
     """Return the position of the first batch at or after from_position that reaches offset."""
     batch = find_batch(view, log_name, offset, from_position)
     return None if batch is None else batch.position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestBatch:
+    """The first of the batches with the largest timestamp of a stretch.
+
+    Attributes:
+        max_timestamp: Its largest timestamp, epoch milliseconds.
+        last_offset: Its last offset.
+    """
+
+    max_timestamp: int
+    last_offset: int
+
+
+def find_newest_batch(view: DirectoryView, log_name: str, from_position: int) -> NewestBatch | None:
+    """Return the batch with the largest timestamp at or after a position, None without batches."""
+    newest = None
+    with closing(view.open(log_name)) as reader:
+        for window in scan_windows(
+            reader,
+            start=from_position,
+            window_bytes=_WINDOW_BYTES,
+            crc=CrcCheck.SKIP,
+            tail=Tail.STOP,
+        ):
+            row = int(window.batches.max_timestamp.argmax())
+            timestamp = int(window.batches.max_timestamp[row])
+            if newest is None or timestamp > newest.max_timestamp:
+                last_offset = int(window.batches.last_offset[row])
+                newest = NewestBatch(max_timestamp=timestamp, last_offset=last_offset)
+    return newest
 
 
 def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
@@ -74,13 +120,21 @@ def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index
         CorruptRecordError: The bytes after that batch are no batches; after a clean shutdown
             Kafka does not open such a log either.
     """
-    index = read_offset_index(view, base_offset, index_name)
+    return next_offset_by_index(view, log_name, read_offset_index(view, base_offset, index_name))
+
+
+def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex) -> int:
+    """Return the offset after a segment's last batch, as `find_next_offset`.
+
+    Raises:
+        CorruptRecordError: As `find_next_offset`.
+    """
     last = index.last_offset
     start = find_position(view, log_name, last, index.look_up(last))
     if start is None:
-        return base_offset
-    next_offset = base_offset
-    with closing(view.store.open_file(view.source(log_name).name)) as reader:
+        return index.base_offset
+    next_offset = index.base_offset
+    with closing(view.open(log_name)) as reader:
         for window in scan_windows(
             reader, start=start, window_bytes=_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
         ):

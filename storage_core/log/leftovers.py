@@ -32,13 +32,13 @@ def settle_leftovers(view: DirectoryView) -> None:
 def _sweep_scratch(view: DirectoryView) -> None:
     for name in view.names:
         if name.startswith(SCRATCH_PREFIX):
-            view.delete(name, "scratch file of a run that was killed")
+            view.delete_now(name, "scratch file of a run that was killed")
 
 
 def _drop_deleted(view: DirectoryView) -> None:
     for name in view.names:
         if name.endswith(DELETED_SUFFIX) and not name.endswith(CHECKPOINT_DELETED_SUFFIX):
-            view.delete(name, "leftover of a deletion that was decided before")
+            view.delete_now(name, "leftover of a deletion that was decided before")
 
 
 def _drop_unfinished(view: DirectoryView) -> None:
@@ -49,9 +49,11 @@ def _drop_unfinished(view: DirectoryView) -> None:
     for name in view.names:
         offset = offset_of(name)
         if name.endswith(SWAP_SUFFIX) and offset is not None and offset >= lowest:
-            view.delete(name, f"swap that was not complete: a .cleaned file at {lowest} is left")
+            view.delete_now(
+                name, f"swap that was not complete: a .cleaned file at {lowest} is left"
+            )
     for name in cleaned:
-        view.delete(name, "leftover of a cleaning that did not finish")
+        view.delete_now(name, "leftover of a cleaning that did not finish")
 
 
 def _drop_replaced(view: DirectoryView) -> None:
@@ -68,7 +70,7 @@ def _drop_replaced(view: DirectoryView) -> None:
     for name in view.names:
         offset = offset_of(name)
         if not name.endswith(SWAP_SUFFIX) and offset is not None and first <= offset < end:
-            view.delete(name, f"replaced by the swap of offsets {first} to {end}")
+            view.delete_now(name, f"replaced by the swap of offsets {first} to {end}")
 
 
 def _finish_swaps(view: DirectoryView) -> None:

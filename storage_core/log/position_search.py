@@ -8,7 +8,7 @@ from storage_core.filenames import MAX_OFFSET, OFFSET_INDEX_SUFFIX, log_file, se
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
-from storage_core.store.base import LogStore
+from storage_core.store.base import FileReader, LogStore
 
 # What lies behind the last index entry is little, but for a segment without an index.
 _WINDOW_BYTES = 1 << 20
@@ -45,7 +45,44 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
     name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
     data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
     position = OffsetIndex.parse(segment.base_offset, data).look_up(offset)
-    return position if _is_batch_below(store, segment, position, offset) else 0
+    with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
+
+
+def checked_start(
+    reader: FileReader, base_offset: int, size_bytes: int, position: int, offset: int
+) -> int:
+    """Return a position that an index gave for an offset if a good batch stands there, else 0.
+
+    Args:
+        reader: The open .log file.
+        base_offset: Of the segment.
+        size_bytes: Of the segment.
+        position: What the index says.
+        offset: A batch that begins behind it is no place to begin.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    if not 0 < position < size_bytes:
+        return 0
+    windows = scan_windows(
+        reader,
+        start=position,
+        end=size_bytes,
+        window_bytes=1,  # it grows to the one batch
+        crc=CrcCheck.NOTE,
+        tail=Tail.STOP,
+    )
+    try:
+        first = next(windows, None)
+    except BadBytesError:
+        return 0
+    if first is None:
+        return 0
+    found = int(first.batches.base_offset[0])
+    is_fitting = bool(first.batches.crc_ok[0] == 1) and base_offset <= found <= offset
+    return position if is_fitting else 0
 
 
 def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
@@ -68,26 +105,3 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
     return end_offset
-
-
-def _is_batch_below(store: LogStore, segment: ListedSegment, position: int, offset: int) -> bool:
-    """Whether a good batch that begins at or below offset stands at a position."""
-    if not 0 < position < segment.size_bytes:
-        return False
-    with closing(store.open_file(log_file(segment.base_offset))) as reader:
-        windows = scan_windows(
-            reader,
-            start=position,
-            end=segment.size_bytes,
-            window_bytes=1,  # it grows to the one batch
-            crc=CrcCheck.NOTE,
-            tail=Tail.STOP,
-        )
-        try:
-            first = next(windows, None)
-        except BadBytesError:
-            return False
-        if first is None:
-            return False
-        base_offset = int(first.batches.base_offset[0])
-        return bool(first.batches.crc_ok[0] == 1) and segment.base_offset <= base_offset <= offset

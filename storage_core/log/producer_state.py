@@ -4,16 +4,18 @@ Only what survives on disk or bounds compaction is kept: of a producer's last fi
 a broker remembers to recognise duplicates, the newest.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.errors import InvalidRecordError, InvalidTxnStateError
 from storage_core.formats.batch_v2 import NO_SEQUENCE
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
+from storage_core.index.transaction_index import AbortedTxn
+from storage_core.log.producer_events import NOT_A_MARKER
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
-from storage_core.records.reader import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +62,12 @@ class ProducerState:
                 first = entry.current_txn_first_offset
                 self._ongoing[first] = OpenTxn(producer_id=entry.producer_id, first_offset=first)
 
-    def replay(self, windows: Iterable[Window]) -> None:
-        """Learn from the batches of one segment, as a broker does when it loads a log.
+    def replay(self, file: str, events: NDArray[np.int64]) -> None:
+        """Learn from a stretch of one segment, as a broker does when it loads a log.
+
+        Args:
+            file: Name of the segment's file, for messages.
+            events: The producer events of the stretch; see ``producer_events``.
 
         Raises:
             InvalidTxnStateError: A batch outside of a transaction comes from a producer that has
@@ -71,24 +77,62 @@ class ProducerState:
         seen: dict[int, ProducerEntry] = {}
         started: list[OpenTxn] = []
         completed: list[CompletedTxn] = []
-        for window in windows:
-            batches = window.batches
-            for row in np.flatnonzero(batches.has_producer_id).tolist():
-                producer_id = int(batches.producer_id[row])
-                entry = seen.get(producer_id) or self._without_batch(producer_id)
-                if batches.is_control[row]:
-                    entry, ended = _apply_marker(window, row, entry)
-                    completed.extend(ended)
-                else:
-                    entry, begun = _apply_data(window, row, entry)
-                    started.extend(begun)
-                seen[producer_id] = entry
+        for event in _events(file, events):
+            entry = seen.get(event.producer_id) or self._without_batch(event.producer_id)
+            entry, begun, ended = event.apply_to(entry)
+            started += begun
+            completed += ended
+            seen[event.producer_id] = entry
         for entry in seen.values():
             self._merge(entry)
         for transaction in started:
             self._ongoing[transaction.first_offset] = transaction
         for ended_transaction in completed:
             self._complete(ended_transaction)
+
+    def recover(self, file: str, events: NDArray[np.int64]) -> list[AbortedTxn]:
+        """Learn from a segment batch by batch, as segment recovery does.
+
+        Args:
+            file: Name of the segment's file, for messages.
+            events: The producer events of the segment.
+
+        Returns:
+            The transactions that were aborted in it, for its transaction index.
+
+        Raises:
+            InvalidTxnStateError: As `replay`.
+            InvalidRecordError: As `replay`.
+        """
+        aborted = []
+        for event in _events(file, events):
+            entry, begun, ended = event.apply_to(self._without_batch(event.producer_id))
+            self._merge(entry)
+            for transaction in begun:
+                self._ongoing[transaction.first_offset] = transaction
+            for completed in ended:
+                if completed.is_aborted:
+                    aborted.append(self._aborted(completed))
+                self._complete(completed)
+        return aborted
+
+    def _aborted(self, transaction: CompletedTxn) -> AbortedTxn:
+        others = [
+            first
+            for first, other in self._ongoing.items()
+            if other.producer_id != transaction.producer_id
+        ]
+        return AbortedTxn(
+            producer_id=transaction.producer_id,
+            first_offset=transaction.first_offset,
+            last_offset=transaction.last_offset,
+            last_stable_offset=min(others, default=transaction.last_offset + 1),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no producer is known and no ended transaction waits for the high watermark."""
+        return not self.producers and not self._unreplicated
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Forget the ended transactions whose marker lies below the high watermark."""
@@ -136,73 +180,92 @@ class ProducerState:
         self._unreplicated[transaction.first_offset] = transaction
 
 
-def _apply_data(
-    window: Window, row: int, entry: ProducerEntry
-) -> tuple[ProducerEntry, list[OpenTxn]]:
-    batches = window.batches
-    base_offset = int(batches.base_offset[row])
-    last_offset = int(batches.last_offset[row])
-    is_transactional = bool(batches.is_transactional[row])
-    if entry.current_txn_first_offset >= 0 and not is_transactional:
-        raise InvalidTxnStateError(
-            window.file,
-            window.position_of(row),
-            f"the batch at offset {base_offset} is not transactional, but its producer "
-            f"{entry.producer_id} has had a transaction open since offset "
-            f"{entry.current_txn_first_offset}",
-        )
-    begun = []
-    first_offset = entry.current_txn_first_offset
-    if first_offset < 0 and is_transactional:
-        first_offset = base_offset
-        begun.append(OpenTxn(producer_id=entry.producer_id, first_offset=first_offset))
-    entry = replace(
-        entry,
-        producer_epoch=int(batches.producer_epoch[row]),
-        last_sequence=int(batches.last_sequence[row]),
-        last_offset=last_offset,
-        offset_delta=last_offset - base_offset,
-        last_timestamp=int(batches.max_timestamp[row]),
-        current_txn_first_offset=first_offset,
-    )
-    return entry, begun
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One column of an event table."""
 
+    file: str
+    producer_id: int
+    producer_epoch: int
+    control_type: int
+    is_transactional: int
+    position: int
+    first_offset: int
+    last_offset: int
+    offset_delta: int
+    last_sequence: int
+    timestamp: int
+    coordinator_epoch: int
 
-def _apply_marker(
-    window: Window, row: int, entry: ProducerEntry
-) -> tuple[ProducerEntry, list[CompletedTxn]]:
-    batches = window.batches
-    kind = int(batches.control_type[row])
-    if kind == NO_CONTROL_RECORD:
-        return entry, []
-    if kind not in {ControlType.ABORT, ControlType.COMMIT}:
-        raise InvalidRecordError(
-            window.file,
-            window.position_of(row),
-            f"expected an end-transaction marker of producer {entry.producer_id}, "
-            f"found a control record of type {kind}",
-        )
-    ended = []
-    offset = int(batches.base_offset[row])
-    if entry.current_txn_first_offset >= 0:
-        ended.append(
-            CompletedTxn(
-                producer_id=entry.producer_id,
-                first_offset=entry.current_txn_first_offset,
-                last_offset=offset,
-                is_aborted=kind == ControlType.ABORT,
-                file=window.file,
-                position=window.position_of(row),
+    def apply_to(
+        self, entry: ProducerEntry
+    ) -> tuple[ProducerEntry, list[OpenTxn], list[CompletedTxn]]:
+        """Return what the producer is afterwards, and the transactions begun and ended."""
+        if self.control_type == NOT_A_MARKER:
+            entry, begun = self._apply_data(entry)
+            return entry, begun, []
+        entry, ended = self._apply_marker(entry)
+        return entry, [], ended
+
+    def _apply_data(self, entry: ProducerEntry) -> tuple[ProducerEntry, list[OpenTxn]]:
+        first_offset = entry.current_txn_first_offset
+        if first_offset >= 0 and not self.is_transactional:
+            raise InvalidTxnStateError(
+                self.file,
+                self.position,
+                f"the batch at offset {self.first_offset} is not transactional, but its producer "
+                f"{entry.producer_id} has had a transaction open since offset {first_offset}",
             )
+        begun = []
+        if first_offset < 0 and self.is_transactional:
+            first_offset = self.first_offset
+            begun.append(OpenTxn(producer_id=entry.producer_id, first_offset=first_offset))
+        after = ProducerEntry(
+            producer_id=entry.producer_id,
+            producer_epoch=self.producer_epoch,
+            last_sequence=self.last_sequence,
+            last_offset=self.last_offset,
+            offset_delta=self.offset_delta,
+            last_timestamp=self.timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_first_offset=first_offset,
         )
-    epoch = int(batches.producer_epoch[row])
-    if epoch != entry.producer_epoch:
-        entry = replace(entry, last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
-    entry = replace(
-        entry,
-        producer_epoch=epoch,
-        coordinator_epoch=int(batches.coordinator_epoch[row]),
-        last_timestamp=int(batches.max_timestamp[row]),
-        current_txn_first_offset=NO_OFFSET,
-    )
-    return entry, ended
+        return after, begun
+
+    def _apply_marker(self, entry: ProducerEntry) -> tuple[ProducerEntry, list[CompletedTxn]]:
+        if self.control_type == NO_CONTROL_RECORD:
+            return entry, []
+        if self.control_type not in {ControlType.ABORT, ControlType.COMMIT}:
+            raise InvalidRecordError(
+                self.file,
+                self.position,
+                f"expected an end-transaction marker of producer {entry.producer_id}, "
+                f"found a control record of type {self.control_type}",
+            )
+        ended = []
+        if entry.current_txn_first_offset >= 0:
+            ended.append(
+                CompletedTxn(
+                    producer_id=entry.producer_id,
+                    first_offset=entry.current_txn_first_offset,
+                    last_offset=self.first_offset,
+                    is_aborted=self.control_type == ControlType.ABORT,
+                    file=self.file,
+                    position=self.position,
+                )
+            )
+        if self.producer_epoch != entry.producer_epoch:
+            entry = replace(entry, last_sequence=NO_SEQUENCE, last_offset=NO_OFFSET, offset_delta=0)
+        entry = replace(
+            entry,
+            producer_epoch=self.producer_epoch,
+            coordinator_epoch=self.coordinator_epoch,
+            last_timestamp=self.timestamp,
+            current_txn_first_offset=NO_OFFSET,
+        )
+        return entry, ended
+
+
+def _events(file: str, table: NDArray[np.int64]) -> Iterator[_Event]:
+    for column in table.T.tolist():
+        yield _Event(file, *column)

@@ -2,18 +2,21 @@
 
 from storage_core.plan.executor import commit
 from storage_core.plan.operations import (
+    CopyRange,
     CreateEmptyFile,
     DeleteFile,
     Operation,
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    SyncFile,
     TruncateFile,
     WriteFile,
 )
 from storage_core.plan.plan import Plan
 
 __all__ = [
+    "CopyRange",
     "CreateEmptyFile",
     "DeleteFile",
     "Operation",
@@ -21,6 +24,7 @@ __all__ = [
     "PromoteFile",
     "RenameFile",
     "SyncDirectory",
+    "SyncFile",
     "TruncateFile",
     "WriteFile",
     "commit",

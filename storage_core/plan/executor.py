@@ -1,12 +1,14 @@
 """The one place that changes the files of a partition."""
 
 from storage_core.plan.operations import (
+    CopyRange,
     CreateEmptyFile,
     DeleteFile,
     Operation,
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    SyncFile,
     TruncateFile,
     WriteFile,
 )
@@ -28,16 +30,26 @@ def commit(plan: Plan, store: LogStore) -> None:
 def _apply(operation: Operation, store: LogStore) -> None:
     match operation:
         case WriteFile():
-            store.write_file(operation.name, operation.content)
+            store.write_file(operation.name, operation.content, modified_ms=operation.modified_ms)
         case CreateEmptyFile():
             store.create_empty(operation.name)
         case PromoteFile():
             store.promote(operation.scratch_path, operation.name)
+        case CopyRange():
+            store.copy_range(
+                operation.source,
+                operation.start,
+                operation.size_bytes,
+                operation.target,
+                modified_ms=operation.modified_ms,
+            )
         case RenameFile():
             store.rename(operation.source, operation.target)
         case DeleteFile():
             store.delete(operation.name)
         case TruncateFile():
             store.truncate(operation.name, operation.size_bytes)
+        case SyncFile():
+            store.sync_file(operation.name)
         case SyncDirectory():
             store.sync_directory()

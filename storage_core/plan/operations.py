@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Create or replace a small file."""
+    """Create or replace a small file; modified_ms, epoch milliseconds, is its time if given."""
 
     name: str
     content: bytes
     reason: str
+    modified_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,27 @@ class PromoteFile:
     scratch_path: str
     name: str
     size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRange:
+    """Copy a stretch of a file of the directory to a new, synced one with this modification time.
+
+    Attributes:
+        source: Name of the file that holds the bytes.
+        start: Where in it they begin.
+        size_bytes: How many there are.
+        target: Name of the new file.
+        modified_ms: Its modification time, epoch milliseconds.
+        reason: Why.
+    """
+
+    source: str
+    start: int
+    size_bytes: int
+    target: str
+    modified_ms: int
     reason: str
 
 
@@ -61,6 +83,14 @@ class TruncateFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyncFile:
+    """Make a file's content durable: whoever wrote it may not have lived to do that."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncDirectory:
     """Make all that happened to the directory's entries so far durable."""
 
@@ -71,8 +101,10 @@ Operation = (
     WriteFile
     | CreateEmptyFile
     | PromoteFile
+    | CopyRange
     | RenameFile
     | DeleteFile
     | TruncateFile
+    | SyncFile
     | SyncDirectory
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage_core.plan.operations import Operation, PromoteFile, WriteFile
+from storage_core.plan.operations import CopyRange, Operation, PromoteFile, WriteFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Plan:
     def peak_extra_bytes(self) -> int:
         """Upper bound of the disk space needed beside what the directory holds now."""
         return sum(
-            operation.size_bytes if isinstance(operation, PromoteFile) else len(operation.content)
+            len(operation.content) if isinstance(operation, WriteFile) else operation.size_bytes
             for operation in self.operations
-            if isinstance(operation, PromoteFile | WriteFile)
+            if isinstance(operation, PromoteFile | CopyRange | WriteFile)
         )
 
     def describe(self) -> Iterator[dict[str, str | int]]:
@@ -41,6 +41,6 @@ class Plan:
                 value = getattr(operation, field)
                 if isinstance(value, bytes):
                     row["size_bytes"] = len(value)
-                else:
+                elif value is not None:
                     row[field] = value
             yield row

@@ -9,6 +9,7 @@ from storage_core.formats.batch_v2 import (
     CODEC_MASK,
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
+    MAGIC_V2,
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -16,7 +17,10 @@ from storage_core.formats.batch_v2 import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
 )
+from storage_core.formats.legacy import MAGIC_V0
 from storage_core.kernels import batch_scan
+
+NO_TIMESTAMP_TYPE_ID = -1
 
 
 class _Column:
@@ -72,6 +76,21 @@ class BatchTable:
         return BatchTable(self.columns[:, first:end])
 
     @property
+    def is_legacy(self) -> NDArray[np.bool_]:
+        """Which batches are entries of a format before v2."""
+        legacy: NDArray[np.bool_] = self.magic < MAGIC_V2
+        return legacy
+
+    def may_reach_below(self, offset: int) -> NDArray[np.bool_]:
+        """Return which batches may hold a record below an offset.
+
+        A compressed legacy message tells the first offset inside only when it is opened.
+        """
+        is_unknown = self.is_legacy & (self.codec != 0)
+        below: NDArray[np.bool_] = (self.base_offset < offset) | is_unknown
+        return below
+
+    @property
     def codec(self) -> NDArray[np.int64]:
         """Codec number, 0 to 7."""
         return self.attributes & CODEC_MASK
@@ -80,6 +99,18 @@ class BatchTable:
     def is_log_append_time(self) -> NDArray[np.bool_]:
         """Whether the records' timestamps are the broker's."""
         return _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
+
+    @property
+    def has_timestamps(self) -> NDArray[np.bool_]:
+        """Whether the format of the batch has timestamps at all."""
+        has: NDArray[np.bool_] = self.magic != MAGIC_V0
+        return has
+
+    @property
+    def timestamp_type_id(self) -> NDArray[np.int64]:
+        """Kafka's number: NO_TIMESTAMP_TYPE_ID, 0 for create time, 1 for log append time."""
+        number = self.is_log_append_time.astype(np.int64)
+        return np.where(self.has_timestamps, number, NO_TIMESTAMP_TYPE_ID)
 
     @property
     def is_transactional(self) -> NDArray[np.bool_]:

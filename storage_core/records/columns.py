@@ -44,22 +44,23 @@ class RecordColumns:
     @property
     def offset(self) -> NDArray[np.int64]:
         """Offsets."""
-        base = self.payload.window.batches.base_offset[self.batch]
+        base = self.payload.batches.base_offset[self.batch]
         return base + self._column(record_scan.RECORD_OFFSET_DELTA)
 
     @property
     def timestamp(self) -> NDArray[np.int64]:
         """Timestamps, epoch milliseconds: the broker's where the batch says so."""
-        batches = self.payload.window.batches
+        batches = self.payload.batches
         delta = self.table[record_scan.RECORD_TIMESTAMP_DELTA]
         created = batches.base_timestamp[self.batch] + delta
-        is_append = batches.is_log_append_time[self.batch]
+        # Records made from a legacy entry have their timestamps already.
+        is_append = (batches.is_log_append_time & ~batches.is_legacy)[self.batch]
         return np.where(is_append, batches.max_timestamp[self.batch], created)
 
     @property
     def sequence(self) -> NDArray[np.int64]:
         """Sequences of idempotent producers, NO_SEQUENCE elsewhere."""
-        base = self.payload.window.batches.base_sequence[self.batch]
+        base = self.payload.batches.base_sequence[self.batch]
         sequence = (base + self.table[record_scan.RECORD_OFFSET_DELTA]) & MAX_SEQUENCE
         return np.where(base < 0, NO_SEQUENCE, sequence)
 
@@ -174,6 +175,7 @@ def decode_records(
         limits: What a batch may expand to.
 
     Raises:
+        CorruptRecordError: A wanted batch has a magic that does not exist.
         InvalidRecordError: A batch cannot be decompressed, or a record is malformed.
         UnsupportedCompressionError: A wanted batch names a codec that does not exist.
     """
@@ -181,7 +183,7 @@ def decode_records(
     while row < len(window.batches):
         payload = open_batches(window, wanted, row, limits)
         rows = np.flatnonzero(wanted[row : payload.end_row]) + row
-        counts = window.batches.record_count[rows]
+        counts = payload.batches.record_count[rows]
         table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
         count, status, bad, position = record_scan.decode_records(
             window.data,

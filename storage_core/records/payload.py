@@ -6,14 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import (
+    CorruptRecordError,
     DecompressionError,
     InvalidRecordError,
     UnsupportedCompressionError,
 )
-from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2, Codec
 from storage_core.kernels import batch_filter, record_scan
-from storage_core.kernels.record_scan import check_counts
+from storage_core.kernels.record_scan import EXPANDED, TRANSCODED, check_counts
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import decompress
+from storage_core.records.legacy_sets import LegacySets
 from storage_core.records.reader import Window
 
 # How many decompressed bytes one block may gather before it is handed over.
@@ -45,15 +48,19 @@ class Payload:
 
     Attributes:
         window: The window.
+        batches: The window's batches. Of opened legacy ones base offset, base timestamp and record
+            count are what a v2 header would have; the window's own table does not know them.
         first_row: First batch.
         end_row: Just past the last batch.
-        arena: uint8[n], decompressed records of all batches, end to end.
-        in_arena: uint8[batches], 1 where a batch's records lie in the arena.
+        arena: uint8[n], records that are not in the window as they are, end to end.
+        in_arena: uint8[batches], record_scan.IN_WINDOW where a batch's records lie in the window;
+            EXPANDED or TRANSCODED where they lie in the arena.
         start: int64[batches], where they begin, in the arena or the window.
         end: int64[batches], where they end.
     """
 
     window: Window
+    batches: BatchTable
     first_row: int
     end_row: int
     arena: NDArray[np.uint8]
@@ -67,7 +74,7 @@ class Payload:
         return InvalidRecordError(
             self.window.file,
             self.window.position_of(row),
-            f"batch at offset {self.window.batches.base_offset[row]}, {_REASONS[status]}, "
+            f"batch at offset {self.batches.base_offset[row]}, {_REASONS[status]}, "
             f"{inside} bytes into its {int(self.end[row] - self.start[row])} bytes of records",
         )
 
@@ -90,31 +97,49 @@ def open_batches(
     with the returned end_row until that is the number of batches.
 
     Raises:
+        CorruptRecordError: A wanted batch has a magic that does not exist.
         UnsupportedCompressionError: A wanted batch names a codec that does not exist.
         InvalidRecordError: A batch cannot be decompressed, or not within the limits, or its
             record count cannot be true.
     """
     batches = window.batches
+    _refuse_unknown(window, wanted, first_row)
     start = batches.position + HEADER_BYTES
     end = batches.position + batches.size
     in_arena = np.zeros(len(batches), np.uint8)
     end_row = len(batches)
+    is_legacy = batches.is_legacy
+    sets = LegacySets(
+        window, max_message_bytes=limits.max_record_bytes, max_set_bytes=limits.max_batch_bytes
+    )
     pieces: list[bytes | bytearray] = []
-    used = 0
-    compressed = np.flatnonzero(wanted[first_row:] & (batches.codec[first_row:] != Codec.NONE))
+    used = legacy_used = 0
+    # Kafka does not look at what lies in a batch that counts no records.
+    is_compressed = wanted & (batches.codec != Codec.NONE) & (batches.record_count != 0)
+    compressed = np.flatnonzero(is_compressed[first_row:])
     for row in (compressed + first_row).tolist():
-        piece = _decompress(window, row, int(start[row]), int(end[row]), limits)
-        pieces.append(piece)
-        in_arena[row] = 1
-        start[row], end[row] = used, used + len(piece)
-        used += len(piece)
-        if used > ARENA_BUDGET_BYTES:
+        if is_legacy[row]:
+            legacy_used += sets.expand(row)
+        else:
+            piece = _decompress(window, row, int(start[row]), int(end[row]), limits)
+            pieces.append(piece)
+            in_arena[row] = EXPANDED
+            start[row], end[row] = used, used + len(piece)
+            used += len(piece)
+        if used + legacy_used > ARENA_BUDGET_BYTES:
             end_row = row + 1
             break
     arena = np.frombuffer(bytearray().join(pieces), np.uint8) if pieces else _EMPTY
-    _check_counts(window, wanted, first_row, end_row, start, end)
-    return Payload(
+    legacy = np.flatnonzero(wanted[first_row:end_row] & is_legacy[first_row:end_row]) + first_row
+    if legacy.size:
+        opened = sets.transcode(legacy)
+        in_arena[legacy] = TRANSCODED
+        start[legacy], end[legacy] = opened.start + used, opened.end + used
+        arena = np.concatenate([arena, opened.records]) if pieces else opened.records
+        batches = opened.batches
+    payload = Payload(
         window=window,
+        batches=batches,
         first_row=first_row,
         end_row=end_row,
         arena=arena,
@@ -122,27 +147,41 @@ def open_batches(
         start=start,
         end=end,
     )
+    _check_counts(payload, wanted)
+    return payload
 
 
-def _check_counts(
-    window: Window,
-    wanted: NDArray[np.bool_],
-    first_row: int,
-    end_row: int,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-) -> None:
-    rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
-    counts = window.batches.record_count[rows]
-    _, bad = check_counts(start[rows], end[rows], counts)
+def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -> None:
+    """Refuse to open batches of which nobody knows how their records lie."""
+    batches = window.batches
+    is_v2 = batches.magic == MAGIC_V2
+    is_known = (batches.magic >= 0) & (batches.magic <= MAGIC_V2)
+    is_bad = ~is_known | (is_v2 & (batches.size < HEADER_BYTES))
+    bad = np.flatnonzero(wanted[first_row:] & is_bad[first_row:])
+    if not bad.size:
+        return
+    row = first_row + int(bad[0])
+    magic = int(batches.magic[row])
+    reason = f"expected magic 0, 1 or 2, found {magic}"
+    if magic == MAGIC_V2:
+        reason = f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}"
+    raise CorruptRecordError(window.file, window.position_of(row), reason)
+
+
+def _check_counts(payload: Payload, wanted: NDArray[np.bool_]) -> None:
+    batches = payload.batches
+    first_row = payload.first_row
+    rows = np.flatnonzero(wanted[first_row : payload.end_row]) + first_row
+    counts = batches.record_count[rows]
+    _, bad = check_counts(payload.start[rows], payload.end[rows], counts)
     if bad >= 0:
         row = int(rows[bad])
         raise InvalidRecordError(
-            window.file,
-            window.position_of(row),
-            f"batch at offset {window.batches.base_offset[row]}: its header counts "
+            payload.window.file,
+            payload.window.position_of(row),
+            f"batch at offset {batches.base_offset[row]}: its header counts "
             f"{int(counts[bad])} records, which do not fit its "
-            f"{int(end[row] - start[row])} bytes of records",
+            f"{int(payload.end[row] - payload.start[row])} bytes of records",
         )
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import CorruptRecordError, UnsupportedFormatError
+from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import (
     BATCH_LENGTH_AT,
     HEADER_BYTES,
     HEADER_UP_TO_MAGIC_BYTES,
     LENGTH_OVERHEAD,
     MAGIC_V2,
+    MIN_ENTRY_LENGTH,
 )
 from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_scan import (
@@ -32,6 +33,7 @@ from storage_core.store.base import FileReader
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
 # A window begins with room for the headers of small batches and grows when there are more.
 _FIRST_CAPACITY = 4096
+_MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 
 
 class Tail(enum.Enum):
@@ -42,7 +44,7 @@ class Tail(enum.Enum):
 
 
 class CrcCheck(enum.Enum):
-    """What to do about the CRC-32C of each batch."""
+    """What to do about the checksum of each batch: CRC-32C, CRC-32 before format v2."""
 
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
@@ -81,6 +83,9 @@ def scan_windows(
 ) -> Iterator[Window]:
     """Read the batches of a segment between two positions.
 
+    Batches are what Kafka's file iterator takes for such, of whatever magic: see
+    ``kernels.batch_scan``.
+
     Args:
         reader: The open .log file.
         start: Position of a batch.
@@ -95,9 +100,7 @@ def scan_windows(
 
     Raises:
         CorruptRecordError: A batch's length is impossible, it ends past the file (Tail.RAISE), or
-            its CRC is wrong
-            (CrcCheck.RAISE).
-        UnsupportedFormatError: A batch has magic 0 or 1, or an unknown one.
+            its CRC is wrong or it is smaller than its header (CrcCheck.RAISE).
         StorageError: The file cannot be read.
     """
     stop = reader.size_bytes if end is None else min(end, reader.size_bytes)
@@ -140,7 +143,7 @@ def _bytes_of_first_batch(
         if data.size < size <= left:
             return size
         reason = (
-            f"the batch says that it has {size} bytes; expected {HEADER_BYTES} to {left}, "
+            f"the batch says that it has {size} bytes; expected {_MIN_BATCH_BYTES} to {left}, "
             "which is what the file still has"
         )
     else:
@@ -153,23 +156,19 @@ def _bytes_of_first_batch(
 def _check(
     file: str, position: int, data: NDArray[np.uint8], batches: BatchTable, crc: CrcCheck
 ) -> None:
-    other = np.flatnonzero(batches.magic != MAGIC_V2)
-    if other.size:
-        row = int(other[0])
-        magic = int(batches.magic[row])
-        where = position + int(batches.position[row])
-        if magic in {0, 1}:
-            raise UnsupportedFormatError(
-                file, where, f"message format v{magic} is not supported yet, only v2 is"
-            )
-        raise CorruptRecordError(file, where, f"expected magic 2, found {magic}")
     if crc is not CrcCheck.SKIP:
         row = check_crcs(data, batches.columns, len(batches))
         if row >= 0 and crc is CrcCheck.RAISE:
             raise CorruptRecordError(
-                file,
-                position + int(batches.position[row]),
-                f"CRC-32C of the batch at offset {batches.base_offset[row]} is wrong: "
-                f"stored {batches.crc[row]:#010x}",
+                file, position + int(batches.position[row]), _what_is_wrong(batches, row)
             )
     read_control_types(data, batches.columns, len(batches))
+
+
+def _what_is_wrong(batches: BatchTable, row: int) -> str:
+    """Return why a batch is not valid."""
+    batch = f"the batch at offset {batches.base_offset[row]}"
+    if batches.magic[row] >= MAGIC_V2 and batches.size[row] < HEADER_BYTES:
+        return f"{batch} has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}"
+    name = "CRC-32C" if batches.magic[row] >= MAGIC_V2 else "CRC-32"
+    return f"{name} of {batch} is wrong: stored {batches.crc[row]:#010x}"

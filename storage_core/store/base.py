@@ -74,8 +74,31 @@ class LogStore(Protocol):
         """
         ...
 
-    def write_file(self, name: str, content: bytes) -> None:
-        """Create or replace a small file; durable and never half written when this returns."""
+    def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
+        """Create or replace a small file; durable and never half written when this returns.
+
+        Args:
+            name: Of the file.
+            content: All of it.
+            modified_ms: Its modification time, epoch milliseconds; None for now.
+        """
+        ...
+
+    def copy_range(
+        self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
+    ) -> None:
+        """Copy a stretch of a file to a new one; synced when this returns.
+
+        Args:
+            source: Name of the file that holds the bytes.
+            start: Where in it they begin.
+            size_bytes: How many there are.
+            target: Name of the new file; one that is there is replaced.
+            modified_ms: Its modification time, epoch milliseconds.
+
+        Raises:
+            StorageError: The source has fewer bytes, or the store failed.
+        """
         ...
 
     def create_empty(self, name: str) -> None:
@@ -96,6 +119,10 @@ class LogStore(Protocol):
 
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it."""
+        ...
+
+    def sync_file(self, name: str) -> None:
+        """Make a file's content durable."""
         ...
 
     def sync_directory(self) -> None:

@@ -5,6 +5,7 @@ this store creates get owner, group and mode of their kin, the file they replace
 the directory, so that a broker running as another user can open them.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ class LocalStore:
         """Open a file for ranged reads."""
         return LocalFileReader(self.directory / name)
 
-    def write_file(self, name: str, content: bytes) -> None:
+    def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
         path = self.directory / name
         temporary = path.with_name(name + TEMPORARY_SUFFIX)
@@ -103,9 +104,24 @@ class LocalStore:
                 file.write(content)
                 file.flush()
                 _adopt_owner(file.fileno(), self._kin_of(path))
+                if modified_ms is not None:
+                    _set_modified(file.fileno(), modified_ms)
                 os.fsync(file.fileno())
             temporary.replace(path)
         self.sync_directory()
+
+    def copy_range(
+        self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
+    ) -> None:
+        """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
+        path = self.directory / target
+        with _storage_errors(path), (self.directory / source).open("rb") as file:
+            path.unlink(missing_ok=True)
+            with path.open("xb") as copy:
+                _copy(file.fileno(), start, size_bytes, copy.fileno())
+                _adopt_owner(copy.fileno(), os.fstat(file.fileno()))
+                _set_modified(copy.fileno(), modified_ms)
+                os.fsync(copy.fileno())
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
@@ -155,6 +171,16 @@ class LocalStore:
             file.truncate(size_bytes)
             os.fsync(file.fileno())
 
+    def sync_file(self, name: str) -> None:
+        """Make a file's content durable."""
+        path = self.directory / name
+        with _storage_errors(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
         with _storage_errors(self.directory):
@@ -167,6 +193,23 @@ class LocalStore:
     def _kin_of(self, path: Path) -> os.stat_result:
         """Return what a file of that name should be like: the present one, else the directory."""
         return (path if path.exists() else self.directory).stat()
+
+
+def _copy(source: int, start: int, size_bytes: int, target: int) -> None:
+    copied = 0
+    while copied < size_bytes:
+        count = os.sendfile(target, source, start + copied, size_bytes - copied)
+        if count == 0:
+            raise OSError(
+                errno.EIO,
+                f"ends after {start + copied} bytes, expected {start + size_bytes} of them",
+            )
+        copied += count
+
+
+def _set_modified(descriptor: int, modified_ms: int) -> None:
+    nanoseconds = modified_ms * 1_000_000
+    os.utime(descriptor, ns=(nanoseconds, nanoseconds))
 
 
 def _adopt_owner(descriptor: int, kin: os.stat_result) -> None:

@@ -9,17 +9,27 @@ from dataclasses import dataclass
 import crc32c
 import numpy as np
 
+from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import (
     BATCH_HEADER,
     CODEC_MASK,
     CRC_START,
     HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
     LENGTH_OVERHEAD,
     MAGIC_V2,
+    MIN_ENTRY_LENGTH,
     TIMESTAMP_TYPE_BIT,
     Codec,
 )
+from storage_core.formats.legacy import MAGIC_V0, MAGIC_V1
 from storage_core.records.codecs import decompress
+from storage_core.testing.decode_legacy import (
+    DecodedEntry,
+    MalformedEntryError,
+    messages_of,
+    parse_entry,
+)
 
 MAX_DECOMPRESSED_BYTES = 2**30
 CONTINUE_BIT = 0x80
@@ -42,10 +52,11 @@ class DecodedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatch:
-    """A v2 batch: every header field by its name, and its records.
+    """A batch: every field of a v2 header by its name, and its records.
 
-    records are empty where the CRC is wrong. Timestamps of a batch with log append time are all
-    its max_timestamp, as readers are told.
+    records are empty where the CRC is wrong. Timestamps of a v2 batch with log append time are all
+    its max_timestamp, as readers are told. Of an entry of an older format the header says what a
+    v2 batch of the same records would say, but for magic, length and crc, which are its own.
     """
 
     position: int
@@ -72,20 +83,58 @@ def decode_segment(data: bytes) -> tuple[list[DecodedBatch], int]:
         Its whole batches, and the position just past the last one: the rest is a torn tail.
 
     Raises:
-        UndecodableError: A batch is of another format, or its records do not fit its header.
+        UndecodableError: A batch has an unknown magic, or its records do not fit its header.
     """
     batches: list[DecodedBatch] = []
     position = 0
-    while position + HEADER_BYTES <= len(data):
-        header = _header(data, position)
-        size = LENGTH_OVERHEAD + header["batch_length"]
-        if size < HEADER_BYTES or position + size > len(data):
+    while position + HEADER_UP_TO_MAGIC_BYTES < len(data):
+        entry = parse_entry(data, position)
+        is_legacy = entry.magic in {MAGIC_V0, MAGIC_V1}
+        if entry.magic != MAGIC_V2 and not is_legacy:
+            raise UndecodableError(f"position {position}: magic {entry.magic}, expected 0 to 2")
+        smallest = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH if is_legacy else HEADER_BYTES
+        if entry.size < smallest or position + entry.size > len(data):
             break
-        if header["magic"] != MAGIC_V2:
-            raise UndecodableError(f"position {position}: magic {header['magic']}, expected 2")
-        batches.append(_decode_batch(data[position : position + size], position, header))
-        position += size
+        if is_legacy:
+            batches.append(_decode_entry(entry, position))
+        else:
+            batch = data[position : position + entry.size]
+            batches.append(_decode_batch(batch, position, _header(data, position)))
+        position += entry.size
     return batches, position
+
+
+def _decode_entry(entry: DecodedEntry, position: int) -> DecodedBatch:
+    records: tuple[DecodedRecord, ...] = ()
+    if entry.crc_ok:
+        try:
+            records = tuple(
+                DecodedRecord(
+                    offset=one.offset,
+                    timestamp=one.timestamp,
+                    key=one.key,
+                    value=one.value,
+                    headers=(),
+                )
+                for one in messages_of(entry)
+            )
+        except (MalformedEntryError, DecompressionError) as error:
+            raise UndecodableError(f"entry at position {position}: {error}") from error
+    base_offset = records[0].offset if records else entry.offset
+    header = dict.fromkeys(BATCH_HEADER.names or (), -1) | {
+        "base_offset": base_offset,
+        "batch_length": entry.size - LENGTH_OVERHEAD,
+        "magic": entry.magic,
+        "crc": entry.crc,
+        "attributes": entry.codec | (TIMESTAMP_TYPE_BIT if entry.is_append_time else 0),
+        "last_offset_delta": entry.offset - base_offset,
+        "base_timestamp": records[0].timestamp if records else entry.timestamp,
+        "max_timestamp": entry.timestamp,
+        "record_count": len(records),
+    }
+    return DecodedBatch(
+        position=position, size=entry.size, header=header, crc_ok=entry.crc_ok, records=records
+    )
 
 
 def _header(data: bytes, position: int) -> dict[str, int]:

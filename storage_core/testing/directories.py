@@ -36,7 +36,7 @@ from storage_core.formats.producer_snapshot import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
-from storage_core.testing.builders import BatchSpec, encode_batch
+from storage_core.testing.legacy import AnyBatch, encode_any
 
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096
 _NANOSECONDS_PER_MS: Final = 1_000_000
@@ -80,7 +80,7 @@ class SegmentSpec:
     """
 
     base_offset: int
-    batches: Sequence[BatchSpec] = ()
+    batches: Sequence[AnyBatch] = ()
     aborted: Sequence[AbortedTxnSpec] = ()
     torn_tail: bytes = b""
     modified_ms: int | None = None
@@ -122,7 +122,7 @@ def write_partition(
 
 
 def _segment_files(segment: SegmentSpec, index_interval_bytes: int) -> dict[str, bytes]:
-    encoded = [encode_batch(batch) for batch in segment.batches]
+    encoded = [encode_any(batch) for batch in segment.batches]
     offset_index, time_index = index_files(
         segment.base_offset,
         [
@@ -193,7 +193,7 @@ def encode_txn_index(entries: Iterable[AbortedTxnSpec]) -> bytes:
     return np.array(rows, TXN_INDEX_ENTRY).tobytes()
 
 
-def leader_epochs(batches: Iterable[BatchSpec]) -> list[tuple[int, int]]:
+def leader_epochs(batches: Iterable[AnyBatch]) -> list[tuple[int, int]]:
     """Return (epoch, start offset) wherever the leader epoch rises."""
     epochs: list[tuple[int, int]] = []
     for batch in batches:

@@ -66,14 +66,28 @@ class FaultyStore:
         """Open a file for ranged reads."""
         return self._store.open_file(name)
 
-    def write_file(self, name: str, content: bytes) -> None:
+    def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file, perhaps by half."""
 
         def tear() -> None:
             temporary = Path(self._store.directory, name + TEMPORARY_SUFFIX)
             temporary.write_bytes(content[: len(content) // 2])
 
-        self._change("write_file", lambda: self._store.write_file(name, content), tear=tear)
+        self._change(
+            "write_file",
+            lambda: self._store.write_file(name, content, modified_ms=modified_ms),
+            tear=tear,
+        )
+
+    def copy_range(
+        self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
+    ) -> None:
+        """Copy a stretch of a file to a new one, perhaps by half."""
+
+        def copy(size: int) -> None:
+            self._store.copy_range(source, start, size, target, modified_ms=modified_ms)
+
+        self._change("copy_range", lambda: copy(size_bytes), tear=lambda: copy(size_bytes // 2))
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
@@ -94,6 +108,10 @@ class FaultyStore:
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes."""
         self._change("truncate", lambda: self._store.truncate(name, size_bytes))
+
+    def sync_file(self, name: str) -> None:
+        """Make a file's content durable."""
+        self._change("sync_file", lambda: self._store.sync_file(name))
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""

@@ -12,6 +12,7 @@ from storage_core.formats.batch_v2 import (
     Codec,
     TimestampType,
 )
+from storage_core.formats.legacy import MAGIC_V0, MAGIC_V1
 from storage_core.testing.builders import (
     SOME_TIME_MS,
     BatchSpec,
@@ -31,6 +32,7 @@ from storage_core.testing.damage import (
     with_trailing_bytes,
     with_wrong_crc,
 )
+from storage_core.testing.legacy import LegacyEntry, LegacyMessage, LegacySet
 
 _INT32: Final = st.integers(-(2**31), 2**31 - 1)
 _BOMB_BYTES: Final = 4 * 1024 * 1024
@@ -92,6 +94,41 @@ def segments(draw: st.DrawFn, *, max_batches: int = 6) -> list[BatchSpec]:
     """Batches of one segment, their offset ranges following each other."""
     parts = draw(st.lists(batches(), max_size=max_batches))
     return in_a_row(parts, base_offset=draw(st.integers(0, 2**40)))
+
+
+@st.composite
+def legacy_entries(draw: st.DrawFn, *, max_messages: int = 5) -> LegacyEntry:
+    """Valid entries of formats v0 and v1: plain messages, and sets of every codec with gaps."""
+    magic = draw(st.integers(MAGIC_V0, MAGIC_V1))
+    offset = draw(st.integers(0, 2**40))
+    if draw(st.booleans()):
+        return _legacy_message(draw, offset, magic)
+    count = draw(st.integers(1, max_messages))
+    messages = tuple(
+        # Brokers left a message of the other format where it was.
+        _legacy_message(draw, offset + delta, draw(st.sampled_from([magic, magic, 1 - magic])))
+        for delta in _rising(draw, count)
+    )
+    is_log_append = draw(st.booleans())
+    return LegacySet(
+        messages=messages,
+        codec=draw(st.sampled_from([Codec.GZIP, Codec.SNAPPY, Codec.LZ4])),
+        magic=magic,
+        timestamp_type=(
+            TimestampType.LOG_APPEND_TIME if is_log_append else TimestampType.CREATE_TIME
+        ),
+        timestamp=draw(timestamps) if is_log_append else None,
+    )
+
+
+def _legacy_message(draw: st.DrawFn, offset: int, magic: int) -> LegacyMessage:
+    return LegacyMessage(
+        offset=offset,
+        key=draw(keys),
+        value=draw(values),
+        timestamp=draw(timestamps),
+        magic=magic,
+    )
 
 
 @st.composite

@@ -18,7 +18,7 @@ import pytest
 from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX, segment_file
 from storage_core.formats.control import ControlType
-from storage_core.log.log_loader import LoadedLog
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore

@@ -6,7 +6,7 @@ it forgets producers that expired.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.oracle.kafka import Kafka
@@ -17,6 +17,7 @@ IDEMPOTENT_PRODUCERS: Final = 1000
 TRANSACTIONAL_PRODUCERS: Final = 2000
 MAX_SEQUENCE: Final = 2**31 - 1
 OLDEST_RECORD_MS: Final = 3_600_000
+CURRENT_MAGIC: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class Append:
     """Append a batch; by a producer with an id if producer is not None.
 
     A transactional one opens a transaction if none is open. Null keys and gaps make it an append
-    of a follower, for a leader of a compacted topic takes no null keys and leaves no gaps.
+    of a follower, for a leader of a compacted topic takes no null keys and leaves no gaps. So does
+    a magic below 2, which a leader converts; such a batch has no producer and no headers.
     """
 
     contents: Contents
@@ -48,6 +50,7 @@ class Append:
     producer: int | None = None
     transactional: bool = False
     gap_before: int = 0
+    magic: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +133,12 @@ class LogWriter:
 
     def _append(self, partition: OpenPartition, step: Append) -> None:
         records = _records(step.contents, self.kafka.now_ms)
-        batch = NewBatch(records=records, codec=step.codec)
+        is_legacy = step.magic < CURRENT_MAGIC
+        if is_legacy:
+            records = tuple(replace(record, headers=()) for record in records)
+        batch = NewBatch(records=records, codec=step.codec, magic=step.magic)
         producer = None
-        if step.producer is not None:
+        if step.producer is not None and not is_legacy:
             producer_id = _producer_id(step.producer, step.transactional)
             producer = self._producer(producer_id)
             batch = NewBatch(
@@ -143,7 +149,7 @@ class LogWriter:
                 base_sequence=_next_sequence(partition, producer_id, producer.epoch),
                 transactional=step.transactional,
             )
-        if step.gap_before or any(r.key is None or r.offset_gap for r in records):
+        if is_legacy or step.gap_before or any(r.key is None or r.offset_gap for r in records):
             base_offset = partition.log_end_offset + step.gap_before
             partition.append_as_follower(
                 batch, base_offset=base_offset, leader_epoch=self.leader_epoch

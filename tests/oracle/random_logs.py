@@ -101,29 +101,30 @@ def configs() -> st.SearchStrategy[dict[str, object]]:
 def _rounds(codecs: tuple[str, ...]) -> st.SearchStrategy[RoundPlan]:
     return st.builds(
         RoundPlan,
-        steps=st.lists(_steps(codecs), min_size=10, max_size=60).map(tuple),
+        steps=st.lists(steps(codecs), min_size=10, max_size=60).map(tuple),
         wait_ms=st.sampled_from((0, 1, 59_999, 60_000, 60_001, DAY_MS, DAY_MS + 1, 3 * DAY_MS)),
         rolls_before=st.sampled_from((True, True, True, False)),
         clean=_cleanings(),
     )
 
 
-def _steps(codecs: tuple[str, ...]) -> st.SearchStrategy[Step]:
+def steps(codecs: tuple[str, ...]) -> st.SearchStrategy[Step]:
+    """Return the steps of a v2 log: appends of all kinds, markers, new epochs, rolls."""
     plain = st.builds(
         Append,
-        contents=_contents(),
+        contents=any_contents(),
         codec=st.sampled_from(codecs),
         gap_before=st.sampled_from((0, 0, 0, 0, 7, 100_000)),
     )
     idempotent = st.builds(
         Append,
-        contents=_contents(),
+        contents=any_contents(),
         codec=st.sampled_from(codecs),
         producer=st.integers(0, PRODUCERS - 1),
     )
     transactional = st.builds(
         Append,
-        contents=_contents(),
+        contents=any_contents(),
         codec=st.sampled_from(codecs),
         producer=st.integers(0, PRODUCERS - 1),
         transactional=st.just(True),
@@ -155,7 +156,8 @@ def _ends() -> st.SearchStrategy[EndTransaction]:
     )
 
 
-def _contents() -> st.SearchStrategy[Contents]:
+def any_contents() -> st.SearchStrategy[Contents]:
+    """Return what the records of a batch may look like."""
     return st.builds(
         Contents,
         record_count=st.integers(1, 20),

@@ -9,6 +9,7 @@ from tests.oracle.jvm import java, java_bytes, python_bytes
 
 INTERNAL: Final = "org.apache.kafka.common.record.internal."
 NO_PRODUCER: Final = -1
+NO_TIMESTAMP: Final = -1
 BUFFER_BYTES: Final = 4096  # where Kafka's builder starts; it grows by itself
 
 
@@ -25,7 +26,11 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """A batch to append; without a producer if its id is -1."""
+    """A batch to append; without a producer if its id is -1.
+
+    magic: of a legacy set 0 or 1; it has neither producer nor headers, and each of its messages is
+    an entry of its own unless they are compressed.
+    """
 
     records: tuple[NewRecord, ...]
     codec: str = "none"
@@ -33,14 +38,18 @@ class NewBatch:
     producer_epoch: int = -1
     base_sequence: int = -1
     transactional: bool = False
+    magic: int = 2
 
     def memory_records(self, *, base_offset: int, leader_epoch: int) -> Any:
         """Return Kafka's MemoryRecords of this batch, its first offset as given plus the gap."""
         builder = java(INTERNAL + "MemoryRecords").builder(
             java("java.nio.ByteBuffer").allocate(BUFFER_BYTES),
-            jpype.JByte(2),
+            jpype.JByte(self.magic),
             compression(self.codec),
-            java("org.apache.kafka.common.record.TimestampType").CREATE_TIME,
+            getattr(
+                java("org.apache.kafka.common.record.TimestampType"),
+                "CREATE_TIME" if self.magic else "NO_TIMESTAMP_TYPE",
+            ),
             jpype.JLong(base_offset),
             jpype.JLong(-1),
             jpype.JLong(self.producer_id),
@@ -54,7 +63,7 @@ class NewBatch:
             offset += record.offset_gap
             builder.appendWithOffset(
                 jpype.JLong(offset),
-                jpype.JLong(record.timestamp),
+                jpype.JLong(record.timestamp if self.magic else NO_TIMESTAMP),
                 java_bytes(record.key),
                 java_bytes(record.value),
                 _java_headers(record.headers),

@@ -71,9 +71,8 @@ def scan(data: bytes) -> tuple[list[int], int, Stop]:
     position = 0
     while len(data) - position > MAGIC_AT + 1:
         (length,) = struct.unpack_from(">i", data, position + LENGTH_AT)
-        (magic,) = struct.unpack_from(">b", data, position + MAGIC_AT)
         size = BYTES_BEFORE_LENGTH_COUNTS + length
-        if length < SMALLEST_LENGTH or (magic >= 2 and size < HEADER_BYTES):
+        if length < SMALLEST_LENGTH:
             return starts, position, Stop.BAD_LENGTH
         if position + size > len(data):
             return starts, position, Stop.TORN

@@ -1,4 +1,4 @@
-"""One round of compaction over decoded batches of format v2: what must be left, and nothing more.
+"""One round of compaction over decoded batches: what must be left, and nothing more.
 
 This says which batches and records survive and what the headers of the survivors are. It knows
 nothing of files, groups or memory: segments and their indexes only matter for where scans begin,
@@ -48,12 +48,14 @@ class Segment:
     Attributes:
         base_offset: Of the segment.
         batches: All of them, in order.
+        modified_ms: When its file was last modified.
         offset_index: (offset, position) of each entry of its offset index.
         aborted: The entries of its transaction index.
     """
 
     base_offset: int
     batches: tuple[DecodedBatch, ...]
+    modified_ms: int = 0
     offset_index: tuple[tuple[int, int], ...] = ()
     aborted: tuple[AbortedTxn, ...] = ()
 
@@ -182,6 +184,22 @@ class Transactions:
         return False, None
 
 
+class EmptyLegacyBatchError(Exception):
+    """A batch of an old format would have to stay without records."""
+
+
+def is_legacy(batch: DecodedBatch) -> bool:
+    """Whether a batch is of a format before v2."""
+    return batch.header["magic"] < 2
+
+
+def keeps_legacy_tombstones(segments: Sequence[Segment], segment: Segment, job: Round) -> bool:
+    """Whether the file of a segment is young enough for tombstones of old formats to stay."""
+    clean = [one for one in segments if one.base_offset < job.first_dirty_offset]
+    limit = clean[-1].modified_ms - job.delete_retention_ms if clean else 0
+    return segment.modified_ms > limit
+
+
 def is_control(batch: DecodedBatch) -> bool:
     """Whether a batch holds a control record instead of data."""
     return bool(batch.header["attributes"] & CONTROL)
@@ -272,8 +290,9 @@ def compact(segments: Sequence[Segment], job: Round) -> Outcome:
             break
         after = segments[i + 1].base_offset if i + 1 < len(segments) else next_offset
         transactions.expect(aborted_between(segments, job, segment.base_offset, after))
+        keeps_old = keeps_legacy_tombstones(segments, segment, job)
         for batch in segment.batches:
-            verdict = judge(batch, job, offsets, transactions)
+            verdict = judge(batch, job, offsets, transactions, keeps_legacy_tombstones=keeps_old)
             messages_read += verdict.messages_read
             invalid += verdict.invalid
             if verdict.survivor is not None:
@@ -302,7 +321,12 @@ class Verdict:
 
 
 def judge(
-    batch: DecodedBatch, job: Round, offsets: OffsetMap, transactions: Transactions
+    batch: DecodedBatch,
+    job: Round,
+    offsets: OffsetMap,
+    transactions: Transactions,
+    *,
+    keeps_legacy_tombstones: bool,
 ) -> Verdict:
     """Decide on one batch."""
     entry = None
@@ -322,13 +346,16 @@ def judge(
     for record in batch.records:
         if discards_records:
             continue
-        if is_control(batch) or is_retained(record, batch, job, offsets):
+        keeps_tombstone = keeps_legacy_tombstones if is_legacy(batch) else is_young(batch, job)
+        if is_control(batch) or is_retained(record, job, offsets, keeps_tombstone=keeps_tombstone):
             kept.append(record)
         elif record.key is None:
             invalid += 1
-    survivor = emptied(batch) if stays_if_empty else None
+    survivor = None
     if kept:
         survivor = retained(batch, kept, job, sets_horizon=is_spent)
+    elif stays_if_empty:
+        survivor = emptied(batch)
     return Verdict(
         survivor=survivor, aborted=entry, messages_read=len(batch.records), invalid=invalid
     )
@@ -344,14 +371,21 @@ def is_last_of_producer(batch: DecodedBatch, job: Round) -> bool:
     return is_control(batch) and batch.header["producer_epoch"] == last.producer_epoch
 
 
-def is_retained(record: DecodedRecord, batch: DecodedBatch, job: Round, offsets: OffsetMap) -> bool:
+def is_young(batch: DecodedBatch, job: Round) -> bool:
+    """Whether the delete horizon of a batch lies ahead, or there is none."""
+    horizon = horizon_of(batch)
+    return horizon is None or job.now_ms < horizon
+
+
+def is_retained(
+    record: DecodedRecord, job: Round, offsets: OffsetMap, *, keeps_tombstone: bool
+) -> bool:
     """Whether a data record stays."""
     if record.offset > offsets.latest_offset:
         return True
     if record.key is None or record.offset < offsets.get(job.identity(record.key)):
         return False
-    horizon = horizon_of(batch)
-    return record.value is not None or horizon is None or job.now_ms < horizon
+    return record.value is not None or keeps_tombstone
 
 
 def retained(
@@ -362,7 +396,11 @@ def retained(
     has_tombstone = any(record.value is None for record in kept)
     needs_horizon = horizon is None and (sets_horizon or has_tombstone)
     header = without_bytes(batch.header)
-    if len(kept) == len(batch.records) and not needs_horizon:
+    if is_legacy(batch):
+        header["magic"] = 2
+        header["base_offset"] = kept[0].offset
+        header["last_offset_delta"] = kept[-1].offset - kept[0].offset
+    elif len(kept) == len(batch.records) and not needs_horizon:
         return Survivor(fate=Fate.VERBATIM, header=header, records=batch.records)
     if needs_horizon:
         horizon = job.now_ms + job.delete_retention_ms
@@ -378,6 +416,8 @@ def retained(
 
 def emptied(batch: DecodedBatch) -> Survivor:
     """Return the bare header of a batch."""
+    if is_legacy(batch):
+        raise EmptyLegacyBatchError(batch.base_offset)
     header = without_bytes(batch.header)
     header["attributes"] &= LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
     header["base_timestamp"] = NO_TIMESTAMP

@@ -39,6 +39,7 @@ def _read_segment(log: Path, base_offset: int) -> Segment:
     return Segment(
         base_offset=base_offset,
         batches=tuple(decode_segment(log.read_bytes())[0]),
+        modified_ms=log.stat().st_mtime_ns // 1_000_000,
         offset_index=tuple(
             (base_offset + relative, position)
             for relative, position in INDEX_ENTRY.iter_unpack(index.read_bytes())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
-from storage_core.log.log_loader import LoadedLog
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.request import CleanRequest
 

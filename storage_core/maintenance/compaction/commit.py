@@ -18,7 +18,7 @@ from storage_core.filenames import (
     segment_file,
     snapshot_file,
 )
-from storage_core.log.log_loader import LoadedLog
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.plan.operations import (

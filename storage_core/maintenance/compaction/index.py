@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import CorruptRecordError
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
+from storage_core.formats.legacy import MAGIC_V0
 from storage_core.index.transaction_index import collect_aborted
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.kernels.offset_table import ORDINAL_BITS
 from storage_core.kernels.record_scan import (
     INDEXED,
+    OPENED,
     RECORD_COLUMN_COUNT,
     RECORD_OFFSET_DELTA,
     decode_records,
@@ -33,6 +36,7 @@ from storage_core.store.base import LogStore
 
 NO_OFFSET = -1
 _WORD_BITS = 64
+_NO_COUNTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class DirtySegment:
         base_offset: Which segment.
         start_position: Where pass one began in it.
         flags: uint8[n], of each batch from there on (record_scan.INDEXED and so on).
+        legacy_counts: int64[], records of the batches of legacy formats that have ordinals: their
+            headers do not say.
         record_count: Records that have an ordinal.
         first_word: Where its bitmap begins in the words of the index.
     """
@@ -50,6 +56,7 @@ class DirtySegment:
     base_offset: int
     start_position: int
     flags: NDArray[np.uint8]
+    legacy_counts: NDArray[np.int64]
     record_count: int
     first_word: int
 
@@ -116,12 +123,33 @@ def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState)
     return index.look_up(plan.first_dirty_offset)
 
 
-def check_control_records(window: Window) -> None:
-    """Refuse a control batch whose record cannot be read.
+def legacy_counts_of(payload: Payload, flags: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return the records of those opened batches of a payload that are of a legacy format."""
+    batches = payload.batches.rows(payload.first_row, payload.end_row)
+    counts: NDArray[np.int64] = batches.record_count[batches.is_legacy & ((flags & OPENED) != 0)]
+    return counts
+
+
+def check_batches(window: Window) -> None:
+    """Refuse what Kafka's cleaner cannot take for a batch, or a control record it cannot read.
 
     Raises:
         CorruptRecordError: There is one.
     """
+    batches = window.batches
+    is_unknown = (batches.magic < MAGIC_V0) | (batches.magic > MAGIC_V2)
+    for row in np.flatnonzero(is_unknown)[:1].tolist():
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"expected magic 0, 1 or 2, found {batches.magic[row]}",
+        )
+    for row in np.flatnonzero(~batches.is_legacy & (batches.size < HEADER_BYTES))[:1].tolist():
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}",
+        )
     bad = np.flatnonzero(window.batches.control_type == BAD_CONTROL_RECORD)
     if bad.size:
         row = int(bad[0])
@@ -146,6 +174,7 @@ class CompactionIndexer:
         self._bytes_read = 0
         self._messages_read = 0
         self._segments: list[DirtySegment] = []
+        self._legacy_counts: list[NDArray[np.int64]] = []
 
     def run(self) -> CompactionIndex:
         """Read the dirty segments and return the index.
@@ -175,6 +204,7 @@ class CompactionIndexer:
         """Map one segment; return whether the map had room for all of it."""
         start = start_position(self._store, self._plan, segment)
         flags: list[NDArray[np.uint8]] = []
+        self._legacy_counts = []
         ordinal = 0
         has_room = True
         with closing(self._store.open_file(segment.log_file)) as reader:
@@ -184,7 +214,7 @@ class CompactionIndexer:
                 window_bytes=self._plan.window_bytes,
                 crc=CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP,
             ):
-                check_control_records(window)
+                check_batches(window)
                 window_flags = np.zeros(len(window.batches), np.uint8)
                 flags.append(window_flags)
                 ordinal, has_room = self._read_window(number, window, window_flags, ordinal)
@@ -197,6 +227,7 @@ class CompactionIndexer:
                 base_offset=segment.base_offset,
                 start_position=start,
                 flags=np.concatenate(flags) if flags else np.zeros(0, np.uint8),
+                legacy_counts=np.concatenate([_NO_COUNTS, *self._legacy_counts]),
                 record_count=ordinal,
                 first_word=first_word,
             )
@@ -230,17 +261,18 @@ class CompactionIndexer:
             flags[row : payload.end_row] = keys.flags
             put = self._map.put(keys.low, keys.high, keys.rank, keys.count)
             here = slice(row, payload.end_row)
-            ordinal += int(window.batches.record_count[here][wanted[here]].sum())
+            self._legacy_counts.append(legacy_counts_of(payload, keys.flags))
+            ordinal += int(payload.batches.record_count[here][wanted[here]].sum())
             if put < keys.count:
                 self._stop_at(payload, put, first_rank, flags)
                 return ordinal, False
-            self._advance(window, row, payload.end_row)
+            self._advance(payload, payload.end_row)
             row = payload.end_row
         return ordinal, True
 
-    def _advance(self, window: Window, first_row: int, end_row: int) -> None:
-        """Take note that whole batches are mapped."""
-        batches = window.batches.rows(first_row, end_row)
+    def _advance(self, payload: Payload, end_row: int) -> None:
+        """Take note that the batches of a payload up to end_row are mapped."""
+        batches = payload.batches.rows(payload.first_row, end_row)
         reaching = batches.last_offset[batches.last_offset >= self._plan.first_dirty_offset]
         if reaching.size:
             self._latest = int(reaching[-1])
@@ -251,7 +283,7 @@ class CompactionIndexer:
     ) -> None:
         """Take note of where the map was full: before key number `put` of the block."""
         stopped_row = payload.first_row + int(self._keys.batch[put])
-        self._advance(payload.window, payload.first_row, stopped_row)
+        self._advance(payload, stopped_row)
         flags[stopped_row:] &= ~np.uint8(INDEXED)
         self._messages_read += self._place_of_key(payload, put, first_rank)
         if put:
@@ -263,13 +295,13 @@ class CompactionIndexer:
         row = int(self._keys.batch[key])
         opened = self._keys.flags[:row] != 0
         here = slice(payload.first_row, payload.first_row + row)
-        before = int(payload.window.batches.record_count[here][opened].sum())
+        before = int(payload.batches.record_count[here][opened].sum())
         return int(self._keys.rank[key]) - first_rank - before
 
     def _offset_of_key(self, payload: Payload, key: int, first_rank: int) -> int:
         """Return the offset of a key of the current block."""
         row = payload.first_row + int(self._keys.batch[key])
-        batches = payload.window.batches
+        batches = payload.batches
         only = slice(row, row + 1)
         records = np.empty((RECORD_COLUMN_COUNT, int(batches.record_count[row])), np.int64)
         decode_records(

@@ -130,7 +130,7 @@ class KeyBlock:
             InvalidRecordError: A record is malformed or too large.
         """
         rows = slice(payload.first_row, payload.end_row)
-        batches = payload.window.batches
+        batches = payload.batches
         wanted_here = wanted[rows]
         capacity = int(batches.record_count[rows][wanted_here].sum())
         if capacity > len(self.rank):

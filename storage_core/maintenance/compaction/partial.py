@@ -26,7 +26,8 @@ from storage_core.maintenance.compaction.index import (
     CompactionIndex,
     DirtySegment,
     IndexStats,
-    check_control_records,
+    check_batches,
+    legacy_counts_of,
     rank_of,
     start_position,
     words_for,
@@ -41,6 +42,7 @@ from storage_core.store.base import LogStore
 _ROW_FIELDS = ("producer_id", "last_offset", "is_transactional", "is_control", "control_type")
 _ARRAYS = (
     "flags",
+    "legacy_counts",
     "low",
     "high",
     "rank",
@@ -65,6 +67,7 @@ class PartialIndex:
         rows: The transactional and control batches of the whole segment.
         first_dirty_row: The first of them at or after start_position.
         flags: uint8[n], of each batch from start_position on.
+        legacy_counts: int64[], records of those of legacy formats.
         low, high: uint64[keys], hashes of the segment's keys.
         rank: int64[keys], newest record of each.
         suspect_low, suspect_high: uint64[m], hashes of the records of batches that may be aborted.
@@ -81,6 +84,7 @@ class PartialIndex:
     rows: TransactionRows
     first_dirty_row: int
     flags: NDArray[np.uint8]
+    legacy_counts: NDArray[np.int64]
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
     rank: NDArray[np.int64]
@@ -161,7 +165,8 @@ class MergedIndex:
             "high": high,
             "rank": rank,
         }
-        arrays |= {f"flags.{base}": known.flags for base, known in index.segments.items()}
+        for base, known in index.segments.items():
+            arrays |= {f"flags.{base}": known.flags, f"legacy_counts.{base}": known.legacy_counts}
         return pack_arrays(facts, arrays)
 
     @classmethod
@@ -173,6 +178,7 @@ class MergedIndex:
                 base_offset=base,
                 start_position=start,
                 flags=arrays[f"flags.{base}"],
+                legacy_counts=arrays[f"legacy_counts.{base}"],
                 record_count=count,
                 first_word=word,
             )
@@ -237,6 +243,7 @@ class _SegmentIndexer:
         self._row_count = 0
         self._first_dirty_row = 0
         self._flags: list[NDArray[np.uint8]] = []
+        self._legacy_counts: list[NDArray[np.int64]] = []
         self._apart: list[
             tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
         ] = []
@@ -258,7 +265,7 @@ class _SegmentIndexer:
                 for window in scan_windows(
                     reader, start=start, end=end, window_bytes=self._plan.window_bytes, crc=crc
                 ):
-                    check_control_records(window)
+                    check_batches(window)
                     rows, transactions = TransactionRows.select(window.batches)
                     if is_dirty:
                         self._read_keys(window, rows)
@@ -287,12 +294,15 @@ class _SegmentIndexer:
             )
             flags[row : payload.end_row] = self._keys.flags
             self._take(number_of_row[row:], is_suspect[row:])
-            counts = batches.record_count[row : payload.end_row]
-            self._ordinal += int(np.where(wanted[row : payload.end_row], counts, 0).sum())
+            counts = payload.batches.record_count[row : payload.end_row]
+            counts = np.where(wanted[row : payload.end_row], counts, 0)
+            self._legacy_counts.append(legacy_counts_of(payload, self._keys.flags))
+            self._ordinal += int(counts.sum())
+            # A control batch has one record, whatever its header says.
+            self._messages_read += int(counts.sum()) + int((~wanted[row : payload.end_row]).sum())
             row = payload.end_row
         self._flags.append(flags)
         self._bytes_read += len(window.data)
-        self._messages_read += int(np.where(batches.is_control, 1, batches.record_count).sum())
 
     def _take(self, number_of_row: NDArray[np.int64], is_suspect: NDArray[np.bool_]) -> None:
         """Put the keys of the current block into the map, or apart."""
@@ -324,6 +334,7 @@ class _SegmentIndexer:
             rows=TransactionRows.concatenate(self._rows),
             first_dirty_row=self._first_dirty_row,
             flags=np.concatenate([np.empty(0, np.uint8), *self._flags]),
+            legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
             low=low,
             high=high,
             rank=rank,
@@ -379,6 +390,7 @@ def _merge_keys(plan: CompactionPlan, dirty: Sequence[PartialIndex]) -> Compacti
             base_offset=partial.base_offset,
             start_position=partial.start_position,
             flags=partial.flags,
+            legacy_counts=partial.legacy_counts,
             record_count=partial.record_count,
             first_word=first_word,
         )

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
-from storage_core.log.log_loader import LoadedLog
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, segments_between
 from storage_core.records.payload import Limits
@@ -82,6 +82,15 @@ class CompactionPlan:
         return segments_between(
             self.segments, self.first_dirty_offset, self.first_uncleanable_offset
         )
+
+    @property
+    def legacy_delete_horizon_ms(self) -> int:
+        """Below it, by the age of a segment's file, tombstones of legacy formats are dropped.
+
+        It is what the last segment below the first dirty offset says; 0 without such a segment.
+        """
+        clean = segments_between(self.segments, 0, self.first_dirty_offset)
+        return clean[-1].modified_ms - self.delete_retention_ms if clean else 0
 
     @property
     def limits(self) -> Limits:

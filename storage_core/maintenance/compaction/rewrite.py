@@ -34,7 +34,7 @@ from storage_core.kernels.batch_write import (
 from storage_core.kernels.record_scan import DONE
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.maintenance.compaction.index import CompactionIndex, check_control_records
+from storage_core.maintenance.compaction.index import CompactionIndex, check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
 from storage_core.records.codecs import compress
@@ -147,7 +147,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
             tracker.add_aborted(plan.aborted_near(segment.base_offset))
             judge = SegmentFilter(plan, index, producers, segment.base_offset)
             for window in _windows(store, plan, index, segment):
-                check_control_records(window)
+                check_batches(window)
                 rows, transactions = TransactionRows.select(window.batches)
                 discard = np.zeros(len(window.batches), bool)
                 discard[rows], ended = tracker.decide(transactions)
@@ -207,7 +207,8 @@ class _GroupWriter:
 
     def write(self, window: Window, verdict: Verdict) -> None:
         """Write what is left of a block of batches."""
-        batches, payload = window.batches, verdict.payload
+        payload = verdict.payload
+        batches = payload.batches
         self._reserve(verdict)
         sizes = np.zeros(len(batches), np.int64)
         max_timestamps = np.zeros(len(batches), np.int64)
@@ -308,14 +309,16 @@ class _GroupWriter:
         max_timestamps: NDArray[np.int64],
     ) -> int:
         """Write one batch that is rebuilt and compressed anew; return the next position."""
-        batches, payload = window.batches, verdict.payload
+        payload = verdict.payload
+        batches = payload.batches
         start, end = int(payload.start[row]), int(payload.end[row])
         room = end - start + int(verdict.kept[row]) * MAX_RECORD_GROWTH_BYTES
         if room > len(self._raw):
             self._raw = np.empty(room, np.uint8)
         is_append_time = bool(batches.is_log_append_time[row])
         horizon = int(verdict.delete_horizon_ms[row])
-        length, base_timestamp, max_timestamp, status = write_records(
+        is_legacy = bool(batches.is_legacy[row])
+        length, base_timestamp, max_timestamp, first, last, status = write_records(
             self._raw,
             0,
             payload.arena if payload.in_arena[row] else window.data,
@@ -325,11 +328,15 @@ class _GroupWriter:
             verdict.keep,
             int(verdict.first_record[row]),
             int(batches.base_timestamp[row]),
-            int(batches.max_timestamp[row]) if is_append_time else NO_TIMESTAMP,
+            int(batches.max_timestamp[row]) if is_append_time and not is_legacy else NO_TIMESTAMP,
             horizon,
+            is_legacy,
         )
         if status != DONE:
             raise payload.error(status, row, start)
+        if is_legacy:
+            batches.last_offset[row] = batches.base_offset[row] + last
+            batches.base_offset[row] += first
         if is_append_time:
             max_timestamp = int(batches.max_timestamp[row])
         codec = Codec(int(batches.codec[row]))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import ChangedWhileReadError
+from storage_core.errors import ChangedWhileReadError, UnsupportedFormatError
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels.batch_filter import (
+    BY_BITS,
     DISCARD_RECORDS,
     DROP,
     FILTER,
@@ -107,11 +108,14 @@ class SegmentFilter:
         self._index = index
         self._producers = producers
         self._dirty: DirtySegment | None = index.segments.get(base_offset)
+        modified_ms = max(s.modified_ms for s in plan.segments if s.base_offset == base_offset)
+        self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = list(index.segments).index(base_offset) if self._dirty else 0
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         # Rows of the dirty part and their ordinals seen so far.
         self._next_flag = 0
         self._next_ordinal = 0
+        self._next_legacy = 0
         self._words = _NO_WORDS
         if self._dirty is not None:
             first = self._dirty.first_word
@@ -143,7 +147,8 @@ class SegmentFilter:
         plan = self._plan
         payload = open_batches(window, judged.needs_records, first_row, plan.limits)
         end_row = payload.end_row
-        batches = window.batches
+        batches = payload.batches
+        self._check_counts(judged, payload)
         kept, step = judged.kept, judged.step
         local_words, local_bit = self._look_up(judged, payload)
         is_local = judged.is_looked_up[first_row:end_row]
@@ -187,7 +192,9 @@ class SegmentFilter:
             invalid += found
         fate, horizon = self._decide_fate(judged, kept_tombstones)
         here = slice(first_row, end_row)
+        _refuse_empty_legacy(window, fate, here)
         was_read = judged.action[here] != DROP
+        read_counts = np.where(judged.needs_records, batches.record_count, judged.record_count)
         return Verdict(
             payload=payload,
             fate=fate,
@@ -195,7 +202,7 @@ class SegmentFilter:
             keep=keep,
             first_record=first_record,
             delete_horizon_ms=horizon,
-            messages_read=int(batches.record_count[here][was_read].sum()),
+            messages_read=int(read_counts[here][was_read].sum()),
             invalid_messages=invalid,
         )
 
@@ -212,14 +219,14 @@ class SegmentFilter:
         action = np.full(count, FILTER, np.uint8)
         action[batches.is_control] = KEEP_RECORDS
         action[loses_records] = np.where(retains_empty[loses_records], DISCARD_RECORDS, DROP)
-        flags, first_bit, own_ordinal = self._take_flags(window)
+        flags, first_bit, own_ordinal, record_count = self._take_flags(window)
         kept = np.zeros(count, np.int64)
         step = np.zeros(count, np.uint8)
         preview_batches(
             action,
             flags,
             batches.last_offset,
-            batches.record_count,
+            record_count,
             self._index.latest_offset,
             self._words,
             first_bit,
@@ -228,17 +235,21 @@ class SegmentFilter:
             kept,
             step,
         )
+        is_legacy = batches.is_legacy
+        # Even one of which all stays is written anew, in format v2.
+        step[is_legacy & (step == SETTLED) & (kept > 0)] = BY_BITS
+        keeps_tombstones = np.where(is_legacy, self._keeps_legacy_tombstones, ~horizon_passed)
         is_looked_up = (
             (action == FILTER)
             & ((flags & INDEXED) == 0)
-            & (batches.base_offset <= self._index.latest_offset)
+            & batches.may_reach_below(self._index.latest_offset + 1)
         )
         return _Judged(
             window=window,
             action=action,
             retains_empty=retains_empty,
             loses_transaction=discard & batches.is_control,
-            keeps_tombstones=(~horizon_passed).astype(np.uint8),
+            keeps_tombstones=keeps_tombstones.astype(np.uint8),
             kept=kept,
             step=step,
             needs_records=step != SETTLED,
@@ -246,17 +257,19 @@ class SegmentFilter:
             first_bit=first_bit,
             own_ordinal=own_ordinal,
             has_ordinals=(flags & OPENED) != 0,
+            record_count=record_count,
         )
 
     def _take_flags(
         self, window: Window
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return what pass one noted of a window's batches.
 
         Returns:
-            (flags, first_bit, own_ordinal): flags as noted, 0 where pass one did not look;
-            where each batch's bits begin; and the ordinal of its first record, or of the last
-            record before it where it has none, _NOT_DIRTY before the dirty part.
+            (flags, first_bit, own_ordinal, record_count): flags as noted, 0 where pass one did not
+            look; where each batch's bits begin; the ordinal of its first record, or of the last
+            record before it where it has none, _NOT_DIRTY before the dirty part; and how many
+            records it has, UNKNOWN_COUNT where neither its header nor pass one says.
         """
         batches = window.batches
         count = len(batches)
@@ -264,14 +277,15 @@ class SegmentFilter:
         own_ordinal = np.full(count, _NOT_DIRTY, np.int64)
         dirty = self._dirty
         if dirty is None:
-            return flags, np.zeros(count, np.int64), own_ordinal
+            return flags, np.zeros(count, np.int64), own_ordinal, batches.record_count
         positions = batches.position + window.file_position
         first = int(np.searchsorted(positions, dirty.start_position))
         noted = dirty.flags[self._next_flag : self._next_flag + count - first]
         self._next_flag += count - first
         flags[first : first + len(noted)] = noted
         has_ordinals = (flags & OPENED) != 0
-        counts = np.where(has_ordinals, batches.record_count, 0)
+        record_count = self._take_counts(window, has_ordinals)
+        counts = np.where(has_ordinals, record_count, 0)
         first_bit = self._next_ordinal + np.cumsum(counts) - counts
         self._next_ordinal += int(counts.sum())
         if int(counts.min(initial=0)) < 0 or self._next_ordinal > dirty.record_count:
@@ -279,13 +293,44 @@ class SegmentFilter:
                 window.file, f"{dirty.record_count} records", "more of them in the second pass"
             )
         own_ordinal[first:] = np.where(has_ordinals, first_bit, first_bit - 1)[first:]
-        return flags, first_bit, own_ordinal
+        return flags, first_bit, own_ordinal, record_count
+
+    def _take_counts(self, window: Window, has_ordinals: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return how many records the batches of a window have, legacy ones by pass one."""
+        batches = window.batches
+        is_noted = batches.is_legacy & has_ordinals
+        noted_count = int(is_noted.sum())
+        if self._dirty is None or not noted_count:
+            return batches.record_count
+        first = self._next_legacy
+        noted = self._dirty.legacy_counts[first : first + noted_count]
+        if len(noted) != noted_count:
+            raise ChangedWhileReadError(
+                window.file, "the batches of the first pass", "more of formats v0 and v1"
+            )
+        self._next_legacy += noted_count
+        record_count = batches.record_count.copy()
+        record_count[is_noted] = noted
+        return record_count
+
+    def _check_counts(self, judged: "_Judged", payload: Payload) -> None:
+        """See that opened batches have the records that their bits were counted by."""
+        here = slice(payload.first_row, payload.end_row)
+        expected = judged.record_count[here]
+        found = payload.batches.record_count[here]
+        is_other = judged.needs_records[here] & judged.has_ordinals[here] & (expected != found)
+        if is_other.any():
+            raise ChangedWhileReadError(
+                judged.window.file,
+                f"{expected[is_other][0]} records in a batch",
+                f"{found[is_other][0]} in the second pass",
+            )
 
     def _look_up(
         self, judged: "_Judged", payload: Payload
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return bitmaps, for the rows that have none yet, of who is the newest of its key."""
-        batches = judged.window.batches
+        batches = payload.batches
         here = slice(payload.first_row, payload.end_row)
         wanted = np.zeros(len(batches), bool)
         wanted[here] = judged.is_looked_up[here]
@@ -327,9 +372,22 @@ class SegmentFilter:
         fate = np.full(len(batches), GONE, np.uint8)
         fate[~has_records & judged.retains_empty] = HEADER_ONLY
         fate[has_records] = REBUILT
-        fate[has_records & is_whole & ~needs_horizon] = VERBATIM
+        fate[has_records & is_whole & ~needs_horizon & ~batches.is_legacy] = VERBATIM
         fate[judged.action == DROP] = GONE
         return fate, np.where((fate == REBUILT) & (horizon >= 0), horizon, NO_TIMESTAMP)
+
+
+def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -> None:
+    """Refuse to keep a batch without records that has no such form."""
+    is_bad = (fate[here] == HEADER_ONLY) & window.batches.is_legacy[here]
+    for row in (np.flatnonzero(is_bad)[:1] + here.start).tolist():
+        raise UnsupportedFormatError(
+            window.file,
+            window.position_of(row),
+            f"the message at offset {window.batches.last_offset[row]} ends at the high watermark "
+            "and has to stay, without any record, which message format "
+            f"v{window.batches.magic[row]} cannot say; Kafka's cleaner fails here too",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,3 +406,4 @@ class _Judged:
     first_bit: NDArray[np.int64]
     own_ordinal: NDArray[np.int64]
     has_ordinals: NDArray[np.bool_]
+    record_count: NDArray[np.int64]

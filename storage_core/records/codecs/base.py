@@ -32,8 +32,10 @@ class RecordCodec(Protocol):
         """
         ...
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Compress a block at Kafka's default level, framed as Kafka frames it."""
+    def compress(
+        self, data: bytes | bytearray | memoryview, *, level: int | None = None
+    ) -> bytes:
+        """Compress a block, framed as Kafka frames it; level None is Kafka's default."""
         ...
 
 

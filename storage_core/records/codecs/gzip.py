@@ -89,8 +89,9 @@ def _decompress_member(
     return position, room
 
 
-def compress(data: bytes | bytearray | memoryview) -> bytes:
+def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
     """Compress a block into one member; see ``RecordCodec``."""
-    deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW_WINDOW_BITS, _MEMORY_LEVEL)
+    level = _LEVEL if level is None else level
+    deflater = zlib.compressobj(level, zlib.DEFLATED, _RAW_WINDOW_BITS, _MEMORY_LEVEL)
     trailer = _TRAILER.pack(zlib.crc32(data), len(data) & 0xFFFFFFFF)
     return b"".join((_HEADER, deflater.compress(data), deflater.flush(), trailer))

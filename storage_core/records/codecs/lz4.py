@@ -7,7 +7,8 @@
     block      = uint32 length, its highest bit set if stored; the bytes; [block_checksum]
 
 All numbers are little-endian. Kafka reads frames with a class of its own, and what that does holds
-here: dependent blocks, dictionaries and other versions are refused; the header's checksum and the
+here: dependent blocks, dictionaries and other versions are refused; the header's checksum (but
+for message format v0, whose writers computed it over the magic too) and the
 blocks' are verified; the content size is skipped and the content checksum not verified; the data
 end with the first end mark, and what follows it is ignored. (Kafka also takes a stored block of no
 bytes for the end mark; here it is an empty block.) Kafka writes 64 KiB blocks without checksums
@@ -40,6 +41,10 @@ _INDEPENDENT_FLAG: Final = 0x20
 _VERSION_SHIFT: Final = 6
 _VERSION: Final = 1
 
+# Kafka's default, which is the fast compressor; every other level is the slow one.
+_DEFAULT_LEVEL: Final = 9
+_FIRST_SLOW_LEVEL: Final = 3  # below it the library is fast
+
 _BLOCK_SIZE_SHIFT: Final = 4
 _BLOCK_SIZES: Final = range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB + 1)
 
@@ -47,16 +52,28 @@ _BLOCK_SIZES: Final = range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX
 _MAX_RATIO: Final = 255
 
 
-def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> bytes:
-    """Expand the first frame of the block; see ``RecordCodec``."""
+def decompress(
+    data: bytes | bytearray | memoryview, *, limit_bytes: int, checks_header: bool = True
+) -> bytes:
+    """Expand the first frame of the block; see ``RecordCodec``.
+
+    Args:
+        data: As there.
+        limit_bytes: As there.
+        checks_header: Whether the header's checksum has to be right.
+
+    Raises:
+        DecompressionError: As there.
+    """
     view = memoryview(data)
     flags, block_size, body_at = _read_header(view)
     context = lz4.frame.create_decompression_context()
     # One byte more than the limit shows a block that is too large.
     room = min(limit_bytes + 1, _MAX_RATIO * len(view))
     try:
-        lz4.frame.decompress_chunk(context, view[:body_at])
-        if flags & (_CONTENT_SIZE_FLAG | _CONTENT_CHECKSUM_FLAG):
+        if checks_header:
+            lz4.frame.decompress_chunk(context, view[:body_at])
+        if not checks_header or flags & (_CONTENT_SIZE_FLAG | _CONTENT_CHECKSUM_FLAG):
             # The library would hold the frame to what Kafka does not: it gets another header.
             context = lz4.frame.create_decompression_context()
             has_checksums = bool(flags & _BLOCK_CHECKSUM_FLAG)
@@ -113,11 +130,12 @@ def _plain_header(block_size: int, has_checksums: bool) -> bytes:  # noqa: FBT00
     return header
 
 
-def compress(data: bytes | bytearray | memoryview) -> bytes:
+def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
     """Compress a block into one frame; see ``RecordCodec``."""
+    is_fast = level is None or level == _DEFAULT_LEVEL
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=0,
+        compression_level=0 if is_fast else max(level or 0, _FIRST_SLOW_LEVEL),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.batch_v2 import MAGIC_V2, Codec
+from storage_core.formats.legacy import MAGIC_V0
 from storage_core.records.codecs import gzip, lz4, snappy, zstd
 from storage_core.records.codecs.base import RecordCodec, limit_error
 
@@ -16,7 +17,11 @@ _CODECS: Final[Mapping[Codec, RecordCodec]] = {
 
 
 def decompress(
-    codec: Codec, data: bytes | bytearray | memoryview, *, limit_bytes: int
+    codec: Codec,
+    data: bytes | bytearray | memoryview,
+    *,
+    limit_bytes: int,
+    magic: int = MAGIC_V2,
 ) -> bytes | bytearray:
     """Expand the records of a batch.
 
@@ -24,6 +29,8 @@ def decompress(
         codec: The batch's codec; NONE gives a copy.
         data: Everything after the batch's header, contiguous, one byte an item.
         limit_bytes: The largest size to expand to, at least 0. Beyond it no memory is taken.
+        magic: Format of the batch: the writers of v0 made LZ4 frames with a wrong checksum in the
+            header, and nobody may check that one.
 
     Raises:
         DecompressionLimitError: It would expand to more than the limit.
@@ -33,9 +40,19 @@ def decompress(
         if len(data) > limit_bytes:
             raise limit_error(codec, limit_bytes)
         return bytes(data)
+    if codec is Codec.LZ4 and magic == MAGIC_V0:
+        return lz4.decompress(data, limit_bytes=limit_bytes, checks_header=False)
     return _CODECS[codec].decompress(data, limit_bytes=limit_bytes)
 
 
-def compress(codec: Codec, data: bytes | bytearray | memoryview) -> bytes:
-    """Compress records at Kafka's default level, framed as Kafka frames them; NONE gives a copy."""
-    return bytes(data) if codec is Codec.NONE else _CODECS[codec].compress(data)
+def compress(
+    codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None
+) -> bytes:
+    """Compress records, framed as Kafka frames them; NONE gives a copy.
+
+    Args:
+        codec: The codec.
+        data: The records.
+        level: As Kafka's ``compression.*.level`` has it; None for its default.
+    """
+    return bytes(data) if codec is Codec.NONE else _CODECS[codec].compress(data, level=level)

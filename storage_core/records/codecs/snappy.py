@@ -124,8 +124,9 @@ def _decompress_blocks(blocks: list[memoryview], sizes: list[int]) -> bytearray:
     return out
 
 
-def compress(data: bytes | bytearray | memoryview) -> bytes:
-    """Compress a block into one framed stream; see ``RecordCodec``."""
+def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
+    """Compress a block into one framed stream; see ``RecordCodec``. Snappy has no levels."""
+    del level
     view = memoryview(data)
     parts = [_HEADER]
     for start in range(0, len(view), _CHUNK_BYTES):

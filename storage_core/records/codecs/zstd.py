@@ -51,8 +51,14 @@ class _Contexts(threading.local):
     """Compressor and decompressor of a thread; neither may be used by two at once."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+
+    def compressor_of(self, level: int) -> zstandard.ZstdCompressor:
+        """Return this thread's compressor of a level."""
+        if level not in self._compressors:
+            self._compressors[level] = zstandard.ZstdCompressor(level=level)
+        return self._compressors[level]
 
 
 _CONTEXTS: Final = _Contexts()
@@ -180,11 +186,11 @@ def _truncated(position: int, size: int) -> DecompressionError:
     )
 
 
-def compress(data: bytes | bytearray | memoryview) -> bytes:
+def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
     """Compress a block into one streaming frame; see ``RecordCodec``."""
     # A stream, for the one-call function would know the size, choose by it and write it down.
     # Java's streams flush before they close, so that the last block of a frame is an empty one.
-    stream = _CONTEXTS.compressor.compressobj()
+    stream = _CONTEXTS.compressor_of(_LEVEL if level is None else level).compressobj()
     blocks = (
         stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) if data else b""
     )

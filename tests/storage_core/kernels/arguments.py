@@ -9,6 +9,8 @@ from storage_core.formats.batch_v2 import CODEC_MASK, HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records.codecs import decompress
 
+# A message of format v0 without key and value.
+SMALLEST_ENTRY = 26
 NO_BYTES = np.empty(0, np.uint8)
 # Stands around the bytes that a kernel may read: every position of it would change the answer.
 _FENCE = b"\x7f" * 16
@@ -70,7 +72,7 @@ class Opened:
 
 def scanned(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the headers of a window that holds whole batches and nothing else."""
-    table = np.empty((batch_scan.COLUMN_COUNT, len(data) // HEADER_BYTES + 1), np.int64)
+    table = np.empty((batch_scan.COLUMN_COUNT, len(data) // SMALLEST_ENTRY + 1), np.int64)
     count, end, status = batch_scan.scan_batches(data, 0, len(data), table)
     assert (end, status) == (len(data), batch_scan.DONE)
     return np.ascontiguousarray(table[:, :count])

@@ -1,6 +1,7 @@
 """Scanning batch headers: against the reference, at every torn tail, at lies and other formats."""
 
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from storage_core.kernels.batch_scan import (
     NO_ROOM,
     NOT_CONTROL,
     TRUNCATED,
+    UNKNOWN_COUNT,
 )
 from storage_core.testing.builders import (
     BatchSpec,
@@ -39,6 +41,7 @@ from storage_core.testing.damage import (
     with_wrong_crc,
 )
 from storage_core.testing.decode import decode_segment
+from storage_core.testing.legacy import LegacyMessage, encode_entry
 from storage_core.testing.strategies import hostile_batches, segments
 from tests.golden_data import Golden, goldens
 from tests.reference.batches import Stop, crc_of, parse_header, scan
@@ -77,7 +80,8 @@ def test_any_window_is_scanned_as_the_reference_scans_it(scan_batches, specs, ta
     assert scan_batches(data, first, last, table) == (len(starts), first + end, STATUS_OF[stop])
     for row, start in enumerate(starts):
         assert table[batch_scan.POSITION, row] == first + start
-        if segment[start + MAGIC_AT] not in {0, 1} and segment[start + MAGIC_AT] < 128:
+        size = int.from_bytes(segment[start + 8 : start + 12], "big") + 12
+        if 2 <= segment[start + MAGIC_AT] < 128 and size >= HEADER_BYTES:
             header = parse_header(segment, start)
             for column, name in NUMBERS_OF.items():
                 assert table[column, row] == getattr(header, name), name
@@ -115,10 +119,12 @@ def test_17_bytes_or_fewer_are_not_looked_at(scan_batches, tail):
         (1, 13, BAD_LENGTH),
         (1, 14, DONE),
         (2, 13, BAD_LENGTH),
-        (2, 48, BAD_LENGTH),
+        (2, 14, DONE),
+        (2, 48, DONE),
         (2, 49, DONE),
-        (3, 48, BAD_LENGTH),
-        (3, 49, DONE),
+        (3, 13, BAD_LENGTH),
+        (3, 14, DONE),
+        (-1, 14, DONE),
         (2, -1, BAD_LENGTH),
         (2, -(2**31), BAD_LENGTH),
         (2, 50, TRUNCATED),
@@ -126,7 +132,9 @@ def test_17_bytes_or_fewer_are_not_looked_at(scan_batches, tail):
         (2, 2**31 - 12, TRUNCATED),
     ],
 )
-def test_a_length_has_to_be_possible_for_its_magic(scan_batches, magic, length, status):
+def test_a_length_has_to_be_possible_for_the_smallest_message_whatever_the_magic(
+    scan_batches, magic, length, status
+):
     size = 12 + length if status == DONE else HEADER_BYTES
     entry = with_lying_length(encode_batch(BatchSpec(magic=magic)), length)[:size]
     entry += bytes(size - len(entry))
@@ -147,7 +155,97 @@ def test_formats_may_be_mixed_and_a_magic_above_2_is_read_as_v2(scan_batches):
     assert scan_batches(data, 0, len(data), table) == (3, len(data), DONE)
     assert table[batch_scan.MAGIC].tolist() == [1, 3, 1]
     assert table[batch_scan.SIZE].tolist() == [26, HEADER_BYTES, 26]
-    assert table[batch_scan.LEADER_EPOCH].tolist() == [-99, 4, -99]
+    assert table[batch_scan.LEADER_EPOCH].tolist() == [-1, 4, -1]
+
+
+def rows_of(scan_batches, data: bytes) -> list[dict[str, int]]:
+    """Return what a scan says of each batch, by the names of a v2 header."""
+    table = room_for(len(data) // 26 + 1)
+    count, end, status = scan_batches(as_array(data), 0, len(data), table)
+    assert (end, status) == (len(data), DONE)
+    names = NUMBERS_OF | {batch_scan.MAGIC: "magic", batch_scan.SIZE: "size"}
+    return [
+        {name: int(table[column, row]) for column, name in names.items()} for row in range(count)
+    ]
+
+
+@pytest.mark.item("FMT-22")
+@in_both_ways(scan_batches=batch_scan.scan_batches)
+@pytest.mark.parametrize("is_append", [False, True], ids=["create time", "append time"])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY], ids=lambda codec: codec.name)
+def test_an_old_entry_is_a_batch_that_says_little(scan_batches, magic, codec, is_append):
+    attributes = int(codec) | (8 if is_append else 0)
+    other_bits = -16
+    message = LegacyMessage(
+        offset=77, timestamp=1234, magic=magic, attributes=attributes | other_bits
+    )
+    (row,) = rows_of(scan_batches, encode_entry(message))
+    timestamp = 1234 if magic else -1
+    assert row == {
+        "base_offset": 77,
+        "last_offset": 77,
+        "partition_leader_epoch": -1,
+        # The format's own bits and no others: bit 3 means nothing in v0.
+        "attributes": attributes if magic else int(codec),
+        "base_timestamp": timestamp,
+        "max_timestamp": timestamp,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+        "record_count": UNKNOWN_COUNT,
+        "crc": int.from_bytes(encode_entry(message)[12:16], "big"),
+        "magic": magic,
+        "size": len(encode_entry(message)),
+    }
+
+
+@pytest.mark.item("FMT-28")
+@in_both_ways(scan_batches=batch_scan.scan_batches, check_crcs=batch_scan.check_crcs)
+@pytest.mark.parametrize("magic", [2, 3, 127])
+def test_a_new_batch_smaller_than_its_header_is_a_batch_but_never_valid(
+    scan_batches, check_crcs, magic
+):
+    batch = encode_batch(BatchSpec(base_offset=9, is_control=True, magic=magic))
+    short = with_lying_length(batch, 48)[:60]
+    table = room_for(2)
+    assert scan_batches(as_array(short), 0, 60, table) == (1, 60, DONE)
+    assert table[batch_scan.CRC_OK, 0] == 0
+    assert table[[batch_scan.BASE_OFFSET, batch_scan.LAST_OFFSET], 0].tolist() == [9, 9]
+    assert table[batch_scan.RECORD_COUNT, 0] == UNKNOWN_COUNT
+    assert check_crcs(as_array(short), table, 1) == 0
+    assert table[batch_scan.CRC_OK, 0] == 0
+
+
+@pytest.mark.item("FMT-15")
+@in_both_ways(check_crcs=batch_scan.check_crcs)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_crc_of_an_old_entry_covers_all_behind_it(check_crcs, magic):
+    entry = encode_entry(LegacyMessage(offset=3, key=b"key", value=b"value", magic=magic))
+    for position in range(len(entry)):
+        if 8 <= position < 12 or position == 16:
+            continue  # the size; and the magic, which may make a v2 batch of it
+        changed = bytearray(entry)
+        changed[position] ^= 1
+        table = scanned(as_array(changed))
+        # Offset and size stand before the message.
+        assert check_crcs(as_array(changed), table, 1) == (-1 if position < 8 else 0), position
+
+
+@pytest.mark.item("FMT-15")
+@pytest.mark.parametrize("golden", goldens("clean-*legacy*"), ids=lambda golden: golden.name)
+def test_the_crcs_that_kafka_wrote_for_old_entries_are_right(golden: Golden, tmp_path: Path):
+    seen = 0
+    for log in sorted(golden.unpack(tmp_path).glob("*.log")):
+        data = log.read_bytes()
+        table = scanned(as_array(data))
+        assert batch_scan.check_crcs(as_array(data), table, table.shape[1]) == -1
+        for row, start in enumerate(scan(data)[0]):
+            stored = int.from_bytes(data[start + 12 : start + 16], "big")
+            end = start + int(table[batch_scan.SIZE, row])
+            assert table[batch_scan.CRC, row] == stored == zlib.crc32(data[start + 16 : end])
+            seen += 1
+    assert seen
 
 
 @in_both_ways(scan_batches=batch_scan.scan_batches)
@@ -175,12 +273,11 @@ def test_a_scan_knows_nothing_yet_of_crcs_and_control_records(scan_batches):
 def test_the_first_wrong_crc_is_named_and_every_one_is_marked(check_crcs):
     good = encode_batch(BatchSpec(records=(RecordSpec(key=b"k"),)))
     bad = with_wrong_crc(good)
-    old = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
+    old = encode_entry(LegacyMessage(offset=5))
     data = as_array(good + old + bad + good + bad)
     table = scanned(data)
-    table[batch_scan.CRC_OK, 1] = CRC_NOT_CHECKED
     assert check_crcs(data, table, 5) == 2
-    assert table[batch_scan.CRC_OK].tolist() == [1, CRC_NOT_CHECKED, 0, 1, 0]
+    assert table[batch_scan.CRC_OK].tolist() == [1, 1, 0, 1, 0]
     assert check_crcs(data, table, 2) == -1
 
 

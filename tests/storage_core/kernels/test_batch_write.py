@@ -298,7 +298,7 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
         BatchSpec(records=(RecordSpec(key=b"k", timestamp=delta),), base_timestamp=0)
     )
     out = np.zeros(len(records) + MAX_RECORD_GROWTH_BYTES, np.uint8)
-    end, base_found, largest, status = write_records(
+    end, base_found, largest, _, _, status = write_records(
         out,
         0,
         as_array(records),
@@ -310,6 +310,7 @@ def test_timestamps_wrap_around_as_64_bits_do(write_records, base, delta, new_ba
         np.int64(base),
         np.int64(NO_TIMESTAMP),
         np.int64(new_base),
+        False,
     )
     if timestamp < NO_TIMESTAMP:
         assert status == BAD_TIMESTAMP
@@ -337,8 +338,9 @@ def test_records_that_no_reader_would_take_are_not_written(write_records):
             np.int64(base),
             np.int64(NO_TIMESTAMP),
             np.int64(NO_TIMESTAMP),
+            False,
         )
-        return found[3]
+        return found[-1]
 
     def records_at(*deltas: int) -> bytes:
         specs = tuple(RecordSpec(key=b"k", offset_delta=delta) for delta in deltas)

@@ -27,7 +27,8 @@ from storage_core.filenames import (
     snapshot_file,
 )
 from storage_core.index.transaction_index import AbortedTxn
-from storage_core.log.log_loader import LoadedLog, load_log
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore

@@ -8,6 +8,7 @@ import pytest
 from storage_core.errors import InvalidRecordError, InvalidTxnStateError
 from storage_core.formats.control import ControlType
 from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_state import ProducerState
 from storage_core.testing.builders import (
     SOME_TIME_MS,
@@ -45,7 +46,7 @@ def marker(base_offset: int, *, producer_id: int = P, **fields: Any) -> BatchSpe
 
 def replayed(*batches: BatchSpec, state: ProducerState | None = None) -> ProducerState:
     state = state or ProducerState()
-    state.replay(windows_of(batches))
+    state.replay("segment", events_of_windows(windows_of(batches)))
     return state
 
 
@@ -266,6 +267,6 @@ def test_the_size_of_windows_does_not_matter(window_bytes):
     ]
     whole = replayed(*batches)
     state = ProducerState()
-    state.replay(windows_of(batches, window_bytes=window_bytes))
+    state.replay("segment", events_of_windows(windows_of(batches, window_bytes=window_bytes)))
     assert state.producers == whole.producers
     assert state.first_unstable_offset == whole.first_unstable_offset == 0

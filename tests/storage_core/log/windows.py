@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.records.reader import Window, scan_windows
-from storage_core.testing.builders import BatchSpec, segment_bytes
+from storage_core.testing.legacy import AnyBatch, encode_any
 
 
 class BytesReader:
@@ -27,6 +27,6 @@ class BytesReader:
     def close(self) -> None: ...
 
 
-def windows_of(batches: Sequence[BatchSpec], **settings: Any) -> Iterator[Window]:
+def windows_of(batches: Sequence[AnyBatch], **settings: Any) -> Iterator[Window]:
     """Scan batches; settings are those of scan_windows."""
-    return scan_windows(BytesReader(segment_bytes(batches)), **settings)
+    return scan_windows(BytesReader(b"".join(map(encode_any, batches))), **settings)

@@ -1,6 +1,5 @@
 """Windows over a segment: always the same batches, and every lie is told with its place."""
 
-import struct
 import tracemalloc
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.errors import CorruptRecordError, UnsupportedFormatError
+from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
@@ -22,12 +21,12 @@ from storage_core.testing.builders import (
     some_batches,
 )
 from storage_core.testing.damage import truncated, with_lying_length, with_wrong_crc
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
 from storage_core.testing.strategies import hostile_batches, segments
 from tests.storage_core.records.memory_file import FILE, MemoryFile, only_window_of, windows_of
 
 LOG = log_with(batches=7)
 BATCH = len(LOG) // 7
-OLD_ENTRY = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
 NOT_A_POSITION = [
     column for column in range(batch_scan.COLUMN_COUNT) if column != batch_scan.POSITION
 ]
@@ -109,7 +108,7 @@ def test_a_torn_tail_ends_the_reading_or_is_corruption(tail, window_bytes):
 @pytest.mark.parametrize("tail", [Tail.STOP, Tail.RAISE])
 def test_an_end_inside_of_a_batch_makes_it_a_tail(tail):
     if tail is Tail.RAISE:
-        with pytest.raises(CorruptRecordError, match=f"has {BATCH} bytes; expected 61 to 70"):
+        with pytest.raises(CorruptRecordError, match=f"has {BATCH} bytes; expected 26 to 70"):
             all_seen(LOG, end=2 * BATCH + 70, tail=tail)
     else:
         assert len(all_seen(LOG, end=2 * BATCH + 70, tail=tail)) == 2
@@ -117,7 +116,7 @@ def test_an_end_inside_of_a_batch_makes_it_a_tail(tail):
 
 @pytest.mark.item("FMT-28")
 @pytest.mark.parametrize("tail", Tail)
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 13, 48])
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 13])
 def test_an_impossible_length_is_corruption_even_in_the_tail(length, tail):
     log = LOG[:BATCH] + with_lying_length(LOG[BATCH:], length)
     with pytest.raises(CorruptRecordError, match=f"has {length + 12} bytes") as caught:
@@ -129,7 +128,7 @@ def test_an_impossible_length_is_corruption_even_in_the_tail(length, tail):
 def test_a_length_past_the_end_takes_no_memory():
     log = LOG[:BATCH] + with_lying_length(LOG[BATCH:], 2**31 - 13)
     tracemalloc.start()
-    with pytest.raises(CorruptRecordError, match=f"expected 61 to {6 * BATCH}"):
+    with pytest.raises(CorruptRecordError, match=f"expected 26 to {6 * BATCH}"):
         all_seen(log, window_bytes=1000)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -156,22 +155,63 @@ def test_a_wrong_crc_is_raised_noted_or_not_looked_at():
     assert (skipped.batches.crc_ok == batch_scan.CRC_NOT_CHECKED).all()
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_old_formats_are_not_supported_yet(magic):
-    old = OLD_ENTRY[:16] + bytes([magic]) + OLD_ENTRY[17:]
-    with pytest.raises(UnsupportedFormatError, match=f"format v{magic}") as caught:
-        all_seen(LOG[:BATCH] + old)
-    assert (caught.value.file, caught.value.position) == (FILE, BATCH)
+@pytest.mark.item("FMT-15", "FMT-28")
+@pytest.mark.parametrize("window_bytes", [61, 100, 4096])
+def test_formats_may_be_mixed_in_a_file(window_bytes):
+    plain = LegacyMessage(offset=7, magic=0)
+    packed = LegacySet(messages=(LegacyMessage(offset=8), LegacyMessage(offset=9)))
+    old = [encode_entry(plain), encode_entry(packed)]
+    windows = windows_of(LOG[:BATCH] + b"".join(old) + LOG[:BATCH], window_bytes=window_bytes)
+    found = [
+        (int(magic), int(base), int(last), int(count), int(ok))
+        for window in windows
+        for magic, base, last, count, ok in window.batches.columns[
+            [
+                batch_scan.MAGIC,
+                batch_scan.BASE_OFFSET,
+                batch_scan.LAST_OFFSET,
+                batch_scan.RECORD_COUNT,
+                batch_scan.CRC_OK,
+            ]
+        ].T
+    ]
+    assert found == [(2, 0, 0, 1, 1), (0, 7, 7, -1, 1), (1, 9, 9, -1, 1), (2, 0, 0, 1, 1)]
+    with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset 9 is wrong") as e:
+        all_seen(LOG[:BATCH] + old[0] + with_wrong_crc(old[1]), window_bytes=window_bytes)
+    assert (e.value.file, e.value.position) == (FILE, BATCH + len(old[0]))
 
 
 @pytest.mark.item("FMT-28")
-@pytest.mark.parametrize("magic", [3, 127, -1, -128])
-def test_an_unknown_magic_is_corruption(magic):
-    # It lies outside of the CRC, so nothing else would notice.
-    log = LOG[:BATCH] + encode_batch(BatchSpec(magic=magic))
-    with pytest.raises(CorruptRecordError, match=f"expected magic 2, found {magic}") as caught:
+@pytest.mark.parametrize("magic", [3, 127])
+def test_a_magic_above_2_is_read_as_v2(magic):
+    # It lies outside of the CRC, so nothing but the magic itself can tell.
+    (window,) = windows_of(LOG[:BATCH] + encode_batch(BatchSpec(base_offset=5, magic=magic)))
+    assert window.batches.magic.tolist() == [2, magic]
+    assert window.batches.base_offset.tolist() == [0, 5]
+    assert window.batches.crc_ok.tolist() == [1, 1]
+    assert window.batches.is_legacy.tolist() == [False, False]
+
+
+@pytest.mark.item("FMT-28")
+@pytest.mark.parametrize("magic", [-1, -128])
+def test_a_negative_magic_is_read_as_an_old_entry(magic):
+    entry = encode_entry(LegacyMessage(offset=5, timestamp=99, magic=magic))
+    (window,) = windows_of(LOG[:BATCH] + entry)
+    assert window.batches.is_legacy.tolist() == [False, True]
+    assert window.batches.max_timestamp[1] == 99
+    assert window.batches.crc_ok.tolist() == [1, 1]
+
+
+@pytest.mark.item("FMT-28")
+def test_a_batch_smaller_than_its_header_is_never_valid():
+    log = LOG[:BATCH] + with_lying_length(LOG[BATCH:], 48)[:60] + LOG[:BATCH]
+    with pytest.raises(CorruptRecordError, match="fewer than a header's 61") as caught:
         all_seen(log)
     assert (caught.value.file, caught.value.position) == (FILE, BATCH)
+    for crc in (CrcCheck.NOTE, CrcCheck.SKIP):
+        (window,) = windows_of(log, crc=crc)
+        assert window.batches.crc_ok[1] == 0
+        assert window.batches.size.tolist() == [BATCH, 60, BATCH]
 
 
 @pytest.mark.parametrize("window_bytes", [BATCH, 10 * BATCH])
@@ -213,7 +253,7 @@ def test_hostile_batches_are_read_or_refused_with_their_place(batch, window_byte
         error = None
         try:
             found = all_seen(log, tail=tail, window_bytes=window_bytes)
-        except (CorruptRecordError, UnsupportedFormatError) as refusal:
+        except CorruptRecordError as refusal:
             error = refusal
         if error is None:
             assert log.startswith(b"".join(data for _, data, _ in found))

@@ -56,7 +56,8 @@ def spec_of(batch: DecodedBatch) -> BatchSpec:
     )
 
 
-UNCOMPRESSED = [g for g in goldens("clean-*") if g.case["codecs"] == ["none"]] + goldens(
+V2 = [golden for golden in goldens("clean-*") if golden.case["category"] != "legacy"]
+UNCOMPRESSED = [golden for golden in V2 if golden.case["codecs"] == ["none"]] + goldens(
     "dump-none*"
 )
 

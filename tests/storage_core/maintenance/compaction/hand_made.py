@@ -16,6 +16,7 @@ from storage_core.testing.directories import (
     encode_producer_snapshot,
     write_partition,
 )
+from storage_core.testing.legacy import AnyBatch
 from tests.golden_cleaning import Cleaning
 from tests.partition_views import batches_in
 
@@ -45,7 +46,7 @@ def produced(
 
 def write_log(
     directory: Path,
-    *segments: Sequence[BatchSpec],
+    *segments: Sequence[AnyBatch],
     aborted: Mapping[int, Sequence[AbortedTxnSpec]] | None = None,
     producers: Sequence[ProducerSpec] = (),
     **settings: Any,

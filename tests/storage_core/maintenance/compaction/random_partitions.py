@@ -10,6 +10,7 @@ from storage_core.filenames import snapshot_file
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
 from storage_core.log.producer_snapshot import encode_producer_snapshot
+from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_state import ProducerState
 from storage_core.testing.builders import (
     SOME_TIME_MS,
@@ -19,6 +20,7 @@ from storage_core.testing.builders import (
     leader_change_batch,
 )
 from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from storage_core.testing.legacy import AnyBatch, LegacyMessage, LegacySet
 from tests.storage_core.log.windows import windows_of
 
 PRODUCERS = (1000, 2000, 3000)
@@ -29,7 +31,7 @@ KINDS = ("plain", "plain", "plain", "idempotent", "txn", "txn", "commit", "abort
 class RandomLog:
     """A log while it is made up: what has been appended, and what the next batch has to fit."""
 
-    segments: list[list[BatchSpec]] = field(default_factory=lambda: [[]])
+    segments: list[list[AnyBatch]] = field(default_factory=lambda: [[]])
     bases: list[int] = field(default_factory=lambda: [0])
     aborted: list[list[AbortedTxnSpec]] = field(default_factory=lambda: [[]])
     open_txns: dict[int, int] = field(default_factory=dict)
@@ -38,7 +40,7 @@ class RandomLog:
     timestamp: int = SOME_TIME_MS - 10_000_000
     leader_epoch: int = 0
 
-    def append(self, batch: BatchSpec) -> None:
+    def append(self, batch: AnyBatch) -> None:
         self.segments[-1].append(batch)
         self.next_offset = batch.next_offset
 
@@ -78,16 +80,25 @@ class RandomLog:
             directory,
             [
                 SegmentSpec(
-                    base_offset=base, batches=batches, aborted=aborted, modified_ms=self.timestamp
+                    base_offset=base,
+                    batches=batches,
+                    aborted=aborted,
+                    # Far enough apart for the tombstones of old formats to go in some of them.
+                    modified_ms=self.timestamp + 600 * number,
                 )
-                for base, batches, aborted in zip(
-                    self.bases, self.segments, self.aborted, strict=True
+                for number, (base, batches, aborted) in enumerate(
+                    zip(self.bases, self.segments, self.aborted, strict=True)
                 )
             ],
             index_interval_bytes=index_interval_bytes,
         )
         state = ProducerState()
-        state.replay(windows_of([batch for batches in self.segments for batch in batches]))
+        state.replay(
+            "segment",
+            events_of_windows(
+                windows_of([batch for batches in self.segments for batch in batches])
+            ),
+        )
         snapshot = encode_producer_snapshot(state.producers.values())
         (directory / snapshot_file(self.next_offset)).write_bytes(snapshot)
         return directory
@@ -133,6 +144,38 @@ def _data(draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec], **f
     )
 
 
+def _old(draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec]) -> None:
+    """Append an entry of an old format, as a broker before the upgrade did."""
+    magic = draw(st.sampled_from([0, 1]))
+    codec = draw(codecs)
+    messages = tuple(
+        LegacyMessage(
+            offset=log.next_offset + (record.offset_delta or 0),
+            key=record.key,
+            value=record.value,
+            timestamp=record.timestamp,
+            magic=magic,
+        )
+        for record in _records(draw, log)
+    )
+    if codec in {Codec.NONE, Codec.ZSTD}:
+        for message in messages:
+            log.append(message)
+        return
+    is_append_time = draw(st.integers(0, 5)) == 0
+    log.append(
+        LegacySet(
+            messages=messages,
+            codec=codec,
+            magic=magic,
+            timestamp_type=(
+                TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
+            ),
+            timestamp=log.timestamp + 5 if is_append_time else None,
+        )
+    )
+
+
 def _produced(
     draw: st.DrawFn, log: RandomLog, codecs: st.SearchStrategy[Codec], *, in_txn: bool
 ) -> None:
@@ -156,9 +199,17 @@ def _produced(
 
 
 @st.composite
-def random_logs(draw: st.DrawFn, codecs: st.SearchStrategy[Codec]) -> RandomLog:
-    """Logs of a few segments."""
+def random_logs(
+    draw: st.DrawFn, codecs: st.SearchStrategy[Codec], *, has_old_formats: bool = False
+) -> RandomLog:
+    """Logs of a few segments; in one with old formats those come before, or among, the new ones."""
     log = RandomLog()
+    if has_old_formats:
+        for kind in draw(st.lists(st.sampled_from(["old", "old", "old", "roll"]), max_size=12)):
+            if kind == "old":
+                _old(draw, log, codecs)
+            else:
+                log.roll()
     for kind in draw(st.lists(st.sampled_from(KINDS), min_size=4, max_size=40)):
         match kind:
             case "plain":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.log.log_loader import LoadedLog
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
@@ -36,6 +36,7 @@ def log_of(segments: Sequence[SegmentState], **fields: Any) -> LoadedLog:
         "location": "/t-0",
         "log_start_offset": segments[0].base_offset,
         "log_end_offset": end,
+        "recovery_point": end,
         "high_watermark": end,
         "last_stable_offset": fields.get("high_watermark", end),
         "producers": (),

@@ -3,6 +3,7 @@
 ``PYLOG_MODEL_EXAMPLES`` says how many partitions of each kind; the default takes seconds.
 """
 
+import dataclasses
 import hashlib
 import os
 import tempfile
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.errors import UnsupportedFormatError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import CleanResult
@@ -24,6 +26,7 @@ from storage_core.testing.decode import DecodedBatch
 from tests.golden_cleaning import Cleaning, clean_spread
 from tests.partition_views import committed_values
 from tests.reference.compaction import (
+    EmptyLegacyBatchError,
     Fate,
     LastRecord,
     Outcome,
@@ -162,7 +165,13 @@ def play(log: RandomLog, plans: list[RoundPlan], index_interval_bytes: int) -> N
             values = committed_values(
                 directory, round_.load(LocalStore(directory)).last_stable_offset
             )
-            job, outcome = by_the_model(directory, round_, plan)
+            try:
+                job, outcome = by_the_model(directory, round_, plan)
+            except EmptyLegacyBatchError:
+                with pytest.raises(UnsupportedFormatError):
+                    round_.clean(directory)
+                assert read_segments(directory) == before
+                return
             result = round_.clean(directory)
             check_round(before, directory, outcome, result)
             after = round_.load(LocalStore(directory))
@@ -190,10 +199,32 @@ def test_a_compressed_log_is_what_the_model_leaves(log, plans, interval):
     play(log, plans, interval)
 
 
+@pytest.mark.item("CMP-21", "CMP-22", "CMP-31", "CMP-32")
+@against_model
+@given(
+    log=random_logs(st.sampled_from(Codec), has_old_formats=True),
+    plans=rounds,
+    interval=st.sampled_from([0, 150, 4096]),
+)
+def test_a_log_with_old_formats_is_what_the_model_leaves(log, plans, interval):
+    play(log, plans, interval)
+
+
+@pytest.mark.item("CMP-31", "CMP-36")
+@against_model
+@given(log=random_logs(st.sampled_from(Codec), has_old_formats=True), plan=round_plans)
+def test_a_round_over_old_formats_spread_over_segments_leaves_the_same_bytes(log, plan):
+    spread_and_whole(log, dataclasses.replace(plan, high_watermark=0.0))
+
+
 @pytest.mark.item("CMP-36")
 @against_model
 @given(log=random_logs(st.sampled_from(Codec)), plan=round_plans)
 def test_a_round_spread_over_segments_leaves_the_same_bytes(log, plan):
+    spread_and_whole(log, plan)
+
+
+def spread_and_whole(log: RandomLog, plan: RoundPlan) -> None:
     with tempfile.TemporaryDirectory(prefix="model-") as scratch:
         trees = []
         for name in ("whole", "forwards", "backwards"):

@@ -42,7 +42,9 @@ from storage_core.testing.damage import (
     with_trailing_bytes,
     with_wrong_crc,
 )
+from storage_core.testing.legacy import LegacyMessage, encode_entry
 from tests.golden_cleaning import clean_spread
+from tests.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     P,
     batch,
@@ -139,18 +141,52 @@ def test_a_truncated_batch_at_the_end_of_a_closed_segment_is_refused(tmp_path, s
     assert error.position == POSITION
 
 
+@pytest.mark.item("CMP-32")
 @pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_format_is_refused_by_name(tmp_path, magic):
-    bad = bytearray(encode_batch(SPEC))
-    bad[MAGIC_AT] = magic
-    error = refused(damaged_log(tmp_path / "t-0", bytes(bad)), UnsupportedFormatError)
-    assert f"v{magic}" in str(error)
+def test_an_old_entry_that_would_have_to_stay_empty_is_refused_as_kafka_refuses_it(
+    tmp_path, magic
+):
+    old = LegacyMessage(offset=4, magic=magic)
+    directory = write_log(tmp_path / "t-0", [batch(0, record(b"a")), old], [batch(5, record(b"b"))])
+    before = read_tree(directory)
+    with pytest.raises(UnsupportedFormatError, match=f"v{magic}") as caught:
+        cleaning(high_watermark=5).clean(directory)
+    assert caught.value.position == len(encode_batch(batch(0, record(b"a"))))
+    assert read_tree(directory) == before
+    cleaning(high_watermark=4).clean(directory)
+
+
+@pytest.mark.item("FMT-28")
+@pytest.mark.parametrize("checkpoint", SECTIONS)
+@pytest.mark.parametrize("magic", [3, 127, -1])
+def test_an_unknown_magic_is_refused_even_of_a_batch_without_records(tmp_path, magic, checkpoint):
+    bad = encode_batch(batch(11, magic=magic))
+    if magic < 0:
+        bad = encode_entry(LegacyMessage(offset=11, magic=magic))
+    error = refused(
+        damaged_log(tmp_path / "t-0", bad), CorruptRecordError, checkpoint=checkpoint
+    )
     assert error.position == POSITION
+    assert f"found {magic}" in str(error)
+
+
+@pytest.mark.item("FMT-11")
+@pytest.mark.parametrize("checkpoint", SECTIONS)
+@pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
+def test_a_batch_that_counts_no_records_is_dropped_with_all_behind_its_header(
+    tmp_path, codec, checkpoint
+):
+    lying = with_lying_count(encode_batch(dataclasses.replace(SPEC, codec=codec)), 0)
+    directory = damaged_log(tmp_path / "t-0", lying)
+    cleaning(overrides=DEFAULT_CONFIG, cleaner_checkpoint=checkpoint).clean(directory)
+    left = {found.base_offset for found in batches_in(directory)}
+    assert 11 not in left
+    assert 20 in left
 
 
 @pytest.mark.parametrize("checkpoint", SECTIONS)
 @pytest.mark.parametrize("codec", Codec, ids=lambda codec: codec.name)
-@pytest.mark.parametrize("count", [-(2**31), -1, 0, 2, 4, 100, 2**31 - 1])
+@pytest.mark.parametrize("count", [-(2**31), -1, 2, 4, 100, 2**31 - 1])
 def test_a_lying_record_count_is_refused(tmp_path, codec, count, checkpoint):
     bad = with_lying_count(encode_batch(dataclasses.replace(SPEC, codec=codec)), count)
     directory = damaged_log(tmp_path / "t-0", bad)

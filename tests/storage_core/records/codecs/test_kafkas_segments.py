@@ -35,7 +35,8 @@ def our_view(batch: DecodedBatch) -> dict[str, Any]:
         "size": batch.size,
         "base": batch.base_offset,
         "last": batch.last_offset,
-        "count": header["record_count"],
+        # Kafka does not count the messages of an old entry before it opens it.
+        "count": header["record_count"] if header["magic"] == 2 else None,
         "codec": Codec(header["attributes"] & 0x07).name.lower(),
         "max_ts": header["max_timestamp"],
         "pid": header["producer_id"],

@@ -1,0 +1,93 @@
+"""``pylog doctor``: what state log directories are in, and what to do next."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pylog_spark.cli.arguments import parse_offset
+from pylog_spark.cli.output import OutputFormat
+from pylog_spark.cli.verify import FailOn
+from storage_core.catalog.roles import Role
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(epilog="Example: `pylog doctor /var/lib/kafka`")
+def doctor(  # noqa: PLR0913  # one argument an option
+    roots: Annotated[
+        list[Path],
+        typer.Argument(metavar="ROOT...", help="Log directories, all of one broker's at best."),
+    ],
+    *,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Not these topics.")
+    ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also open every batch, and replay producers.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="Findings as bad as this make the exit status 1.")
+    ] = FailOn.ERROR,
+    show: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
+    ] = 20,
+    role: Annotated[
+        Role | None, typer.Option(help="What the directories are. Default: what they look like.")
+    ] = None,
+    config_files: Annotated[
+        list[Path] | None,
+        typer.Option("--config", metavar="FILE", help="YAML options; a later file wins."),
+    ] = None,
+    server_properties: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The broker's own file: its recovery threads."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key; `pylog config show`."),
+    ] = None,
+    now_ms: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock. Default: now."),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Work on Spark there, however small the logs are."),
+    ] = None,
+    output: Annotated[
+        OutputFormat, typer.Option(help="For a person, or one JSON object.")
+    ] = OutputFormat.TABLE,
+) -> None:
+    """Say what is wrong, what a broker's start would do and how long it would take, what to run.
+
+    Nothing is written, no lock is taken. Logs of a few GiB are read in this process, larger ones
+    on Spark. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
+    not be looked at.
+    """
+    from pylog_spark.cli.doctor_roots import run_doctor  # noqa: PLC0415  # numba, not for --help
+    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
+
+    flags = Flags(
+        config_files=config_files or (),
+        server_properties=server_properties,
+        settings=settings or (),
+        include=topics or (),
+        exclude=exclude or (),
+        role=role,
+        master=master,
+        now_ms=now_ms,
+    )
+    status = run_doctor(
+        roots,
+        flags,
+        is_deep=deep,
+        fail_on=fail_on.value,
+        shown=show,
+        as_json=output is OutputFormat.JSON,
+    )
+    if status:
+        raise typer.Exit(status)

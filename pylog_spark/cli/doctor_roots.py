@@ -1,0 +1,259 @@
+"""What ``pylog doctor`` runs and prints."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.verify import FailOn
+from pylog_spark.config import JobOptions
+from pylog_spark.config.load import Flags, load_config
+from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
+from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
+from pylog_spark.text import printable
+from storage_core.catalog.roles import guess_role, local_path
+from storage_core.clock import SystemClock
+from storage_core.config import BrokerConfig, merge_broker_layers
+from storage_core.config.broker_config import BROKER_KEYS
+from storage_core.errors import ConfigError
+from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.verdict import Advice, RootState
+
+_STYLES: Final = {
+    Advice.IN_USE: "bold yellow",
+    Advice.DO_NOT_START: "bold red",
+    Advice.LOOK_BEFORE_START: "bold yellow",
+    Advice.RECOVER: "bold cyan",
+    Advice.START_BROKER: "bold green",
+    Advice.COPY_DAMAGED: "bold red",
+    Advice.COPY_WHOLE: "bold green",
+}
+_SHOWN_FORECASTS: Final = 20
+
+
+def run_doctor(  # what the command line says
+    roots: Sequence[Path],
+    flags: Flags,
+    *,
+    is_deep: bool,
+    fail_on: str,
+    shown: int,
+    as_json: bool,
+) -> int:
+    """Diagnose log directories and print what to do.
+
+    Args:
+        roots: Log directories.
+        flags: What the command line says.
+        is_deep: Whether every batch is opened.
+        fail_on: Of ``FailOn``.
+        shown: How many findings are printed.
+        as_json: One JSON object instead of text.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        PylogError: A root is none or cannot be listed, or the options are wrong.
+    """
+    options = load_config(flags, now_ms=SystemClock().now_ms()).options
+    broker = _broker_config(options)
+    places = _check_places(roots)
+    observed = observe_roots(
+        [(str(path), options.role or guess_role(path)) for path in places],
+        TopicFilter(topics=options.include, exclude=options.exclude),
+        is_live=False,
+    )
+    if options.master is None and is_small(observed.targets):
+        diagnosis = _diagnose_here(observed, options, broker, is_deep=is_deep)
+    else:
+        diagnosis = _diagnose_on_spark(places, options, broker, is_deep=is_deep, shown=shown)
+    if as_json:
+        typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
+    else:
+        _write(diagnosis, shown)
+    return _exit_code(diagnosis, fail_on)
+
+
+def _diagnose_here(
+    observed: VerifiedRoots, options: JobOptions, broker: BrokerConfig, *, is_deep: bool
+) -> Diagnosis:
+    return diagnose_here(
+        observed,
+        VerifyOptions(
+            now_ms=options.now_ms,
+            is_deep=is_deep,
+            transaction_timeout_ms=broker.transaction_max_timeout_ms,
+        ),
+        Threads(of_broker=broker.num_recovery_threads_per_data_dir, ours=os.cpu_count() or 1),
+    )
+
+
+def _diagnose_on_spark(
+    places: Sequence[Path],
+    options: JobOptions,
+    broker: BrokerConfig,
+    *,
+    is_deep: bool,
+    shown: int,
+) -> Diagnosis:
+    # Small logs are looked at without Spark, which takes seconds to import.
+    from pylog_spark.operations.doctor import diagnose  # noqa: PLC0415
+    from pylog_spark.operations.verify import VerifyRequest  # noqa: PLC0415
+    from pylog_spark.session import build_session  # noqa: PLC0415
+
+    session = build_session(
+        options.master, options.spark_conf, app_name="pylog doctor", delta=False
+    )
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return diagnose(
+        session,
+        places,
+        options,
+        VerifyRequest(is_deep=is_deep, shown=shown),
+        broker_threads=broker.num_recovery_threads_per_data_dir,
+    )
+
+
+def _check_places(roots: Sequence[Path]) -> list[Path]:
+    places: list[Path] = []
+    for root in roots:
+        path = local_path(root)
+        if path is None or not path.is_dir():
+            raise ConfigError("ROOT", root, "is not a directory")
+        if any(path.samefile(other) for other in places):
+            raise ConfigError("ROOT", root, "is there twice")
+        places.append(path.absolute())
+    return places
+
+
+def _broker_config(options: JobOptions) -> BrokerConfig:
+    settings = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    return BrokerConfig.from_settings(
+        {name: text for name, text in settings.items() if name in BROKER_KEYS}
+    )
+
+
+def _exit_code(diagnosis: Diagnosis, fail_on: str) -> int:
+    if diagnosis.failed:
+        return ExitCode.PARTLY_FAILED
+    if fail_on == FailOn.NEVER:
+        return ExitCode.DONE
+    worst = max((Severity(severity).rank for severity, _, _ in diagnosis.counts), default=-1)
+    return ExitCode.FINDINGS if worst >= Severity(fail_on).rank else ExitCode.DONE
+
+
+def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
+    return {
+        **asdict(diagnosis.verdict),
+        "roots": [asdict(root) for root in diagnosis.roots],
+        "start": asdict(diagnosis.start),
+        "pace": asdict(diagnosis.pace),
+        "counts": [
+            {"severity": severity, "code": code, "count": count}
+            for severity, code, count in diagnosis.counts
+        ],
+        "findings": list(diagnosis.findings[:shown]),
+        "partitions": list(diagnosis.forecasts),
+        "failed": list(diagnosis.failed),
+        "read_bytes": diagnosis.read_bytes,
+    }
+
+
+def _write(diagnosis: Diagnosis, shown: int) -> None:
+    console = Console()
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    verdict = diagnosis.verdict
+    say(verdict.headline, _STYLES[verdict.advice])
+    for reason in verdict.reasons:
+        say(f"  - {reason}")
+    for command in verdict.commands:
+        say(f"    {command}", "bold")
+    say("")
+    for root in diagnosis.roots:
+        say(_root_line(root))
+    _write_start(diagnosis, console)
+    for row in diagnosis.failed:
+        say(f"{partition_name(row)} could not be verified: {row['error']}", "bold red")
+    least = Severity.WARN.rank
+    bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
+    if bad[:shown]:
+        console.print()
+        write_table(console, finding_table(bad[:shown]))
+    if diagnosis.counts:
+        console.print()
+        write_table(console, count_table(diagnosis.counts, diagnosis.findings))
+
+
+def _write_start(diagnosis: Diagnosis, console: Console) -> None:
+    start, pace = diagnosis.start, diagnosis.pace
+    rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
+    basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
+    lines = [
+        (
+            f"A broker's start would recover {start.recovered_partitions} partitions: read "
+            f"{size_text(start.read_bytes)}, rebuild the indexes of {start.rebuilt_segments} "
+            f"segments, cut {size_text(start.cut_bytes)} with {start.cut_records} readable "
+            f"records, delete {start.deleted_segments} segments, refuse {start.refused} partitions."
+        )
+    ]
+    if start.recovered_partitions:
+        lines.append(
+            f"That takes it about {start.broker_seconds:.1f} s with {pace.broker_threads} threads "
+            f"a directory; `pylog recover` about {start.our_seconds:.1f} s with {pace.our_tasks} "
+            f"tasks ({rate}, {basis})."
+        )
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    worth = [
+        row
+        for row in diagnosis.forecasts
+        if row.get("cut_bytes") or row.get("error") or row.get("rebuilt_segments")
+    ]
+    if worth:
+        console.print()
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("partition", overflow="fold")
+        for name in ("read", "rebuild", "cut", "records cut", "segments gone", "ends at"):
+            table.add_column(name, justify="right")
+        table.add_column("a broker says", overflow="fold")
+        for row in worth[:_SHOWN_FORECASTS]:
+            table.add_row(
+                Text(partition_name(row)),
+                size_text(row.get("read_bytes")),
+                number_text(row.get("rebuilt_segments")),
+                size_text(row.get("cut_bytes")),
+                number_text(row.get("cut_records")),
+                number_text(row.get("deleted_segments")),
+                number_text(row.get("log_end_offset")),
+                Text(printable(row.get("error") or "")),
+            )
+        left = len(worth) - _SHOWN_FORECASTS
+        write_table(console, table, footer=[f"and {left} more partitions"] if left > 0 else [])
+
+
+def _root_line(root: RootState) -> str:
+    marker = "cleanly shut down" if root.is_clean else "not cleanly shut down"
+    lock = "nobody holds its lock"
+    if root.lock.is_held:
+        pid = root.lock.holder_pid
+        lock = "its lock is held" if pid is None else f"its lock is held by process {pid}"
+    return (
+        f"{root.location}: {root.role}, {root.partitions} partitions, "
+        f"{size_text(root.size_bytes)}, {marker}, {lock}"
+    )

@@ -1,0 +1,113 @@
+"""What ``pylog partition recover`` and ``truncate`` do once their arguments are read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pylog_spark.config.assignments import parse_assignments
+from storage_core.config import CleanerConfig, LogConfig, split_settings
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.maintenance.recovery.lost_records import count_lost_records
+from storage_core.maintenance.recovery.partition import (
+    RecoverResult,
+    plan_recovery,
+    recover_partition,
+)
+from storage_core.maintenance.truncation.partition import plan_truncation, truncate_partition
+from storage_core.plan import Plan
+from storage_core.store import LocalStore
+
+
+def run_recover(
+    directory: Path,
+    *,
+    now_ms: int,
+    settings: Sequence[str],
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    dry_run: bool,
+) -> str:
+    """Recover the partition, or say what would be done; return the answer as one JSON object.
+
+    Raises:
+        PylogError: As ``recover_partition``.
+    """
+    config, cleaner = _configs(settings)
+    if not dry_run:
+        return recover_partition(
+            directory,
+            config=config,
+            cleaner=cleaner,
+            now_ms=now_ms,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean_shutdown=clean_shutdown,
+        ).to_json()
+    log = plan_recovery(
+        LocalStore(directory),
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        clean_shutdown=clean_shutdown,
+    )
+    return json.dumps({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
+
+
+def run_truncate(
+    directory: Path,
+    *,
+    now_ms: int,
+    settings: Sequence[str],
+    to: int,
+    log_start_offset: int,
+    dry_run: bool,
+) -> str:
+    """Truncate the partition, or say what would be done; return the answer as one JSON object.
+
+    Raises:
+        PylogError: As ``truncate_partition``.
+    """
+    config, cleaner = _configs(settings)
+    if not dry_run:
+        return truncate_partition(
+            directory,
+            config=config,
+            cleaner=cleaner,
+            now_ms=now_ms,
+            to=to,
+            log_start_offset=log_start_offset,
+        ).to_json()
+    truncated, log = plan_truncation(
+        LocalStore(directory),
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        to=to,
+        log_start_offset=log_start_offset,
+    )
+    answer = {"dry_run": True, "truncated": truncated, "log_end_offset": log.log_end_offset}
+    return json.dumps(answer | _describe(directory, log))
+
+
+def _configs(settings: Sequence[str]) -> tuple[LogConfig, CleanerConfig]:
+    topic, cleaner = split_settings(parse_assignments(settings))
+    return LogConfig.from_topic_overrides(topic), CleanerConfig.from_settings(cleaner)
+
+
+def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:
+    """Return what would be cut, with what can still be read of it, and every step."""
+    store = LocalStore(directory)
+    plan = Plan(location=log.location, operations=log.operations)
+    return {
+        "cuts": [
+            asdict(cut) | {"readable_records": count_lost_records(store, cut)}
+            for cut in log.repairs.cuts
+        ],
+        "peak_extra_bytes": plan.peak_extra_bytes,
+        "operations": list(plan.describe()),
+    }

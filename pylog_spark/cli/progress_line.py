@@ -1,0 +1,70 @@
+"""One line on the terminal that says how far a job has come; nothing where no terminal is."""
+
+from types import TracebackType
+from typing import Final, Self
+
+import humanize
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pylog_spark.operations.progress import Progress as JobProgress
+
+_SECONDS_PER_MINUTE: Final = 60
+
+
+class ProgressLine:
+    """Shows progress on standard error while a job runs; a context manager.
+
+    Args:
+        is_shown: Whether to show it, where standard error is a terminal.
+    """
+
+    def __init__(self, *, is_shown: bool) -> None:
+        console = Console(stderr=True)
+        self._is_shown = is_shown and console.is_terminal
+        self._bar = Progress(
+            TextColumn("reading"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("reading", total=None, text="")
+
+    def __enter__(self) -> Self:
+        if self._is_shown:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._is_shown:
+            self._bar.stop()
+
+    def on_progress(self, progress: JobProgress) -> None:
+        """Show how far the job has come."""
+        if self._is_shown:
+            self._bar.update(
+                self._task,
+                total=progress.total_bytes,
+                completed=progress.done_bytes,
+                text=progress_text(progress),
+            )
+
+
+def progress_text(progress: JobProgress) -> str:
+    """Return what is left, how fast it goes and how long it takes, for a person."""
+    left = progress.total_bytes - progress.done_bytes
+    segments = progress.total_segments - progress.done_segments
+    text = f"about {humanize.naturalsize(left, binary=True)} in {segments:,} segments left"
+    if progress.seconds_left is None:
+        return text
+    rate = humanize.naturalsize(progress.bytes_per_second, binary=True)
+    minutes, seconds = divmod(round(progress.seconds_left), _SECONDS_PER_MINUTE)
+    time_left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{text}, {rate}/s, {time_left} to go"

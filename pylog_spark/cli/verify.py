@@ -1,0 +1,111 @@
+"""``pylog verify``: is what lies in log directories whole?"""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pylog_spark.cli.arguments import parse_offset
+from pylog_spark.cli.output import OutputFormat
+from storage_core.catalog.roles import Role
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+class FailOn(enum.StrEnum):
+    """From which severity on findings change the exit status."""
+
+    INFO = "info"
+    HARMLESS = "harmless"
+    WARN = "warn"
+    ERROR = "error"
+    FATAL = "fatal"
+    NEVER = "never"
+
+
+@app.command(epilog="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`")
+def verify(  # noqa: PLR0913  # one argument an option
+    roots: Annotated[
+        list[Path], typer.Argument(metavar="ROOT...", help="Log directories (log.dirs).")
+    ],
+    *,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Not these topics.")
+    ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also open every batch, and replay producers."),
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Somebody is writing: files may vanish or grow.")
+    ] = False,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="Findings as bad as this make the exit status 1.")
+    ] = FailOn.ERROR,
+    show: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
+    ] = 100,
+    role: Annotated[
+        Role | None, typer.Option(help="What the directories are. Default: what they look like.")
+    ] = None,
+    config_files: Annotated[
+        list[Path] | None,
+        typer.Option("--config", metavar="FILE", help="YAML options; a later file wins."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key; `pylog config show`."),
+    ] = None,
+    now_ms: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock. Default: now."),
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="Keep every finding in Delta tables there."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write a page to be read or sent.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Spark master. Default: the session's, or local[*]."),
+    ] = None,
+    output: Annotated[
+        OutputFormat, typer.Option(help="For a person, or one JSON object a line.")
+    ] = OutputFormat.TABLE,
+) -> None:
+    """Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
+
+    What is found has a stable code, a severity and what to do about it; docs/findings.md lists
+    them. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could not
+    be looked at.
+    """
+    from pylog_spark.cli.verify_roots import run_verify  # noqa: PLC0415  # Spark, not for --help
+    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
+    from pylog_spark.operations.verify import VerifyRequest  # noqa: PLC0415  # Spark
+    from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
+
+    flags = Flags(
+        config_files=config_files or (),
+        settings=settings or (),
+        include=topics or (),
+        exclude=exclude or (),
+        role=role,
+        ledger=ledger,
+        master=master,
+        now_ms=now_ms,
+    )
+    request = VerifyRequest(
+        is_deep=deep,
+        is_live=live,
+        fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
+        shown=show,
+    )
+    status = run_verify(roots, flags, request, as_json=output is OutputFormat.JSON, page=report)
+    if status:
+        raise typer.Exit(status)

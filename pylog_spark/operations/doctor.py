@@ -1,0 +1,92 @@
+"""The doctor on Spark: a verification, then a forecast of a broker's start for every partition."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.verify import VerifyReport, VerifyRequest, verify
+from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.schemas import FORECAST
+from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
+from pylog_spark.tasks.forecast import forecast_partitions
+from pylog_spark.tasks.verification import Target
+
+_TITLE: Final = "pylog doctor"
+
+
+def diagnose(
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    request: VerifyRequest,
+    *,
+    broker_threads: int,
+) -> Diagnosis:
+    """Verify log directories and say what to do about them; nothing is written to them.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories.
+        options: Which topics, which role.
+        request: How to look.
+        broker_threads: ``num.recovery.threads.per.data.dir``.
+
+    Raises:
+        ConfigError: A root is no directory, or is there twice.
+        StorageError: A root cannot be listed.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    report = verify(spark, roots, replace(options, ledger=None), request)
+    report.release()
+    with Dispatcher(spark, tag=f"pylog-{report.run_id}-forecast") as dispatcher:
+        forecasts = _foretell(dispatcher, report, options)
+        slots = dispatcher.slots
+    return put_together(
+        report.roots,
+        findings=report.findings,
+        counts=[(count.severity, count.code, count.count) for count in report.counts],
+        verified=report.verified,
+        forecasts=forecasts.to_pylist(),
+        threads=Threads(of_broker=broker_threads, ours=slots),
+    )
+
+
+def _foretell(dispatcher: Dispatcher, report: VerifyReport, options: JobOptions) -> pa.Table:
+    targets = to_foretell(report.roots.targets)
+    if not targets:
+        return FORECAST.empty_table()
+    sizes = {row["ordinal"]: row["bytes"] or 0 for row in report.verified}
+    units = _units(dispatcher, targets, sizes, options)
+    now_ms = options.now_ms
+
+    def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
+        return forecast_partitions(unit, now_ms)
+
+    frame = dispatcher.spread(units, work, FORECAST)
+    return dispatcher.collect(frame, FORECAST, f"{_TITLE}: what a broker's start would do")
+
+
+def _units(
+    dispatcher: Dispatcher,
+    targets: Sequence[Target],
+    sizes: Mapping[int, int],
+    options: JobOptions,
+) -> list[tuple[Target, ...]]:
+    items = [
+        WorkItem(ordinal=number, number=0, size_bytes=sizes.get(target.ordinal, 0))
+        for number, target in enumerate(targets)
+    ]
+    unit_bytes = choose_unit_bytes(
+        sum(item.size_bytes for item in items),
+        slots=dispatcher.slots,
+        least_bytes=options.tuning.unit_min_bytes,
+        most_bytes=options.tuning.unit_max_bytes,
+    )
+    units = pack_units(items, unit_bytes=unit_bytes)
+    return [tuple(targets[item.ordinal] for item in unit.items) for unit in units]

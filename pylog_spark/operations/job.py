@@ -1,0 +1,127 @@
+"""What all steps of one run know, whatever its operation: its name, its roots, its options."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot
+from pylog_spark.ledger import Ledger
+from pylog_spark.operations.broker_root import read_marker
+from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.operations.recording import Recorder
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
+from storage_core.store import LocalStore
+
+# Looking at a partition is some small reads; a task takes a share of them, so that one that meets
+# slow ones does not hold up the stage.
+OBSERVE_TASKS_PER_SLOT: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of an operation.
+
+    Attributes:
+        run_id: Its name.
+        action: The command that asked for it.
+        roots: The log directories.
+        options: What to do, and how.
+    """
+
+    run_id: str
+    action: str
+    roots: tuple[LogRoot, ...]
+    options: JobOptions
+
+    @property
+    def title(self) -> str:
+        """Its name for Spark's user interface."""
+        return f"pylog {self.action}"
+
+    @property
+    def places(self) -> str:
+        """The log directories, for the same."""
+        return ", ".join(root.location for root in self.roots)
+
+
+def new_run_id(clock: Clock) -> str:
+    """Return a name for a run that sorts by time and that no other run has."""
+    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
+    return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
+    """Return what every task of a run is told.
+
+    Args:
+        job: The run.
+        unclean: Broker roots without the marker of a clean shutdown.
+
+    Raises:
+        CorruptClusterMetadataError: A root's metadata cannot be understood.
+        CheckpointError: A root's ``meta.properties`` is malformed.
+        StorageError: A file cannot be read.
+    """
+    options = job.options
+    return RunContext(
+        run_id=job.run_id,
+        now_ms=options.now_ms,
+        hash_key=secrets.token_bytes(HASH_KEY_BYTES),
+        cleaner=options.cleaner,
+        catalogs=build_catalogs(job.roots, options),
+        unclean_roots=unclean,
+        high_watermark=options.high_watermark,
+    )
+
+
+def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
+    """Return what tells the broker of each root; a root that does not say stands for itself."""
+    brokers: dict[str, object] = {}
+    for root in roots:
+        known = read_meta_properties(root.location)
+        brokers[root.location] = (known.cluster_id, known.node_id) if known else root.location
+    return brokers
+
+
+def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
+    """Return the broker roots without the marker of a clean shutdown."""
+    return frozenset(
+        root.location
+        for root in roots
+        if root.role is Role.BROKER and read_marker(LocalStore(Path(root.location))) is None
+    )
+
+
+def open_recorder(spark: SparkSession, job: Job, clock: Clock) -> Recorder:
+    """Return what keeps the record of a run; a dry run keeps none."""
+    options = job.options
+    ledger = None
+    if options.ledger is not None and not options.dry_run:
+        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+    # Settings of the session may hold passwords; what is done does not depend on them.
+    said = {name: value for name, value in asdict(options).items() if name != "spark_conf"}
+    return Recorder(
+        ledger=ledger,
+        clock=clock,
+        facts={
+            "run_id": job.run_id,
+            "action": job.action,
+            "roots": [root.location for root in job.roots],
+            "now_ms": options.now_ms,
+            "options": json.dumps(said, default=_plain, sort_keys=True),
+        },
+    )
+
+
+def _plain(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else str(value)

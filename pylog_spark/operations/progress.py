@@ -1,0 +1,139 @@
+"""How far a stage has come, while it runs.
+
+Spark tells how many tasks of a stage have ended. Tasks start in the order of their units, the
+longest first, so that the bytes of as many units are about what was read.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from pyspark.sql import SparkSession
+
+_INTERVAL_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        done_bytes: Bytes that were read, about.
+        total_bytes: Bytes that are to be read.
+        done_segments: Segments that were read, about.
+        total_segments: Segments that are to be read.
+        seconds: Since the run began to read.
+    """
+
+    done_bytes: int
+    total_bytes: int
+    done_segments: int
+    total_segments: int
+    seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Rate so far."""
+        return self.done_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time that the rest takes at the rate so far, None while there is none."""
+        left = self.total_bytes - self.done_bytes
+        return left / self.bytes_per_second if self.done_bytes else None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class ProgressMeter:
+    """Counts what the stages of a run have read.
+
+    Args:
+        spark: The session; one of Spark Connect tells only when a stage has ended.
+        total_bytes: Bytes that are to be read.
+        total_segments: Segments that are to be read.
+        report: Called from a thread of its own, several times a second while a stage runs.
+    """
+
+    def __init__(
+        self, spark: SparkSession, *, total_bytes: int, total_segments: int, report: OnProgress
+    ) -> None:
+        self._tracker = None
+        if not type(spark).__module__.startswith("pyspark.sql.connect"):
+            self._tracker = spark.sparkContext.statusTracker()
+        self._total_bytes = total_bytes
+        self._total_segments = total_segments
+        self._report = report
+        self._started = time.monotonic()
+        self._before = (0, 0)
+
+    def stage(self, unit_bytes: Sequence[int], unit_segments: Sequence[int]) -> "StageWatch":
+        """Return a context manager to run a stage in, one task a unit, in the units' order."""
+        return StageWatch(self, unit_bytes, unit_segments)
+
+    def tell(self, done_bytes: int, done_segments: int) -> None:
+        """Report what the running stage has read beside those before it."""
+        self._report(
+            Progress(
+                done_bytes=self._before[0] + done_bytes,
+                total_bytes=self._total_bytes,
+                done_segments=self._before[1] + done_segments,
+                total_segments=self._total_segments,
+                seconds=time.monotonic() - self._started,
+            )
+        )
+
+    def end_stage(self, done_bytes: int, done_segments: int) -> None:
+        """Take note that a stage has ended."""
+        self._before = (self._before[0] + done_bytes, self._before[1] + done_segments)
+        self.tell(0, 0)
+
+    def completed_tasks(self, tasks: int) -> int:
+        """Return how many tasks have ended of the running stage that has so many."""
+        if self._tracker is None:
+            return 0
+        for stage_id in self._tracker.getActiveStageIds():
+            stage = self._tracker.getStageInfo(stage_id)
+            if stage is not None and stage.numTasks == tasks:
+                return int(stage.numCompletedTasks)
+        return 0
+
+
+class StageWatch:
+    """Watches one stage; a context manager."""
+
+    def __init__(
+        self, meter: ProgressMeter, unit_bytes: Sequence[int], unit_segments: Sequence[int]
+    ) -> None:
+        self._meter = meter
+        self._bytes = [0, *itertools.accumulate(unit_bytes)]
+        self._segments = [0, *itertools.accumulate(unit_segments)]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if error is None:
+            self._meter.end_stage(self._bytes[-1], self._segments[-1])
+
+    def _watch(self) -> None:
+        most = 0
+        tasks = len(self._bytes) - 1
+        while not self._stop.wait(_INTERVAL_SECONDS):
+            most = max(most, min(self._meter.completed_tasks(tasks), tasks))
+            self._meter.tell(self._bytes[most], self._segments[most])

@@ -1,0 +1,611 @@
+"""Recover the partitions of log directories, as a broker does when it starts after a crash.
+
+Observe what has to be read, read segments in parallel, put each log in order, write the
+checkpoints, and, where everything was recovered, the marker that spares the broker all of it.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import humanize
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.dispatch import Dispatcher, run_apart
+from pylog_spark.operations.guards import check_roots, check_salvage
+from pylog_spark.operations.job import (
+    OBSERVE_TASKS_PER_SLOT,
+    Job,
+    brokers_of,
+    new_run_id,
+    open_recorder,
+    run_context,
+    unclean_roots,
+)
+from pylog_spark.operations.missing_directories import find_missing_directories
+from pylog_spark.operations.plan_table import refuse_duplicates
+from pylog_spark.operations.progress import OnProgress, ProgressMeter
+from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.schemas import (
+    CUT,
+    RECOVERED,
+    RECOVERY_WORK,
+    RESULT,
+    SEGMENT_SCAN,
+    Action,
+    Reason,
+    Status,
+    rows_to_batch,
+    spark_ddl,
+)
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.recovery import (
+    RecoveryContext,
+    RecoveryLimits,
+    RecoveryWork,
+    fold_partition,
+    observe_recovery,
+    recover_whole,
+    scan_segments,
+)
+from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, WriteContext, read_if_sound
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock, SystemClock
+from storage_core.filenames import TopicPartition
+
+_log: Final = logging.getLogger(__name__)
+
+# A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
+_PARTITION_BYTES: Final = 4 * 1024 * 1024
+_OUTCOME: Final = ("status", "reason", "error_class", "error")
+_MOST_PARTITIONS: Final = 5000
+# What does not keep a directory from being marked: no broker loads it by the marker, or at all.
+_NOT_LOADED: Final = frozenset(
+    {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
+)
+_GUARDS: Final = frozenset(
+    {Reason.CUTS_BELOW_HIGH_WATERMARK, Reason.CUTS_TOO_MUCH, Reason.CUTS_WHOLE_LOG}
+)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Due:
+    """A partition that is to be recovered."""
+
+    work: RecoveryWork
+    scan_offsets: tuple[int, ...]
+    scan_bytes: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self.scan_bytes)
+
+
+def recover(
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    action: str = Action.RECOVER.value,
+    clock: Clock | None = None,
+    on_progress: OnProgress | None = None,
+) -> RunReport:
+    """Recover every partition, so that the broker starts at once.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories.
+        options: What to do, and how; its dry run writes nothing. A mirror is only reported on,
+            unless cutting is allowed and what is cut is salvaged.
+        action: The command that asked for it.
+        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+        on_progress: Told how far the reading has come.
+
+    Raises:
+        ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
+            salvaged.
+        GuardRefusedError: A root's role was not said, it is locked, roots are of several brokers,
+            or the machine's clock is behind the newest checkpoint.
+        PylogError: The cluster's metadata or a root's own files cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    options, notes = check_recovery(log_roots, options)
+    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    with ExitStack() as stack:
+        recorder = open_recorder(spark, job, clock)
+        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+        recovery = _Recovery(spark, dispatcher, job, recorder, on_progress)
+        try:
+            recovery.run()
+        except BaseException as error:
+            run_apart("write the run's END row", partial(recorder.fail, error))
+            raise
+    results = recovery.results()
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    exit_code = exit_code_of(results, refused_alone=_GUARDS)
+    report = RunReport(
+        run_id=job.run_id,
+        action=action,
+        dry_run=options.dry_run,
+        notes=(*notes, *recovery.notes),
+        results=results,
+        summary=summary,
+        exit_code=exit_code,
+        cuts=recovery.cuts(),
+    )
+    recorder.end(summary, exit_code=exit_code)
+    return report
+
+
+def check_recovery(
+    roots: Sequence[LogRoot], options: JobOptions
+) -> tuple[JobOptions, tuple[str, ...]]:
+    """Check that a recovery may be made; of a mirror there is only a report, unless it is said.
+
+    Returns:
+        (options, notes): those to go on with, and what a reader should know of the run.
+
+    Raises:
+        ConfigError: The ledger, or what is salvaged, would lie inside a log directory.
+        GuardRefusedError: As ``recover``.
+    """
+    notes: tuple[str, ...] = ()
+    is_mirror = any(root.role is Role.MIRROR for root in roots)
+    may_cut_mirror = is_mirror and options.allow_truncate and options.salvage is not None
+    if is_mirror and not may_cut_mirror and not options.dry_run and options.role is not None:
+        options = replace(options, dry_run=True)
+        notes = (_MIRROR_NOTE,)
+    check_roots(roots, options, may_write_mirror=may_cut_mirror)
+    check_salvage(roots, options)
+    return options, notes
+
+
+_MIRROR_NOTE: Final = (
+    "a mirror is only reported on: its sync would bring back what is cut. To cut a copy that is "
+    "yours, say --role broker, or give --allow-truncate and --salvage DIR"
+)
+
+
+class _Recovery:
+    """One run: its partitions, and what became of each."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        dispatcher: Dispatcher,
+        job: Job,
+        recorder: Recorder,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._spark = spark
+        self._dispatcher = dispatcher
+        self._job = job
+        self._recorder = recorder
+        self._on_progress = on_progress
+        self._meter: ProgressMeter | None = None
+        self._partitions = RECOVERY_WORK.empty_table()
+        self._outcomes: dict[int, Row] = {}
+        self._recorded: set[int] = set()
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """Do it."""
+        if self._job.options.dry_run:
+            unclean = unclean_roots(self._job.roots)
+            context = self._observe(unclean)
+            self._recover(self._due(), context, {})
+            return
+        self._recorder.start()
+        with ExitStack() as stack:
+            roots = {
+                root.location: stack.enter_context(
+                    BrokerRoot(
+                        root.location,
+                        run_id=self._job.run_id,
+                        mark_clean=self._job.options.mark_clean,
+                    )
+                )
+                for root in self._job.roots
+            }
+            unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
+            context = self._observe(unclean)
+            self._recover(self._clean_ones(self._due(), context), context, roots)
+            self._mark(roots)
+        self._record(range(self._partitions.num_rows))
+
+    def results(self) -> pa.Table:
+        """Return the rows of ``schemas.RESULT``, worst first."""
+        rows = self._result_rows(range(self._partitions.num_rows))
+        order = {Status.FAILED.value: 0, Status.SKIPPED.value: 2}
+        rows.sort(
+            key=lambda row: (
+                order.get(row["status"], 1),
+                row["topic"] is None,
+                row["topic"] or "",
+                row["partition"] or 0,
+                row["root"],
+            )
+        )
+        return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+    def cuts(self) -> pa.Table:
+        """Return the rows of ``schemas.CUT``: what was cut, or would be."""
+        rows = []
+        for ordinal in sorted(self._outcomes):
+            outcome = self._outcomes[ordinal]
+            salvage = outcome.get("salvage")
+            place = None if salvage is None else json.loads(salvage)["directory"]
+            for cut in json.loads(outcome.get("cuts") or "[]"):
+                names = ("file", "position", "size_bytes", "records", "first_offset", "reason")
+                rows.append(
+                    self._name(ordinal)
+                    | {name: cut[name] for name in names}
+                    | {"is_whole_segment": cut["is_whole_segment"], "salvaged_to": place}
+                )
+        return pa.Table.from_batches([rows_to_batch(CUT, rows)], schema=CUT)
+
+    def _observe(self, unclean: frozenset[str]) -> RunContext:
+        job, dispatcher = self._job, self._dispatcher
+        context = run_context(job, unclean)
+        topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+
+        def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return observe_recovery(batches, context)
+
+        partitions = discover_partitions(self._spark, job.roots, topics)
+        spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
+        frame = spread.mapInArrow(observe, spark_ddl(RECOVERY_WORK))
+        found = dispatcher.collect(
+            frame, RECOVERY_WORK, f"{job.title}: look what has to be read in {job.places}"
+        )
+        self._partitions = refuse_duplicates(found, brokers_of(job.roots))
+        for root in job.roots:
+            for name in RECOVERY_FILES:
+                problem = read_if_sound(root.location, name)[1]
+                if problem:
+                    self.notes.append(
+                        f"{problem}; it counts as empty and stays as it is. A broker does not "
+                        "start with it: remove it when you have looked at it"
+                    )
+        return context
+
+    def _due(self) -> list[_Due]:
+        due = []
+        for ordinal, row in enumerate(self._partitions.to_pylist()):
+            if row["status"] != Status.PLANNED:
+                continue
+            work = RecoveryWork(
+                ordinal=ordinal,
+                root=row["root"],
+                directory=row["directory"],
+                partition=TopicPartition(row["topic"], row["partition"]),
+                is_clean=row["is_clean"],
+                recovery_point=row["recovery_point"],
+                log_start_offset=row["log_start_offset"],
+                high_watermark=row["high_watermark"],
+            )
+            due.append(
+                _Due(
+                    work=work,
+                    scan_offsets=tuple(row["scan_offsets"]),
+                    scan_bytes=tuple(row["scan_bytes"]),
+                )
+            )
+        due.sort(key=lambda partition: -partition.size_bytes)
+        return due
+
+    def _clean_ones(self, due: Sequence[_Due], context: RunContext) -> list[_Due]:
+        """Load what was cleanly shut down, without writing; return what needs something done.
+
+        A directory whose every log is in order is not touched, and keeps its marker.
+        """
+        clean = [partition for partition in due if partition.work.is_clean]
+        if not clean:
+            return list(due)
+        looked = self._wave(clean, self._context(context, {}), "load the logs that were closed")
+        idle = {
+            row["ordinal"] for row in looked if row["status"] == Status.PLANNED and not row["steps"]
+        }
+        for row in looked:
+            if row["ordinal"] in idle:
+                skipped = {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RECOVER}
+                self._outcomes[row["ordinal"]] = row | skipped
+        return [partition for partition in due if partition.work.ordinal not in idle]
+
+    def _recover(
+        self, due: Sequence[_Due], context: RunContext, roots: Mapping[str, BrokerRoot]
+    ) -> None:
+        """Recover partitions in waves; what a wave has finished stays, whatever comes after it."""
+        for location in sorted({partition.work.root for partition in due}):
+            if location in roots:
+                roots[location].begin_writing()
+        total_bytes = sum(partition.size_bytes for partition in due)
+        segments = sum(len(partition.scan_offsets) for partition in due)
+        if self._on_progress is not None:
+            self._meter = ProgressMeter(
+                self._spark,
+                total_bytes=total_bytes,
+                total_segments=segments,
+                report=self._on_progress,
+            )
+        waves = _cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
+        left = total_bytes
+        for number, members in enumerate(waves, 1):
+            wave_bytes = sum(partition.size_bytes for partition in members)
+            title = (
+                f"recover {len(members)} partitions, {_size(wave_bytes)}"
+                f" (wave {number} of {len(waves)}, {_size(left)} left)"
+            )
+            by_root = _by_root(members)
+            for location, chosen in by_root.items():
+                if location in roots:
+                    roots[location].allow_commits(Path(p.work.directory) for p in chosen)
+            rows = self._wave(members, self._context(context, roots), title)
+            self._outcomes |= {row["ordinal"]: row for row in rows}
+            for location, chosen in by_root.items():
+                if location in roots:
+                    self._settle(roots[location], chosen)
+            if roots:
+                self._record([partition.work.ordinal for partition in members])
+            self._dispatcher.release()
+            left -= wave_bytes
+
+    def _context(self, run: RunContext, roots: Mapping[str, BrokerRoot]) -> RecoveryContext:
+        options = self._job.options
+        write = None
+        if roots:
+            write = WriteContext(
+                run=run,
+                locks={location: root.proof for location, root in roots.items()},
+                scratch={location: root.scratch for location, root in roots.items()},
+            )
+        limits = RecoveryLimits(
+            allow_truncate=options.allow_truncate,
+            max_truncate_bytes=options.max_truncate_bytes,
+            salvage=options.salvage,
+        )
+        return RecoveryContext(run=run, limits=limits, write=write)
+
+    def _wave(self, due: Sequence[_Due], context: RecoveryContext, what: str) -> list[Row]:
+        """Recover partitions side by side; return a row of ``schemas.RECOVERED`` for each."""
+        tuning = self._job.options.tuning
+        total_bytes = sum(partition.size_bytes + _PARTITION_BYTES for partition in due)
+        unit_bytes = choose_unit_bytes(
+            total_bytes,
+            slots=self._dispatcher.slots,
+            least_bytes=tuning.unit_min_bytes,
+            most_bytes=tuning.unit_max_bytes,
+        )
+        spread = [p for p in due if p.size_bytes > unit_bytes and len(p.scan_offsets) > 1]
+        chosen = {partition.work.ordinal for partition in spread}
+        whole = [p for p in due if p.work.ordinal not in chosen]
+        frames = []
+        sizes: list[tuple[int, int]] = []
+        if spread:
+            frame, units = self._spread_scans(spread, context, unit_bytes)
+            frames.append(frame)
+            sizes += units
+        if whole:
+            frame, units = self._whole(whole, context, unit_bytes)
+            frames.append(frame)
+            sizes += units
+        frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+        watch: Any = nullcontext()
+        if self._meter is not None:
+            watch = self._meter.stage([size for size, _ in sizes], [count for _, count in sizes])
+        with watch:
+            title = f"{self._job.title} {self._job.places}: {what}"
+            rows: list[Row] = self._dispatcher.collect(frame, RECOVERED, title).to_pylist()
+            return rows
+
+    def _spread_scans(
+        self, due: Sequence[_Due], context: RecoveryContext, unit_bytes: int
+    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+        """Return the recovery of partitions whose segments are read by several tasks."""
+        works = {partition.work.ordinal: partition.work for partition in due}
+        units = pack_units(
+            (
+                WorkItem(ordinal=partition.work.ordinal, number=base, size_bytes=size)
+                for partition in due
+                for base, size in zip(partition.scan_offsets, partition.scan_bytes, strict=True)
+            ),
+            unit_bytes=unit_bytes,
+        )
+        listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
+
+        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
+            return scan_segments(items, context)
+
+        def fold(rows: pa.Table) -> pa.Table:
+            return fold_partition(rows, works, context)
+
+        scans = self._dispatcher.spread(listed, scan, SEGMENT_SCAN)
+        tasks = min(len(due), OBSERVE_TASKS_PER_SLOT * self._dispatcher.slots)
+        frame = (
+            scans.repartition(tasks, "ordinal")
+            .groupBy("ordinal")
+            .applyInArrow(fold, spark_ddl(RECOVERED))
+        )
+        return frame, [
+            (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
+        ]
+
+    def _whole(
+        self, due: Sequence[_Due], context: RecoveryContext, unit_bytes: int
+    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+        """Return the recovery of partitions that one task each reads and puts in order."""
+        by_ordinal = {partition.work.ordinal: partition for partition in due}
+        units = pack_units(
+            (
+                WorkItem(
+                    ordinal=partition.work.ordinal,
+                    number=0,
+                    size_bytes=partition.size_bytes + _PARTITION_BYTES,
+                )
+                for partition in due
+            ),
+            unit_bytes=unit_bytes,
+        )
+        members = [[by_ordinal[item.ordinal] for item in unit.items] for unit in units]
+        listed = [[partition.work for partition in unit] for unit in members]
+
+        def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
+            return recover_whole(items, context)
+
+        frame = self._dispatcher.spread(listed, whole, RECOVERED)
+        sizes = [
+            (sum(p.size_bytes for p in unit), sum(len(p.scan_offsets) for p in unit))
+            for unit in members
+        ]
+        return frame, sizes
+
+    def _settle(self, root: BrokerRoot, due: Sequence[_Due]) -> None:
+        """Write the checkpoints of a wave's partitions in one log directory."""
+        done = {
+            partition.work: self._outcomes[partition.work.ordinal]
+            for partition in due
+            if self._outcomes[partition.work.ordinal]["status"] == Status.DONE
+        }
+        root.write_recovered(
+            recovery_points={w.partition: row["log_end_offset"] for w, row in done.items()},
+            log_starts={
+                work.partition: (
+                    row["log_start_offset"]
+                    if row["log_start_offset"] > row["first_base_offset"]
+                    else None
+                )
+                for work, row in done.items()
+            },
+            high_watermarks={
+                work.partition: min(
+                    max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
+                )
+                for work, row in done.items()
+                if work.high_watermark is not None
+            },
+        )
+        touched = any(self._outcomes[p.work.ordinal]["touched"] for p in due)
+        root.settle_commits({}, is_whole=not touched)
+
+    def _mark(self, roots: Mapping[str, BrokerRoot]) -> None:
+        """Let directories be marked clean if every log of theirs is, and say why if not."""
+        options = self._job.options
+        if not options.mark_clean:
+            return
+        unrecovered: dict[str, int] = {}
+        for ordinal, row in enumerate(self._partitions.to_pylist()):
+            outcome = self._outcomes.get(ordinal, row)
+            is_well = outcome["status"] == Status.DONE or outcome["reason"] in {
+                *_NOT_LOADED,
+                Reason.NOTHING_TO_RECOVER,
+            }
+            if not is_well:
+                unrecovered[row["root"]] = unrecovered.get(row["root"], 0) + 1
+        missing = find_missing_directories(self._job.roots, options)
+        for location, root in roots.items():
+            reasons = []
+            if unrecovered.get(location):
+                reasons.append(f"{unrecovered[location]} of its logs were not recovered")
+            if options.include or options.exclude:
+                reasons.append("--topics or --exclude left logs out")
+            reasons += missing.get(location, [])
+            has_cuts = any(
+                self._partitions["root"][ordinal].as_py() == location and outcome.get("steps")
+                for ordinal, outcome in self._outcomes.items()
+            )
+            if reasons and not root.was_clean:
+                why = "; ".join(reasons)
+                self.notes.append(
+                    f"{location}: not marked as cleanly shut down, the broker will recover it "
+                    f"again: {why}"
+                )
+            elif not reasons and (has_cuts or not root.was_clean):
+                root.claim_clean()
+
+    def _record(self, ordinals: Iterable[int]) -> None:
+        """Tell the ledger of partitions that it does not know of yet."""
+        fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
+        self._recorded |= set(fresh)
+        rows = self._result_rows(fresh)
+        self._recorder.results(pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT))
+        texts = {
+            ordinal: self._outcomes[ordinal]["operations"]
+            for ordinal in fresh
+            if ordinal in self._outcomes and self._outcomes[ordinal]["status"] == Status.DONE
+        }
+        self._recorder.operations(self._partitions, texts)
+
+    def _name(self, ordinal: int) -> Row:
+        names = ("root", "topic", "partition")
+        return {name: self._partitions[name][ordinal].as_py() for name in names}
+
+    def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
+        listed = list(ordinals)
+        found = self._partitions.take(pa.array(listed, pa.int64())).to_pylist()
+        rows = []
+        for ordinal, partition in zip(listed, found, strict=True):
+            names = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+            row = {name: partition[name] for name in names}
+            row |= {
+                "run_id": self._job.run_id,
+                "action": self._job.action,
+                "bytes_before": partition["bytes"],
+                "bytes_after": partition["bytes"],
+                "segments_before": partition["segments"],
+                "segments_after": partition["segments"],
+                "duration_ms": partition["duration_ms"],
+            }
+            outcome = self._outcomes.get(ordinal)
+            if outcome is not None:
+                row |= {name: outcome[name] for name in _OUTCOME}
+                row["duration_ms"] += outcome["duration_ms"] or 0
+                if outcome["status"] in {Status.DONE, Status.PLANNED}:
+                    row["bytes_after"] = outcome["bytes_after"]
+                    row["segments_after"] = outcome["segments_after"]
+            rows.append(row)
+        return rows
+
+
+def _cut_into_waves(due: Sequence[_Due], most_bytes: int) -> list[list[_Due]]:
+    waves: list[list[_Due]] = []
+    used = 0
+    for partition in due:
+        if (
+            waves
+            and used + partition.size_bytes <= most_bytes
+            and len(waves[-1]) < _MOST_PARTITIONS
+        ):
+            waves[-1].append(partition)
+            used += partition.size_bytes
+        else:
+            waves.append([partition])
+            used = partition.size_bytes
+    return waves
+
+
+def _by_root(due: Iterable[_Due]) -> dict[str, list[_Due]]:
+    found: dict[str, list[_Due]] = {}
+    for partition in due:
+        found.setdefault(partition.work.root, []).append(partition)
+    return found
+
+
+def _size(size_bytes: int) -> str:
+    return humanize.naturalsize(size_bytes, binary=True)

@@ -1,0 +1,439 @@
+"""Verify log directories: every batch, every index, every small file; nothing is written to them.
+
+One job: a task a unit of segments, then one a partition that was cut into several units. Findings
+stay where Spark keeps its rows; the driver gets their counts, the worst of them, and a row a
+partition.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.operations.dispatch import Dispatcher, Published, run_apart
+from pylog_spark.operations.guards import check_ledger
+from pylog_spark.operations.job import new_run_id
+from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.run_report import EXIT_DONE, EXIT_PARTLY_FAILED, RunSummary, summarise
+from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.schemas import (
+    FINDING,
+    RECORDED_FINDING,
+    RESULT,
+    VERIFIED,
+    Action,
+    Status,
+    rows_to_batch,
+    spark_ddl,
+)
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import (
+    FACTS_ROW,
+    FINDING_ROW,
+    PARTITION_ROW,
+    Stretch,
+    Target,
+    fold_rows,
+    measure_segments,
+    verify_stretches,
+)
+from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
+from storage_core.clock import Clock, SystemClock
+from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.options import VerifyOptions
+
+_log: Final = logging.getLogger(__name__)
+
+EXIT_FINDINGS: Final = 1
+# So many findings are handed to whoever looks at a report; the ledger and the DataFrame have all.
+DEFAULT_SHOWN: Final = 1000
+
+_SIZES: Final = pa.schema(
+    [
+        pa.field("ordinal", pa.int64()),
+        pa.field("offsets", pa.list_(pa.int64())),
+        pa.field("sizes", pa.list_(pa.int64())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyRequest:
+    """What a verification is asked for, beside the options of all jobs.
+
+    Attributes:
+        is_deep: Also open every batch: its records, and snapshots against a replay.
+        is_live: Somebody may be writing meanwhile: files may vanish or grow.
+        fail_on: Findings of this severity or worse make the exit status 1; None for none.
+        shown: How many findings the report holds, worst first.
+    """
+
+    is_deep: bool = False
+    is_live: bool = False
+    fail_on: Severity | None = Severity.ERROR
+    shown: int = DEFAULT_SHOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCount:
+    """How many findings there are of a code and severity."""
+
+    severity: str
+    code: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a verification found.
+
+    Attributes:
+        run_id: Its name.
+        results: Rows of ``schemas.RESULT``, by partition.
+        verified: Rows of ``schemas.VERIFIED`` of the same partitions, with their offsets.
+        counts: Findings by severity and code, worst first.
+        findings: The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
+        roots: The log directories.
+        summary: Numbers of the run.
+        read_bytes: Bytes of batches that were read and checked.
+        read_ms: Time that tasks spent on that, summed over the tasks.
+        exit_code: Exit status for the process that asked for the run.
+    """
+
+    run_id: str
+    results: pa.Table
+    verified: tuple[dict[str, Any], ...]
+    counts: tuple[FindingCount, ...]
+    findings: tuple[dict[str, Any], ...]
+    roots: VerifiedRoots
+    summary: RunSummary
+    read_bytes: int
+    read_ms: int
+    exit_code: int
+    _frame: DataFrame = field(repr=False)
+
+    def findings_frame(self) -> DataFrame:
+        """Return all findings as a DataFrame of ``schemas.FINDING``."""
+        return self._frame.where(F.col("row") == FINDING_ROW).select(*FINDING.names)
+
+    def release(self) -> None:
+        """Let Spark forget the findings; the DataFrame cannot be read again at no cost."""
+        self._frame.unpersist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What all steps of one run know."""
+
+    run_id: str
+    options: JobOptions
+    request: VerifyRequest
+    roots: tuple[LogRoot, ...]
+
+    @property
+    def title(self) -> str:
+        names = [root.location for root in self.roots]
+        return f"pylog verify {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}"  # noqa: PLR2004
+
+
+def verify(
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    request: VerifyRequest | None = None,
+    *,
+    clock: Clock | None = None,
+) -> VerifyReport:
+    """Verify every partition of log directories.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories.
+        options: Which topics, which role, where the ledger is.
+        request: How deep to look, and what makes the run fail.
+        clock: For the times in the ledger.
+
+    Raises:
+        ConfigError: A root is no directory, is there twice, or would hold the ledger.
+        StorageError: A root cannot be listed.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    clock = clock or SystemClock()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    for root in log_roots:
+        check_ledger(root, options.ledger)
+    job = _Job(
+        run_id=new_run_id(clock),
+        options=options,
+        request=request or VerifyRequest(),
+        roots=log_roots,
+    )
+    recorder = _open_recorder(spark, job, clock)
+    with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
+        try:
+            recorder.start()
+            report = _verify(dispatcher, job)
+            _record(recorder, report, job)
+        except BaseException as error:
+            run_apart("write the run's END row", partial(recorder.fail, error))
+            raise
+    return report
+
+
+def _verify(dispatcher: Dispatcher, job: _Job) -> VerifyReport:
+    started = time.perf_counter()
+    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+    roots = observe_roots(
+        [(root.location, root.role) for root in job.roots], topics, is_live=job.request.is_live
+    )
+    of_roots = dispatcher.frame_of(rows_to_batch(VERIFIED, roots.rows))
+    frame = of_roots
+    if roots.targets:
+        frame = frame.unionByName(_verify_targets(dispatcher, job, roots.targets))
+    # Everything below asks for some of these rows: they are computed once. Memory first, then disk.
+    frame = frame.persist()
+    counts, findings, verified = _collect(dispatcher, job, frame)
+    results = _results(job, verified)
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    return VerifyReport(
+        run_id=job.run_id,
+        results=results,
+        verified=tuple(verified),
+        counts=tuple(counts),
+        findings=tuple(findings),
+        roots=roots,
+        summary=summary,
+        read_bytes=sum(row["read_bytes"] or 0 for row in verified),
+        read_ms=sum(row["read_ms"] or 0 for row in verified),
+        exit_code=exit_code_of(summary.failed, counts, job.request.fail_on),
+        _frame=frame,
+    )
+
+
+def exit_code_of(failed: int, counts: Sequence[FindingCount], fail_on: Severity | None) -> int:
+    """Return 4 if a partition could not be verified, else 1 for findings as bad as asked for."""
+    if failed:
+        return EXIT_PARTLY_FAILED
+    worst = max((Severity(count.severity).rank for count in counts), default=-1)
+    return EXIT_FINDINGS if fail_on is not None and worst >= fail_on.rank else EXIT_DONE
+
+
+def verify_options(options: JobOptions, request: VerifyRequest) -> VerifyOptions:
+    """Return what tasks are told."""
+    return VerifyOptions(now_ms=options.now_ms, is_deep=request.is_deep, is_live=request.is_live)
+
+
+def _verify_targets(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> DataFrame:
+    stretches = _cut(dispatcher, job, targets)
+    options = verify_options(job.options, job.request)
+
+    def work(unit: tuple[Stretch, ...]) -> Iterator[pa.RecordBatch]:
+        return verify_stretches(unit, options)
+
+    verified = dispatcher.spread(_units(dispatcher, job, stretches), work, VERIFIED)
+    is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
+    if not is_cut:
+        return verified
+    # Facts are read twice, once to be put together and once to be left out.
+    verified = verified.persist()
+    parts = dispatcher.publish([target for target in targets if target.ordinal in is_cut])
+    folded = _fold(verified, parts, options)
+    return verified.where(F.col("row") != FACTS_ROW).unionByName(folded)
+
+
+def _fold(
+    verified: DataFrame, targets: Published[list[Target]], options: VerifyOptions
+) -> DataFrame:
+    def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        by_ordinal: dict[int, list[pa.RecordBatch]] = {}
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            for ordinal in table["ordinal"].unique().to_pylist():
+                rows = table.filter(pc.equal(table["ordinal"], ordinal))
+                by_ordinal.setdefault(ordinal, []).append(rows)
+        for parts in by_ordinal.values():
+            yield from fold_rows(pa.concat_tables(parts), targets.value, options)
+
+    facts = verified.where(F.col("row") == FACTS_ROW)
+    return facts.repartition(F.col("ordinal")).mapInArrow(fold, spark_ddl(VERIFIED))
+
+
+def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
+    """Return stretches with their bytes: a small partition whole, a big one in several."""
+    places = [{"ordinal": target.ordinal, "directory": target.directory} for target in targets]
+
+    def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return measure_segments(batches, _SIZES)
+
+    listed = dispatcher.frame_of(pa.RecordBatch.from_pylist(places))
+    tasks = min(len(targets), 4 * dispatcher.slots)
+    frame = listed.repartition(tasks).mapInArrow(measure, spark_ddl(_SIZES))
+    sizes = dispatcher.collect(frame, _SIZES, f"{job.title}: list segments")
+    known = dict(
+        zip(
+            sizes["ordinal"].to_pylist(),
+            zip(sizes["offsets"].to_pylist(), sizes["sizes"].to_pylist(), strict=True),
+            strict=True,
+        )
+    )
+    unit_bytes = _unit_bytes(dispatcher, job, sum(sum(of) for _, of in known.values()))
+    return [
+        stretch
+        for target in targets
+        for stretch in cut_partition(target, *known[target.ordinal], unit_bytes=unit_bytes)
+    ]
+
+
+def cut_partition(
+    target: Target, offsets: Sequence[int], sizes: Sequence[int], *, unit_bytes: int
+) -> list[tuple[Stretch, int]]:
+    """Cut a partition into stretches of whole segments, each about as large as a unit.
+
+    Args:
+        target: The partition.
+        offsets: Base offsets of its segments, rising.
+        sizes: Bytes of their .log files.
+        unit_bytes: What one task gets to read.
+
+    Returns:
+        The stretches with their bytes; one that is whole where the partition fits in one.
+    """
+    starts, filled = [0], 0
+    for number, size in enumerate(sizes):
+        if filled and filled + size > unit_bytes:
+            starts.append(number)
+            filled = 0
+        filled += size
+    if len(starts) == 1:
+        return [(Stretch(target=target), sum(sizes) + ITEM_OVERHEAD_BYTES * len(sizes))]
+    ends: list[int | None] = [*starts[1:], None]
+    return [
+        (
+            Stretch(
+                target=target,
+                first_offset=0 if start == 0 else offsets[start],
+                end_offset=None if end is None else offsets[end],
+            ),
+            sum(sizes[start:end]),
+        )
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _unit_bytes(dispatcher: Dispatcher, job: _Job, total_bytes: int) -> int:
+    tuning = job.options.tuning
+    return choose_unit_bytes(
+        total_bytes,
+        slots=dispatcher.slots,
+        least_bytes=tuning.unit_min_bytes,
+        most_bytes=tuning.unit_max_bytes,
+    )
+
+
+def _units(
+    dispatcher: Dispatcher, job: _Job, stretches: Sequence[tuple[Stretch, int]]
+) -> list[tuple[Stretch, ...]]:
+    items = [
+        WorkItem(ordinal=number, number=0, size_bytes=size)
+        for number, (_, size) in enumerate(stretches)
+    ]
+    total = sum(size for _, size in stretches)
+    units = pack_units(items, unit_bytes=_unit_bytes(dispatcher, job, total))
+    return [tuple(stretches[item.ordinal][0] for item in unit.items) for unit in units]
+
+
+def _collect(
+    dispatcher: Dispatcher, job: _Job, frame: DataFrame
+) -> tuple[list[FindingCount], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return counts of the findings, the worst of them, and the rows of the partitions."""
+    is_finding = F.col("row") == FINDING_ROW
+    dispatcher.describe(f"{job.title}: verify")
+    names = ["ordinal", "root", "topic", "partition", "segments", "bytes", "records"]
+    names += ["log_start_offset", "log_end_offset", "read_bytes", "read_ms"]
+    verified = frame.where(F.col("row") == PARTITION_ROW).select(*names, "error_class", "error")
+    rows: list[dict[str, Any]] = verified.toArrow().to_pylist()
+    dispatcher.describe(f"{job.title}: count findings")
+    counted = frame.where(is_finding).groupBy("severity", "code").count().toArrow().to_pylist()
+    rank = F.create_map(*[F.lit(value) for s in Severity for value in (s.value, s.rank)])
+    worst = (
+        frame.where(is_finding)
+        .orderBy(
+            rank[F.col("severity")].desc(), "root", "topic", "partition", "file", "position", "code"
+        )
+        .limit(job.request.shown)
+        .select("root", *FINDING.names)
+    )
+    found = [{"run_id": job.run_id, **row} for row in worst.toArrow().to_pylist()]
+    counts = [FindingCount(**row) for row in counted]
+    counts.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
+    rows.sort(key=lambda row: (row["root"], row["topic"] or "", row["partition"] or 0))
+    return counts, found, rows
+
+
+def _results(job: _Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:
+    rows = [
+        {
+            "run_id": job.run_id,
+            "root": row["root"],
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "action": Action.VERIFY.value,
+            "status": (Status.DONE if row["error"] is None else Status.FAILED).value,
+            "bytes_before": row["bytes"],
+            "bytes_after": row["bytes"],
+            "records_before": row["records"],
+            "records_after": row["records"],
+            "segments_before": row["segments"],
+            "segments_after": row["segments"],
+            "duration_ms": row["read_ms"],
+            "error_class": row["error_class"],
+            "error": row["error"],
+        }
+        for row in verified
+    ]
+    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
+    options = job.options
+    ledger = None
+    if options.ledger is not None and not options.dry_run:
+        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+    # Settings of the session may hold passwords; what is found does not depend on them.
+    said = {
+        name: value
+        for name, value in asdict(replace(options, spark_conf={})).items()
+        if name != "spark_conf"
+    }
+    return Recorder(
+        ledger=ledger,
+        clock=clock,
+        facts={
+            "run_id": job.run_id,
+            "action": Action.VERIFY.value,
+            "roots": [root.location for root in job.roots],
+            "now_ms": options.now_ms,
+            "options": json.dumps(said | asdict(job.request), default=str, sort_keys=True),
+        },
+    )
+
+
+def _record(recorder: Recorder, report: VerifyReport, job: _Job) -> None:
+    if recorder.ledger is not None:
+        recorder.results(report.results)
+        found = report._frame.where(F.col("row") == FINDING_ROW)  # noqa: SLF001  # of this module
+        rows = found.select(F.lit(job.run_id).alias("run_id"), *RECORDED_FINDING.names[1:])
+        recorder.ledger.append_frame(LedgerTable.FINDINGS, rows, number=0)
+    recorder.end(report.summary, exit_code=report.exit_code)

@@ -1,0 +1,210 @@
+"""What is wrong with log directories and what to do: findings and forecasts put together.
+
+Here stands also the way to make both in this process, one partition after the other: for what one
+machine reads in seconds, a Spark session would take longer to start than the work takes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pylog_spark.tasks.forecast import forecast_row, to_forecast
+from pylog_spark.tasks.verification import (
+    FINDING_ROW,
+    PARTITION_ROW,
+    Stretch,
+    Target,
+    verify_stretch,
+)
+from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.checkpoint.lock_query import LockState, query_lock
+from storage_core.errors import PylogError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.verdict import (
+    Pace,
+    RootState,
+    StartForecast,
+    Verdict,
+    decide,
+    forecast_start,
+    measure_pace,
+)
+from storage_core.store import LocalStore
+
+# What one process reads in the time that a Spark session takes to start.
+MAX_LOCAL_BYTES: Final = 4 << 30
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the doctor says.
+
+    Attributes:
+        verdict: What to do.
+        roots: The log directories.
+        start: What a broker's start would do.
+        pace: What its times rest on.
+        findings: Of ``schemas.FINDING`` and more, worst first; of Spark only as many as are shown.
+        counts: Findings by (severity, code), worst first.
+        forecasts: Of ``schemas.FORECAST``, partitions with most to lose first.
+        failed: Names and errors of partitions that could not be verified.
+        read_bytes: Bytes of batches that were read and checked.
+    """
+
+    verdict: Verdict
+    roots: tuple[RootState, ...]
+    start: StartForecast
+    pace: Pace
+    findings: tuple[Row, ...]
+    counts: tuple[tuple[str, str, int], ...]
+    forecasts: tuple[Row, ...]
+    failed: tuple[Row, ...]
+    read_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threads:
+    """How much is done at a time.
+
+    Attributes:
+        of_broker: ``num.recovery.threads.per.data.dir``.
+        ours: Tasks of ours.
+    """
+
+    of_broker: int
+    ours: int
+
+
+def is_small(targets: Iterable[Target], *, limit_bytes: int = MAX_LOCAL_BYTES) -> bool:
+    """Whether the logs of partitions are small enough to be read in this process."""
+    total = 0
+    for target in targets:
+        try:
+            total += sort_files(LocalStore(Path(target.directory)).list_files()).size_bytes
+        except PylogError:
+            continue  # verifying it meets the same error, and reports it
+        if total > limit_bytes:
+            return False
+    return True
+
+
+def diagnose_here(roots: VerifiedRoots, options: VerifyOptions, threads: Threads) -> Diagnosis:
+    """Verify partitions and foretell a broker's start in this process.
+
+    Args:
+        roots: The log directories and their partitions.
+        options: How to look.
+        threads: What the forecast counts with.
+    """
+    rows = [
+        *roots.rows,
+        *(
+            row
+            for target in roots.targets
+            for row in verify_stretch(Stretch(target=target), options)
+        ),
+    ]
+    forecasts = [forecast_row(target, options.now_ms) for target in to_foretell(roots.targets)]
+    findings = [row for row in rows if row["row"] == FINDING_ROW]
+    counted = Counter((row["severity"], row["code"]) for row in findings)
+    return put_together(
+        roots,
+        findings=sorted(findings, key=_badness),
+        counts=[(severity, code, count) for (severity, code), count in counted.items()],
+        verified=[row for row in rows if row["row"] == PARTITION_ROW],
+        forecasts=forecasts,
+        threads=threads,
+    )
+
+
+def to_foretell(targets: Iterable[Target]) -> list[Target]:
+    """Return the partitions that a broker's LogManager loads."""
+    return [target for target in targets if target.partition.topic != CLUSTER_METADATA_TOPIC]
+
+
+def put_together(  # what each part of the work has found
+    roots: VerifiedRoots,
+    *,
+    findings: Sequence[Row],
+    counts: Iterable[tuple[str, str, int]],
+    verified: Sequence[Row],
+    forecasts: Sequence[Row],
+    threads: Threads,
+) -> Diagnosis:
+    """Return the diagnosis.
+
+    Args:
+        roots: The log directories and their partitions.
+        findings: Worst first.
+        counts: Of all findings: severity, code, how many.
+        verified: Rows of the partitions.
+        forecasts: Of ``schemas.FORECAST``.
+        threads: What the forecast counts with.
+    """
+    ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
+    read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
+    pace = measure_pace(
+        read_bytes=read_bytes,
+        read_seconds=sum(row.get("read_ms") or 0 for row in verified) / 1000,
+        broker_threads=threads.of_broker,
+        our_tasks=threads.ours,
+    )
+    partitions = [to_forecast(row) for row in forecasts]
+    start = forecast_start(partitions, pace)
+    states = tuple(_root_state(roots, number, verified) for number in range(len(roots.observed)))
+    by_severity: Counter[str] = Counter()
+    for severity, _, count in ordered:
+        by_severity[severity] += count
+    failed = [row for row in verified if row.get("error")]
+    return Diagnosis(
+        verdict=decide(
+            states,
+            partitions,
+            start,
+            fatal=by_severity[Severity.FATAL],
+            errors=by_severity[Severity.ERROR] + len(failed),
+        ),
+        roots=states,
+        start=start,
+        pace=pace,
+        findings=tuple(findings),
+        counts=tuple(ordered),
+        forecasts=tuple(sorted(forecasts, key=_loss, reverse=True)),
+        failed=tuple(failed),
+        read_bytes=read_bytes,
+    )
+
+
+def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> RootState:
+    root = roots.observed[number]
+    of_root = [row for row in verified if row["root"] == root.location]
+    try:
+        lock = query_lock(Path(root.location))
+    except PylogError:
+        # Who may not look at the lock file may not open the logs for writing either.
+        lock = LockState(is_held=False)
+    return RootState(
+        location=root.location,
+        role=root.surroundings.role,
+        is_clean=root.surroundings.is_clean,
+        lock=lock,
+        partitions=len(of_root),
+        size_bytes=sum(row.get("bytes") or 0 for row in of_root),
+    )
+
+
+def _badness(row: Row) -> tuple[Any, ...]:
+    place = (row["root"], row["topic"] or "", row["partition"] or 0, row["file"] or "")
+    return (-Severity(row["severity"]).rank, *place, row["position"] or 0)
+
+
+def _loss(row: Row) -> tuple[Any, ...]:
+    names = ("cut_records", "cut_bytes", "read_bytes", "rebuilt_segments")
+    return (bool(row.get("error")), *(row.get(name) or 0 for name in names))

@@ -1,0 +1,97 @@
+"""What a broker's start would do to partitions: Kafka's own loading, planned and not done."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.schemas import FORECAST, rows_to_batches
+from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.verification import Target
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.maintenance.recovery.lost_records import count_lost_records
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.verification.verdict import PartitionForecast
+from storage_core.store import LocalStore
+
+_SHOWN_CUTS: Final = 10
+
+
+def forecast_partitions(targets: Sequence[Target], now_ms: int) -> Iterator[pa.RecordBatch]:
+    """Yield a row of ``schemas.FORECAST`` for each partition."""
+    yield from rows_to_batches(FORECAST, (forecast_row(target, now_ms) for target in targets))
+
+
+def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
+    """Return the row of one partition, whatever is wrong with it.
+
+    Nothing of what is foretold depends on a topic's config but which entries rebuilt indexes get.
+
+    Args:
+        target: The partition.
+        now_ms: The run's clock, epoch milliseconds.
+    """
+    names = {
+        "root": target.root,
+        "topic": target.partition.topic,
+        "partition": target.partition.partition,
+        "directory": target.directory,
+    }
+    return names | attempt(lambda: _forecast(target, now_ms))
+
+
+def to_forecast(row: dict[str, Any]) -> PartitionForecast:
+    """Return a row as what the verdict is made of."""
+    counted = {
+        name: row[name] or 0
+        for name in (
+            "read_bytes",
+            "rebuilt_segments",
+            "split_segments",
+            "cut_bytes",
+            "cut_records",
+            "deleted_segments",
+            "lost_below_high_watermark",
+        )
+        if name in row
+    }
+    return PartitionForecast(
+        root=row["root"],
+        name=f"{row['topic']}-{row['partition']}",
+        log_end_offset=row.get("log_end_offset"),
+        error=row.get("error") or "",
+        **counted,
+    )
+
+
+def _forecast(target: Target, now_ms: int) -> dict[str, Any]:
+    store = LocalStore(Path(target.directory))
+    said = target.checkpoints
+    log = plan_recovery(
+        store,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=now_ms,
+        recovery_point=said.recovery_point or 0,
+        log_start_offset=said.log_start_offset or 0,
+        clean_shutdown=target.surroundings.is_clean,
+    )
+    repairs = log.repairs
+    watermark = said.high_watermark or 0
+    # A log that ended below its high watermark before is a finding, and not the start's doing.
+    had_end = max((cut.first_offset for cut in repairs.cuts), default=None)
+    is_cut = had_end is not None and log.log_end_offset < watermark
+    return {
+        "read_bytes": repairs.scanned_bytes,
+        "rebuilt_segments": len(repairs.rebuilt),
+        "split_segments": len(repairs.split),
+        "cut_bytes": repairs.truncated_bytes,
+        "cut_records": sum(count_lost_records(store, cut) for cut in repairs.cuts),
+        "deleted_segments": repairs.deleted_segments,
+        "lost_below_high_watermark": watermark - log.log_end_offset if is_cut else 0,
+        "log_end_offset": log.log_end_offset,
+        "cuts": json.dumps([asdict(cut) for cut in repairs.cuts[:_SHOWN_CUTS]]),
+    }

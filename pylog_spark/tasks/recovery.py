@@ -1,0 +1,405 @@
+"""Recover partitions: look what has to be read, read segments, put each log in order.
+
+A segment's scan does not depend on the segments before it, so scans run side by side on all
+executors, also those of one partition. What depends on order (producers, epochs, which segment the
+log ends in) is a fold over the scans of one partition, in one task, which then commits.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.schemas import (
+    RECOVERED,
+    RECOVERY_WORK,
+    SEGMENT_SCAN,
+    Reason,
+    Status,
+    rows_to_batches,
+)
+from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.tasks.listing import DirectoryKind
+from pylog_spark.tasks.observe import has_expected_topic_id
+from pylog_spark.tasks.run_context import (
+    RecoveryCheckpoints,
+    RunContext,
+    WriteContext,
+    read_recovery_checkpoints,
+)
+from pylog_spark.tasks.scratch import claim_path
+from storage_core.checkpoint.lock import validate_on_holder_host
+from storage_core.config import LogConfig
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SCRATCH_PREFIX,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+    segment_file,
+)
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.segment_scan import SegmentScan, scan_segment
+from storage_core.maintenance.recovery.lost_records import count_lost_records
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.recovery.salvage import salvage_cuts
+from storage_core.plan import DeleteFile, Plan
+from storage_core.store import LocalStore
+
+_REASON_OF_KIND: Final = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryWork:
+    """One partition of a run, as the first look left it.
+
+    Attributes:
+        ordinal: Its row in the table of work.
+        root: Its log directory.
+        directory: Its own directory.
+        partition: Its name.
+        is_clean: Whether its log directory has the clean-shutdown marker.
+        recovery_point: Its entry in the recovery-point checkpoint, 0 without one.
+        log_start_offset: Its entry in the log-start checkpoint, 0 without one.
+        high_watermark: Its entry in the replication checkpoint, None without one.
+    """
+
+    ordinal: int
+    root: str
+    directory: str
+    partition: TopicPartition
+    is_clean: bool
+    recovery_point: int
+    log_start_offset: int
+    high_watermark: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryLimits:
+    """What recovery may cut without being asked again.
+
+    Attributes:
+        allow_truncate: Whether it may cut below a checkpointed high watermark, or a whole log.
+        max_truncate_bytes: How much it may cut from one partition.
+        salvage: Folder that receives what is cut, None for none.
+    """
+
+    allow_truncate: bool
+    max_truncate_bytes: int
+    salvage: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryContext:
+    """The values that the tasks of a recovery share.
+
+    Attributes:
+        run: What all tasks of a run share.
+        limits: What may be cut.
+        write: What is needed to write; None where nothing is written.
+    """
+
+    run: RunContext
+    limits: RecoveryLimits
+    write: WriteContext | None
+
+
+def observe_recovery(
+    batches: Iterator[pa.RecordBatch], context: RunContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
+    known: dict[str, RecoveryCheckpoints] = {}
+
+    def checkpoints_of(root: str) -> RecoveryCheckpoints:
+        if root not in known:
+            known[root] = read_recovery_checkpoints(root)
+        return known[root]
+
+    listed = (row for batch in batches for row in batch.to_pylist())
+    yield from rows_to_batches(
+        RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in listed)
+    )
+
+
+def _observe_row(
+    row: Mapping[str, Any],
+    context: RunContext,
+    checkpoints_of: Callable[[str], RecoveryCheckpoints],
+) -> dict[str, Any]:
+    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
+    if row["error_class"] is not None:
+        error = {name: row[name] for name in ("error_class", "error")}
+        return found | {"status": Status.FAILED} | error
+    seen = attempt(partial(_look, row, context, checkpoints_of))
+    if "error_class" in seen:
+        seen["status"] = Status.FAILED
+    return found | seen
+
+
+def _look(
+    row: Mapping[str, Any],
+    context: RunContext,
+    checkpoints_of: Callable[[str], RecoveryCheckpoints],
+) -> dict[str, Any]:
+    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    if reason is not None:
+        return {"status": Status.SKIPPED, "reason": reason}
+    root = row["root"]
+    partition = TopicPartition(row["topic"], row["partition"])
+    store = LocalStore(Path(row["directory"]))
+    files = {file.name: file for file in store.list_files()}
+    logs = {
+        offset: file.size_bytes
+        for name, file in files.items()
+        if kind_of(name) == LOG_SUFFIX and (offset := offset_of(name)) is not None
+    }
+    listing = {"bytes": sum(logs.values()), "segments": len(logs)}
+    catalog = context.catalogs[root]
+    config = catalog.config_for(partition.topic)
+    if config is None:
+        return listing | {"status": Status.SKIPPED, "reason": Reason.CONFIG_UNKNOWN}
+    if config.remote_storage_enable:
+        return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
+    if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
+        return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
+    checkpoints = checkpoints_of(root)
+    point = checkpoints.recovery_points.get(partition, 0)
+    is_clean = root not in context.unclean_roots
+    chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
+    return listing | {
+        "status": Status.PLANNED,
+        "is_clean": is_clean,
+        "recovery_point": point,
+        "log_start_offset": checkpoints.log_starts.get(partition, 0),
+        "high_watermark": checkpoints.high_watermarks.get(partition),
+        "scan_offsets": chosen,
+        "scan_bytes": [logs[base] for base in chosen],
+    }
+
+
+def _segments_to_scan(
+    base_offsets: Sequence[int], names: set[str], recovery_point: int | None
+) -> list[int]:
+    """Return the segments that a loader reads from end to end, as far as names tell.
+
+    What it decides by more than names, such as a bad transaction index, is read when it comes to it.
+    """
+    missing = {
+        base
+        for base in base_offsets
+        if log_file(base) in names and segment_file(base, OFFSET_INDEX_SUFFIX) not in names
+    }
+    if recovery_point is None:
+        return sorted(missing)
+    floor = max((base for base in base_offsets if base <= recovery_point), default=0)
+    return [base for base in base_offsets if base >= floor or base in missing]
+
+
+def scan_segments(
+    items: Iterable[tuple[RecoveryWork, int]], context: RecoveryContext
+) -> Iterator[pa.RecordBatch]:
+    """Read segments from end to end: a row of ``schemas.SEGMENT_SCAN`` each."""
+    for work, base_offset in items:
+        # A scan holds the segment's indexes: handed on at once, not gathered.
+        scanned = attempt(partial(_scan, work, base_offset, context))
+        row = {"ordinal": work.ordinal, "base_offset": base_offset} | scanned
+        yield pa.RecordBatch.from_pylist([row], schema=SEGMENT_SCAN)
+
+
+def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
+    config = _config(work, context)
+    with closing(LocalStore(Path(work.directory)).open_file(log_file(base_offset))) as reader:
+        scan = scan_segment(
+            reader,
+            base_offset,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+            window_bytes=context.run.cleaner.window_bytes,
+        )
+    return {"scan": scan.to_bytes()}
+
+
+def fold_partition(
+    rows: pa.Table, works: Mapping[int, RecoveryWork], context: RecoveryContext
+) -> pa.Table:
+    """Recover one partition from the scans of its segments: a row of ``schemas.RECOVERED``.
+
+    Args:
+        rows: Rows of ``schemas.SEGMENT_SCAN`` of one partition, in any order.
+        works: The partitions of the wave, by ordinal.
+        context: The recovery.
+    """
+    work = works[rows["ordinal"][0].as_py()]
+    scanned = sum(rows["duration_ms"].to_pylist())
+    failed = next((row for row in rows.to_pylist() if row["error_class"] is not None), None)
+    if failed is not None:
+        error = {name: failed[name] for name in ("error_class", "error")}
+        row = {"ordinal": work.ordinal, "status": Status.FAILED, "touched": False} | error
+    else:
+        found = [SegmentScan.from_bytes(scan) for scan in rows["scan"].to_pylist()]
+        row = _row(work, {scan.base_offset: scan for scan in found}, context)
+    row["duration_ms"] = (row.get("duration_ms") or 0) + scanned
+    return pa.Table.from_pylist([row], schema=RECOVERED)
+
+
+def recover_whole(
+    items: Iterable[RecoveryWork], context: RecoveryContext
+) -> Iterator[pa.RecordBatch]:
+    """Recover partitions, one after the other: a row of ``schemas.RECOVERED`` each."""
+    yield from rows_to_batches(RECOVERED, (_row(work, {}, context) for work in items))
+
+
+def _row(
+    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+) -> dict[str, Any]:
+    step = _plan if context.write is None else _commit
+    row = attempt(partial(step, work, scans, context))
+    if "error_class" in row:
+        row["status"] = Status.FAILED
+    return {"ordinal": work.ordinal, "touched": False} | row
+
+
+def _plan(
+    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+) -> dict[str, Any]:
+    store = LocalStore(Path(work.directory))
+    log = _load(store, work, scans, context)
+    return _describe(store, work, log, context) | {"status": Status.PLANNED}
+
+
+def _commit(
+    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+) -> dict[str, Any]:
+    """Recover a partition, or find that another attempt did, or that a guard refuses."""
+    write = context.write
+    if write is None:
+        raise ValueError("nothing may be written")
+    validate_on_holder_host(write.locks[work.root])
+    store = LocalStore(Path(work.directory))
+    path = claim_path(write.scratch[work.root], store.directory, context.run.run_id)
+    with hold_claim(path) as claim:
+        try:
+            if not claim.is_begun:
+                log = _load(store, work, scans, context)
+                answer = _describe(store, work, log, context)
+                if answer["reason"] is not None:
+                    return answer | {"status": Status.SKIPPED}
+                answer |= _salvage(store, work, log, context)
+                steps = Plan(location=store.location, operations=log.operations)
+                claim.begin(steps, answer | {"status": Status.DONE.value})
+            return claim.finish(store)
+        except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
+            return {"touched": claim.is_begun, **describe_failure(error)}
+
+
+def _load(
+    store: LocalStore,
+    work: RecoveryWork,
+    scans: Mapping[int, SegmentScan],
+    context: RecoveryContext,
+) -> LoadedLog:
+    log = plan_recovery(
+        store,
+        config=_config(work, context),
+        cleaner=context.run.cleaner,
+        now_ms=context.run.now_ms,
+        recovery_point=work.recovery_point,
+        log_start_offset=work.log_start_offset,
+        clean_shutdown=work.is_clean,
+        scans=scans,
+    )
+    # Loading sweeps away the scratch files of killed runs; those of this run are needed.
+    ours = f"{SCRATCH_PREFIX}{context.run.run_id}-"
+    kept = [
+        step
+        for step in log.operations
+        if not (isinstance(step, DeleteFile) and step.name.startswith(ours))
+    ]
+    return replace(log, operations=tuple(kept))
+
+
+def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
+    config = context.run.catalogs[work.root].config_for(work.partition.topic)
+    if config is None:
+        raise KeyError(f"{work.partition.topic}: the catalogue had a config at the first look")
+    return config
+
+
+def _describe(
+    store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+) -> dict[str, Any]:
+    """Return the partition's row as it will be when the operations are done."""
+    cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in log.repairs.cuts]
+    steps = Plan(location=store.location, operations=log.operations)
+    refusal = _refuse(work, log, context.limits)
+    return {
+        "reason": None if refusal is None else refusal[0].value,
+        "error": None if refusal is None else refusal[1],
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
+        "first_base_offset": log.segments[0].base_offset,
+        "bytes_after": log.size_bytes,
+        "segments_after": len(log.segments),
+        "rebuilt_segments": len(log.repairs.rebuilt),
+        "cuts": json.dumps(cuts),
+        "steps": len(steps.operations),
+        "operations": json.dumps(list(steps.describe())),
+    }
+
+
+def _refuse(
+    work: RecoveryWork, log: LoadedLog, limits: RecoveryLimits
+) -> tuple[Reason, str] | None:
+    """Return why a guard does not let this recovery happen, None if all do."""
+    cut_bytes = log.repairs.truncated_bytes
+    mark = work.high_watermark
+    if mark is not None and log.log_end_offset < mark and not limits.allow_truncate:
+        why = (
+            f"the log would end at offset {log.log_end_offset}, below its checkpointed high "
+            f"watermark {mark}: records that were acknowledged would be lost unless another "
+            "replica has them (override: --allow-truncate)"
+        )
+        return Reason.CUTS_BELOW_HIGH_WATERMARK, why
+    if log.log_end_offset <= log.log_start_offset and cut_bytes and not limits.allow_truncate:
+        why = (
+            f"nothing of the log would be left, {cut_bytes} bytes would be cut "
+            "(override: --allow-truncate)"
+        )
+        return Reason.CUTS_WHOLE_LOG, why
+    if cut_bytes > limits.max_truncate_bytes:
+        why = (
+            f"{cut_bytes} bytes would be cut, at most {limits.max_truncate_bytes} may be "
+            f"(override: --max-truncate-bytes {cut_bytes})"
+        )
+        return Reason.CUTS_TOO_MUCH, why
+    return None
+
+
+def _salvage(
+    store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+) -> dict[str, Any]:
+    """Set aside what is going to be cut; before the first cut, and again if a task runs twice."""
+    if context.limits.salvage is None or not log.repairs.cuts:
+        return {}
+    config = _config(work, context)
+    salvage = salvage_cuts(
+        store,
+        log.repairs.cuts,
+        Path(context.limits.salvage) / store.directory.name,
+        index_interval_bytes=config.index_interval_bytes,
+        max_index_bytes=config.segment_index_bytes,
+    )
+    return {"salvage": json.dumps(asdict(salvage))}

@@ -1,0 +1,304 @@
+"""Verify partitions and stretches of partitions: rows in, rows out, nothing is written.
+
+A partition that fits in one unit is verified whole, in one task. A bigger one is cut into stretches
+of segments; their facts travel as rows to the one task that puts the partition together.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pylog_spark.schemas import VERIFIED, rows_to_batches
+from pylog_spark.tasks.failures import describe_failure
+from storage_core.errors import PartitionNotFoundError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.files import PartitionFiles, sort_files
+from storage_core.maintenance.verification.findings import (
+    Code,
+    Finding,
+    Severity,
+    describe_fix,
+    severity_of,
+)
+from storage_core.maintenance.verification.log_directories import CHECKPOINT_FILES
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import (
+    PartitionCheckpoints,
+    PartitionFacts,
+    fold_partition,
+    verify_segments,
+)
+from storage_core.maintenance.verification.segment import SegmentFacts
+from storage_core.store import LocalStore
+
+FINDING_ROW = "finding"
+FACTS_ROW = "facts"
+PARTITION_ROW = "partition"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A partition that is to be verified.
+
+    Attributes:
+        ordinal: Its number in the run.
+        root: Its log directory, as the run was given it.
+        directory: Path of its own directory.
+        partition: Its name.
+        surroundings: Where it lies.
+        checkpoints: What the log directory says of it.
+    """
+
+    ordinal: int
+    root: str
+    directory: str
+    partition: TopicPartition
+    surroundings: Surroundings
+    checkpoints: PartitionCheckpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Some neighbouring segments of a partition; those that begin in a range of offsets.
+
+    Attributes:
+        target: The partition.
+        first_offset: Where the range begins.
+        end_offset: Just past its end; None for no end.
+    """
+
+    target: Target
+    first_offset: int = 0
+    end_offset: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all segments of the partition."""
+        return self.first_offset == 0 and self.end_offset is None
+
+    def holds(self, base_offset: int) -> bool:
+        """Whether a segment belongs to it."""
+        end = self.end_offset
+        return self.first_offset <= base_offset and (end is None or base_offset < end)
+
+
+def measure_segments(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows (ordinal, directory) into rows (ordinal, offsets, sizes) of .log files, in order.
+
+    A directory that cannot be listed has none: the task that verifies it says why.
+    """
+    rows = []
+    for batch in batches:
+        for row in batch.to_pylist():
+            try:
+                files = sort_files(LocalStore(Path(row["directory"])).list_files())
+                segments = files.segments
+            except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
+                segments = ()
+            rows.append(
+                {
+                    "ordinal": row["ordinal"],
+                    "offsets": [segment.base_offset for segment in segments],
+                    "sizes": [segment.log.size_bytes for segment in segments],
+                }
+            )
+    yield from rows_to_batches(schema, rows)
+
+
+def verify_stretches(
+    stretches: Sequence[Stretch], options: VerifyOptions
+) -> Iterator[pa.RecordBatch]:
+    """Verify stretches and yield rows of ``schemas.VERIFIED``."""
+    yield from rows_to_batches(
+        VERIFIED, (row for stretch in stretches for row in verify_stretch(stretch, options))
+    )
+
+
+def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
+    """Return the rows of one stretch, whatever is wrong with it."""
+    target = stretch.target
+    store = LocalStore(Path(target.directory))
+    try:
+        files = _list_files(store, target, options)
+        if isinstance(files, list):
+            return files if stretch.is_whole else [_facts_row(stretch, [])]
+        facts, found = verify_segments(
+            store,
+            files,
+            [segment for segment in files.segments if stretch.holds(segment.base_offset)],
+            target.surroundings,
+            options,
+        )
+        rows = finding_rows(target, found)
+        if stretch.is_whole:
+            return rows + _fold(store, target, files, facts, options)
+        return [*rows, _facts_row(stretch, facts)]
+    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+        failed = _partition_row(target) if stretch.is_whole else _facts_row(stretch, [])
+        return [failed | describe_failure(error)]
+
+
+def fold_rows(
+    table: pa.Table, targets: Iterable[Target], options: VerifyOptions
+) -> Iterator[pa.RecordBatch]:
+    """Put the stretches of one partition together.
+
+    Args:
+        table: Its rows of facts.
+        targets: All partitions that were cut into stretches.
+        options: How to look.
+    """
+    names = ["ordinal", "first_offset", "facts", "error_class", "error"]
+    rows = table.select(names).to_pylist()
+    ordinal = rows[0]["ordinal"]
+    target = next(target for target in targets if target.ordinal == ordinal)
+    yield from rows_to_batches(VERIFIED, _fold_stretches(target, rows, options))
+
+
+def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
+    """Return findings as rows."""
+    return [
+        place_finding(
+            finding,
+            root=target.root,
+            directory=target.directory,
+            partition=target.partition,
+            ordinal=target.ordinal,
+        )
+        for finding in findings
+    ]
+
+
+def place_finding(
+    finding: Finding,
+    *,
+    root: str,
+    directory: str | None,
+    partition: TopicPartition | None,
+    ordinal: int | None = None,
+) -> Row:
+    """Return a finding as a row of ``schemas.VERIFIED``, with its place and what to do.
+
+    Args:
+        finding: The finding.
+        root: The log directory.
+        directory: Of the partition, None where the log directory itself is meant.
+        partition: Whose it is, None where nobody's.
+        ordinal: Number of the partition in the run.
+    """
+    # A finding about a partition's line in a checkpoint names a file of the log directory.
+    is_in_root = directory is None or finding.file in CHECKPOINT_FILES
+    home = Path(root) if is_in_root else Path(directory or root)
+    file = str(home / finding.file) if finding.file else str(home)
+    named = Finding(
+        code=finding.code, severity=finding.severity, message=finding.message, file=file
+    )
+    return {
+        "row": FINDING_ROW,
+        "ordinal": ordinal,
+        "root": root,
+        "severity": finding.severity.value,
+        "code": finding.code.value,
+        "topic": None if partition is None else partition.topic,
+        "partition": None if partition is None else partition.partition,
+        "file": file,
+        "position": finding.position,
+        "offset": finding.offset,
+        "message": finding.message,
+        "fix": describe_fix(
+            named,
+            root=root,
+            directory=directory or "",
+            topic=None if partition is None else partition.topic,
+        ),
+    }
+
+
+def _list_files(
+    store: LocalStore, target: Target, options: VerifyOptions
+) -> PartitionFiles | list[Row]:
+    """Return the files of a partition; the rows of one that is gone, if that may happen."""
+    try:
+        return sort_files(store.list_files())
+    except PartitionNotFoundError:
+        gone = Finding(
+            code=Code.CHANGED_WHILE_READ,
+            severity=Severity.INFO if options.is_live else severity_of(Code.CHANGED_WHILE_READ),
+            message="the directory was listed and is gone",
+        )
+        return [*finding_rows(target, [gone]), _partition_row(target)]
+
+
+def _fold(
+    store: LocalStore,
+    target: Target,
+    files: PartitionFiles,
+    facts: Sequence[SegmentFacts],
+    options: VerifyOptions,
+) -> list[Row]:
+    whole, found = fold_partition(
+        store, files, facts, target.surroundings, options, target.checkpoints
+    )
+    return [*finding_rows(target, found), _partition_row(target, whole)]
+
+
+def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:
+    ordered = sorted(rows, key=lambda row: int(row["first_offset"]))
+    for row in ordered:
+        if row["error"] is not None:
+            error = {name: row[name] for name in ("error_class", "error")}
+            return [_partition_row(target) | error]
+    try:
+        facts = [
+            SegmentFacts.from_plain(values)
+            for row in ordered
+            for values in json.loads(zlib.decompress(row["facts"]))
+        ]
+        store = LocalStore(Path(target.directory))
+        files = _list_files(store, target, options)
+        if isinstance(files, list):
+            return files
+        return _fold(store, target, files, facts, options)
+    except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
+        return [_partition_row(target) | describe_failure(error)]
+
+
+def _facts_row(stretch: Stretch, facts: Sequence[SegmentFacts]) -> Row:
+    content = json.dumps([asdict(segment) for segment in facts], separators=(",", ":"))
+    return {
+        "row": FACTS_ROW,
+        "ordinal": stretch.target.ordinal,
+        "root": stretch.target.root,
+        "first_offset": stretch.first_offset,
+        "facts": zlib.compress(content.encode(), 1),
+    }
+
+
+def _partition_row(target: Target, facts: PartitionFacts | None = None) -> Row:
+    row: Row = {
+        "row": PARTITION_ROW,
+        "ordinal": target.ordinal,
+        "root": target.root,
+        "topic": target.partition.topic,
+        "partition": target.partition.partition,
+    }
+    if facts is None:
+        return row
+    return row | {
+        "segments": facts.segments,
+        "bytes": facts.size_bytes,
+        "records": facts.records,
+        "log_start_offset": facts.log_start_offset,
+        "log_end_offset": facts.log_end_offset,
+        "read_bytes": facts.read_bytes,
+        "read_ms": round(facts.read_seconds * 1000),
+    }

@@ -1,0 +1,76 @@
+"""The log directories of a verification: what is found in them, and which partitions to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import Target, place_finding
+from storage_core.catalog.log_directories import SubDirectory
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.verification.log_directories import (
+    VERIFIED_KINDS,
+    ObservedRoot,
+    verify_log_directories,
+)
+from storage_core.maintenance.verification.partition import PartitionCheckpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRoots:
+    """Log directories that were looked at.
+
+    Attributes:
+        observed: The directories.
+        rows: What was found in them, of ``schemas.VERIFIED``.
+        targets: The partitions to be verified.
+    """
+
+    observed: tuple[ObservedRoot, ...]
+    rows: tuple[dict[str, Any], ...]
+    targets: tuple[Target, ...]
+
+
+def observe_roots(
+    roots: Sequence[tuple[str, Role]], topics: TopicFilter, *, is_live: bool
+) -> VerifiedRoots:
+    """Look at log directories, and choose the partitions to be verified.
+
+    Args:
+        roots: Path and role of each.
+        topics: Which topics.
+        is_live: Somebody may be writing: checkpoints and logs are of different times.
+
+    Raises:
+        StorageError: A directory cannot be listed.
+    """
+    observed, placed = verify_log_directories(roots)
+    rows = [
+        place_finding(found.finding, root=found.root, directory=None, partition=found.partition)
+        for found in placed
+        if found.partition is None or topics.admits(found.partition.topic)
+    ]
+    targets: list[Target] = []
+    for root in observed:
+        for entry in root.entries:
+            name = entry.topic_partition
+            if entry.kind in VERIFIED_KINDS and name is not None and topics.admits(name.topic):
+                targets.append(_target(root, entry, len(targets), is_live=is_live))
+    return VerifiedRoots(observed=tuple(observed), rows=tuple(rows), targets=tuple(targets))
+
+
+def _target(root: ObservedRoot, entry: SubDirectory, ordinal: int, *, is_live: bool) -> Target:
+    if entry.topic_partition is None:
+        raise ValueError(f"{entry.path} is no partition")
+    # A checkpoint that is older than the log is nothing new; the start of the log has to be known.
+    said = root.checkpoints_of(entry.topic_partition)
+    live = PartitionCheckpoints(log_start_offset=said.log_start_offset)
+    return Target(
+        ordinal=ordinal,
+        root=root.location,
+        directory=str(Path(entry.path)),
+        partition=entry.topic_partition,
+        surroundings=root.surroundings_of(entry),
+        checkpoints=live if is_live else said,
+    )

@@ -1,0 +1,334 @@
+"""Do the three indexes of a segment keep their rules, and do they fit their log?
+
+Indexes carry no checksum, and Kafka uses whatever an offset or time index says when it loads a log.
+These checks are of two depths. From an index alone: what Kafka's own sanity check of an index looks
+at, and that entries rise. With the segment's batches: each offset entry against the batch at its
+position, each time entry against the batch whose last offset it names.
+
+A finding stands for every entry that breaks the same rule and shows the first, so that an index of
+a million wrong entries gives as short a list as one of a single wrong entry.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import (
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+    TXN_INDEX_VERSION,
+)
+from storage_core.index.transaction_index import AbortedTxn
+
+
+class IndexFault(enum.Enum):
+    """A rule that an index breaks; the value is its stable code."""
+
+    # Harmless: a broker that did not close cleanly leaves zeros, a torn copy half an entry.
+    PADDED = "index-padded"
+    RAGGED = "index-ragged"
+    # What Kafka's sanity check of an index looks at.
+    LAST_OFFSET_BELOW_BASE = "index-last-offset-below-base"
+    LAST_TIMESTAMP_BELOW_FIRST = "index-last-timestamp-below-first"
+    # What every appended index keeps.
+    OFFSET_NOT_RISING = "index-offset-not-rising"
+    POSITION_NOT_RISING = "index-position-not-rising"
+    TIMESTAMP_NOT_RISING = "index-timestamp-not-rising"
+    UNKNOWN_VERSION = "index-unknown-version"
+    FIRST_OFFSET_ABOVE_LAST = "index-first-offset-above-last"
+    # What only the log can tell.
+    NO_BATCH = "index-no-batch"
+    WRONG_OFFSET = "index-wrong-offset"
+    WRONG_TIMESTAMP = "index-wrong-timestamp"
+    NEWER_RECORD_BEFORE = "index-newer-record-before"
+    LARGEST_TIMESTAMP_MISSING = "index-largest-timestamp-missing"
+    TRANSACTION_MISSING = "index-transaction-missing"
+    TRANSACTION_UNKNOWN = "index-transaction-unknown"
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether it changes neither what Kafka does nor what anybody reads."""
+        return self in {IndexFault.PADDED, IndexFault.RAGGED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFinding:
+    """A rule that is broken, and where first.
+
+    Attributes:
+        fault: The rule.
+        entry: Number of the first entry that breaks it, from 0; the count of entries where it
+            concerns the whole file.
+        position: Byte position of that entry in the index file.
+        expected: What should stand there: an offset, a timestamp, a version or a byte count.
+        found: What stands there, of the same kind.
+        count: How many entries break it.
+    """
+
+    fault: IndexFault
+    entry: int
+    position: int
+    expected: int
+    found: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBatches:
+    """The batches of one segment as far as an index refers to them, in file order.
+
+    Attributes:
+        position: int64[n], byte positions in the .log.
+        last_offset: int64[n].
+        max_timestamp: int64[n], NO_TIMESTAMP where a batch has none.
+    """
+
+    position: NDArray[np.int64]
+    last_offset: NDArray[np.int64]
+    max_timestamp: NDArray[np.int64]
+
+
+def count_used_entries(entries: NDArray[np.void]) -> int:
+    """Return how many entries are left without the zeros at the end of a preallocated index.
+
+    An offset index never holds (0, 0): the first batch of a segment gets no entry. A time index
+    may hold it once, for a record of timestamp 0; it is taken for padding.
+
+    Args:
+        entries: OFFSET_INDEX_ENTRY[n] or TIME_INDEX_ENTRY[n].
+    """
+    is_used = np.zeros(len(entries), np.bool_)
+    for name in entries.dtype.names or ():
+        is_used |= entries[name] != 0
+    used = np.flatnonzero(is_used)
+    return int(used[-1]) + 1 if used.size else 0
+
+
+def audit_offset_index(
+    base_offset: int, data: bytes, batches: SegmentBatches | None = None
+) -> list[IndexFinding]:
+    """Check an offset index.
+
+    Args:
+        base_offset: Of the segment.
+        data: The whole file.
+        batches: Those of the segment for the deep audit, None to look at the index alone.
+
+    Returns:
+        At most one finding a rule; none if all is well.
+    """
+    entries, findings = _parse(data, OFFSET_INDEX_ENTRY)
+    offset = base_offset + entries["relative_offset"].astype(np.int64)
+    position = entries["position"].astype(np.int64)
+    check = _Checker(OFFSET_INDEX_ENTRY.itemsize, findings)
+    if len(offset) and offset[-1] < base_offset:
+        check.entry(
+            IndexFault.LAST_OFFSET_BELOW_BASE, len(offset) - 1, base_offset, int(offset[-1])
+        )
+    check.rows(IndexFault.OFFSET_NOT_RISING, _not_above_previous(offset), _after(offset), offset)
+    check.rows(
+        IndexFault.POSITION_NOT_RISING, _not_above_previous(position), _after(position), position
+    )
+    if batches is None:
+        return findings
+    row, is_there = _find(batches.position, position)
+    check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.position, row), position)
+    last_offset = _at(batches.last_offset, row)
+    check.rows(IndexFault.WRONG_OFFSET, is_there & (last_offset != offset), last_offset, offset)
+    return findings
+
+
+def audit_time_index(
+    base_offset: int,
+    data: bytes,
+    batches: SegmentBatches | None = None,
+    *,
+    is_closed: bool = True,
+) -> list[IndexFinding]:
+    """Check a time index.
+
+    Args:
+        base_offset: Of the segment.
+        data: The whole file.
+        batches: Those of the segment for the deep audit, None to look at the index alone.
+        is_closed: Whether the segment's largest timestamp must be its last entry, as it is in
+            every segment that was rolled, cleaned or cleanly closed.
+
+    Returns:
+        At most one finding a rule; none if all is well.
+    """
+    entries, findings = _parse(data, TIME_INDEX_ENTRY)
+    offset = base_offset + entries["relative_offset"].astype(np.int64)
+    timestamp = entries["timestamp"].astype(np.int64)
+    check = _Checker(TIME_INDEX_ENTRY.itemsize, findings)
+    last = len(offset) - 1
+    if last >= 0 and timestamp[-1] < timestamp[0]:
+        first_time = int(timestamp[0])
+        check.entry(IndexFault.LAST_TIMESTAMP_BELOW_FIRST, last, first_time, int(timestamp[-1]))
+    if last >= 0 and offset[-1] < base_offset:
+        check.entry(IndexFault.LAST_OFFSET_BELOW_BASE, last, base_offset, int(offset[-1]))
+    check.rows(
+        IndexFault.TIMESTAMP_NOT_RISING,
+        _not_above_previous(timestamp),
+        _after(timestamp),
+        timestamp,
+    )
+    falling = np.concatenate([np.zeros(min(1, len(offset)), np.bool_), np.diff(offset) < 0])
+    check.rows(IndexFault.OFFSET_NOT_RISING, falling, np.roll(offset, 1), offset)
+    if batches is None:
+        return findings
+    _compare_times(check, offset, timestamp, batches)
+    largest = int(batches.max_timestamp.max(initial=NO_TIMESTAMP))
+    found = int(timestamp[-1]) if last >= 0 else NO_TIMESTAMP
+    # A record of timestamp 0 alone looks like padding, see count_used_entries.
+    if is_closed and found < largest and largest > 0:
+        check.entry(IndexFault.LARGEST_TIMESTAMP_MISSING, len(offset), largest, found)
+    return findings
+
+
+def audit_transaction_index(
+    base_offset: int, data: bytes, aborted: Sequence[AbortedTxn] | None = None
+) -> list[IndexFinding]:
+    """Check a transaction index.
+
+    Args:
+        base_offset: Of the segment.
+        data: The whole file; empty for a segment without one.
+        aborted: The aborted transactions whose markers lie in the segment, as the log tells
+            them, for the deep audit; None to look at the index alone.
+
+    Returns:
+        At most one finding a rule; none if all is well. Expected and found are last offsets,
+        the offsets of the markers, unless the rule is about something else.
+    """
+    entry_bytes = TXN_INDEX_ENTRY.itemsize
+    count = len(data) // entry_bytes
+    entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
+    findings: list[IndexFinding] = []
+    check = _Checker(entry_bytes, findings)
+    if len(data) % entry_bytes:
+        check.entry(IndexFault.RAGGED, count, count * entry_bytes, len(data))
+    version = entries["version"].astype(np.int64)
+    last = entries["last_offset"].astype(np.int64)
+    first = entries["first_offset"].astype(np.int64)
+    wanted_version = np.full(count, TXN_INDEX_VERSION, np.int64)
+    base = np.full(count, base_offset, np.int64)
+    is_other = version != wanted_version
+    check.rows(IndexFault.UNKNOWN_VERSION, is_other, wanted_version, version)
+    check.rows(IndexFault.LAST_OFFSET_BELOW_BASE, last < base, base, last)
+    check.rows(IndexFault.OFFSET_NOT_RISING, _not_above_previous(last), _after(last), last)
+    check.rows(IndexFault.FIRST_OFFSET_ABOVE_LAST, first > last, last, first)
+    if aborted is None:
+        return findings
+    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    rows = list(zip(*(entries[name].tolist() for name in names), strict=True))
+    wanted = [tuple(getattr(txn, name) for name in names) for txn in aborted]
+    known, found = set(wanted), set(rows)
+    unknown = np.array([row not in known for row in rows], np.bool_)
+    nothing = np.full(count, -1, np.int64)
+    check.rows(IndexFault.TRANSACTION_UNKNOWN, unknown, nothing, last)
+    missing = [row for row in wanted if row not in found]
+    if missing:
+        check.entry(IndexFault.TRANSACTION_MISSING, count, missing[0][2], -1, count=len(missing))
+    return findings
+
+
+class _Checker:
+    """Collects findings about the entries of one index."""
+
+    def __init__(self, entry_bytes: int, findings: list[IndexFinding]) -> None:
+        self._entry_bytes = entry_bytes
+        self._findings = findings
+
+    def entry(
+        self, fault: IndexFault, entry: int, expected: int, found: int, *, count: int = 1
+    ) -> None:
+        """Note that one entry breaks a rule."""
+        self._findings.append(
+            IndexFinding(
+                fault=fault,
+                entry=entry,
+                position=entry * self._entry_bytes,
+                expected=expected,
+                found=found,
+                count=count,
+            )
+        )
+
+    def rows(
+        self,
+        fault: IndexFault,
+        is_bad: NDArray[np.bool_],
+        expected: NDArray[np.int64],
+        found: NDArray[np.int64],
+    ) -> None:
+        """Note the first of the entries that break a rule, and how many do."""
+        bad = np.flatnonzero(is_bad)
+        if bad.size:
+            row = int(bad[0])
+            self.entry(fault, row, int(expected[row]), int(found[row]), count=int(bad.size))
+
+
+def _parse(data: bytes, entry: np.dtype[np.void]) -> tuple[NDArray[np.void], list[IndexFinding]]:
+    """Return the entries in use, and what is left over at the end of the file."""
+    count = len(data) // entry.itemsize
+    entries: NDArray[np.void] = np.frombuffer(data, entry, count)
+    findings: list[IndexFinding] = []
+    check = _Checker(entry.itemsize, findings)
+    if len(data) % entry.itemsize:
+        check.entry(IndexFault.RAGGED, count, count * entry.itemsize, len(data))
+    used = count_used_entries(entries)
+    if used < count:
+        size = used * entry.itemsize
+        check.entry(IndexFault.PADDED, used, size, count * entry.itemsize, count=count - used)
+    return entries[:used], findings
+
+
+def _compare_times(
+    check: _Checker,
+    offset: NDArray[np.int64],
+    timestamp: NDArray[np.int64],
+    batches: SegmentBatches,
+) -> None:
+    # Last offsets rise in any log that can be read; where they do not, the search finds what it
+    # finds and the log has findings of its own.
+    row, is_there = _find(batches.last_offset, offset)
+    check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
+    found = _at(batches.max_timestamp, row)
+    check.rows(IndexFault.WRONG_TIMESTAMP, is_there & (found != timestamp), found, timestamp)
+    largest = _at(np.maximum.accumulate(batches.max_timestamp), row)
+    is_newer = is_there & (found == timestamp) & (largest > timestamp)
+    check.rows(IndexFault.NEWER_RECORD_BEFORE, is_newer, largest, timestamp)
+
+
+def _not_above_previous(column: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which values are not larger than the one before; the first never is."""
+    is_bad = np.zeros(len(column), np.bool_)
+    is_bad[1:] = column[1:] <= column[:-1]
+    return is_bad
+
+
+def _after(column: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the smallest value that each entry might have after the one before it."""
+    least: NDArray[np.int64] = np.roll(column, 1) + 1
+    return least
+
+
+def _find(
+    column: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return for each wanted value the row with the smallest value >= it, and if it is equal."""
+    row = np.searchsorted(column, wanted).astype(np.int64)
+    return row, (row < len(column)) & (_at(column, row) == wanted)
+
+
+def _at(column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return column[row], -1 for a row past the end."""
+    padded: NDArray[np.int64] = np.append(column, np.int64(-1))
+    taken: NDArray[np.int64] = padded[np.minimum(row, len(column))]
+    return taken

@@ -1,0 +1,345 @@
+"""The active segment of a log that is open for appends: its records, its indexes, its age."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import (
+    BadBytesError,
+    CorruptIndexError,
+    IndexFullError,
+    OffsetOverflowError,
+)
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_file,
+)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+)
+from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
+from storage_core.kernels import append_plan, index_build
+from storage_core.log.append_files import AppendFile, AppendFiles
+from storage_core.log.roll import SegmentAge
+from storage_core.records.batch_table import BatchTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSettings:
+    """What the topic's configuration says of segments.
+
+    Attributes:
+        segment_bytes: Length of a preallocated file, and size that no segment exceeds.
+        max_index_bytes: ``segment.index.bytes``.
+        interval_bytes: ``index.interval.bytes``.
+        preallocate: Whether new files are created at full length.
+    """
+
+    segment_bytes: int
+    max_index_bytes: int
+    interval_bytes: int
+    preallocate: bool
+
+    @property
+    def max_offset_entries(self) -> int:
+        """Entries that an offset index takes."""
+        return self.max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+
+    @property
+    def max_time_entries(self) -> int:
+        """Entries that a time index takes, the last one kept for the end of the segment."""
+        return self.max_index_bytes // TIME_INDEX_ENTRY.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexTail:
+    """How the indexes of a segment end that is opened again.
+
+    Attributes:
+        offset_entries: How many entries the offset index has.
+        last_index_offset: Offset of the last of them.
+        time_entries: How many entries the time index has.
+        last_time: Timestamp of the last of them, NO_TIMESTAMP without one.
+        last_time_offset: Its offset, the base offset without one.
+    """
+
+    offset_entries: int
+    last_index_offset: int
+    time_entries: int
+    last_time: int
+    last_time_offset: int
+
+
+_EMPTY: Final = np.empty((0, 2), np.int64)
+
+
+class AppendSegment:
+    """A segment that takes batches.
+
+    Args:
+        files: What opens its files.
+        base_offset: Of the segment.
+        settings: From the topic's configuration.
+        created_ms: When it was created or is opened again.
+        jitter_ms: By how much its age limit is cut.
+        tail: How its indexes end; None for a new segment, whose files are created.
+        first_batch_timestamp: Largest timestamp of its first batch, NO_TIMESTAMP without one.
+    """
+
+    def __init__(
+        self,
+        files: AppendFiles,
+        base_offset: int,
+        settings: SegmentSettings,
+        *,
+        created_ms: int,
+        jitter_ms: int,
+        tail: IndexTail | None = None,
+        first_batch_timestamp: int = NO_TIMESTAMP,
+    ) -> None:
+        self.base_offset = base_offset
+        self._settings = settings
+        self._created_ms = created_ms
+        self._jitter_ms = jitter_ms
+        self._first_batch_timestamp = first_batch_timestamp
+        self._files = files
+        self._log = files.open_file(
+            self.file_name(LOG_SUFFIX),
+            preallocate_bytes=settings.segment_bytes if settings.preallocate else 0,
+        )
+        self._offset_index = files.open_file(self.file_name(OFFSET_INDEX_SUFFIX))
+        self._time_index = files.open_file(self.file_name(TIME_INDEX_SUFFIX))
+        self._txn_index: AppendFile | None = None
+        self._state = np.zeros(index_build.STATE_SIZE, np.int64)
+        if tail is None:
+            tail = IndexTail(
+                offset_entries=0,
+                last_index_offset=0,
+                time_entries=0,
+                last_time=NO_TIMESTAMP,
+                last_time_offset=base_offset,
+            )
+        self._state[index_build.POSITION] = self._log.size_bytes
+        self._state[index_build.OFFSET_ENTRIES] = tail.offset_entries
+        self._state[index_build.LAST_INDEX_OFFSET] = tail.last_index_offset
+        self._state[index_build.TIME_ENTRIES] = tail.time_entries
+        for column in (index_build.MAX_TIMESTAMP, index_build.LAST_TIME):
+            self._state[column] = tail.last_time
+        for column in (index_build.MAX_TIMESTAMP_OFFSET, index_build.LAST_TIME_OFFSET):
+            self._state[column] = tail.last_time_offset
+
+    def file_name(self, suffix: str) -> str:
+        """Return the name of one of its files."""
+        return segment_file(self.base_offset, suffix)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches."""
+        return self._log.size_bytes
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp that is known of it, NO_TIMESTAMP for none."""
+        return int(self._state[index_build.MAX_TIMESTAMP])
+
+    @property
+    def age(self) -> SegmentAge:
+        """What counts for a roll."""
+        entries = self._state[index_build.OFFSET_ENTRIES]
+        is_full = entries >= self._settings.max_offset_entries
+        is_full |= self._state[index_build.TIME_ENTRIES] >= self._settings.max_time_entries - 1
+        return SegmentAge(
+            base_offset=self.base_offset,
+            size_bytes=self.size_bytes,
+            first_batch_timestamp=self._first_batch_timestamp,
+            created_ms=self._created_ms,
+            jitter_ms=self._jitter_ms,
+            is_index_full=bool(is_full),
+        )
+
+    def append(self, data: NDArray[np.uint8], batches: BatchTable) -> None:
+        """Write the batches of one append.
+
+        Nothing is written if an index cannot take an entry that they need.
+
+        Raises:
+            IndexFullError: An index is full.
+            OffsetOverflowError: A batch ends more than 2^31 - 1 above the base offset.
+            CorruptIndexError: The offsets of two entries do not rise.
+            StorageError: The disk refused.
+        """
+        count = len(batches)
+        if not count:
+            return
+        state = self._state.copy()
+        offsets = np.empty((count, 2), np.int64)
+        times = np.empty((count, 2), np.int64)
+        row, status = index_build.add_batches(
+            state,
+            self.base_offset,
+            batches.size,
+            batches.last_offset,
+            batches.max_timestamp,
+            self._settings.interval_bytes,
+            self._settings.max_offset_entries,
+            self._settings.max_time_entries,
+            MAX_RELATIVE_OFFSET,
+            offsets,
+            times,
+        )
+        if status != index_build.DONE:
+            raise self._error(status, int(state[index_build.POSITION]), batches, row)
+        first = self._first_batch_timestamp
+        if self.size_bytes == 0:
+            first = int(batches.max_timestamp[0])
+        self._write(data, state, offsets, times, first)
+
+    def append_each(
+        self,
+        data: NDArray[np.uint8],
+        batches: BatchTable,
+        *,
+        now_ms: int,
+        max_segment_ms: int,
+        was_rolled: bool,
+    ) -> int:
+        """Write batches that are appends of their own, up to the first that has to be rolled for.
+
+        Args:
+            data: uint8[], the batches from data[0] on, end to end.
+            batches: One row a batch.
+            now_ms: The clock.
+            max_segment_ms: Age at which the segment is closed.
+            was_rolled: Whether the segment has just been rolled for the first of them.
+
+        Returns:
+            How many were written.
+
+        Raises:
+            IndexFullError: As for append, and so the following.
+            OffsetOverflowError: See above.
+            CorruptIndexError: See above.
+            StorageError: See above.
+        """
+        state = self._state.copy()
+        offsets = np.empty((len(batches), 2), np.int64)
+        times = np.empty((len(batches), 2), np.int64)
+        settings = self._settings
+        count, status, first = append_plan.add_until_roll(
+            state,
+            self.base_offset,
+            batches.size,
+            batches.last_offset,
+            batches.max_timestamp,
+            was_rolled,
+            self._first_batch_timestamp,
+            now_ms - self._created_ms,
+            max_segment_ms - self._jitter_ms,
+            settings.segment_bytes,
+            settings.interval_bytes,
+            settings.max_offset_entries,
+            settings.max_time_entries,
+            MAX_RELATIVE_OFFSET,
+            offsets,
+            times,
+        )
+        if status not in {index_build.DONE, append_plan.ROLL}:
+            raise self._error(status, int(state[index_build.POSITION]), batches, count)
+        if count:
+            end = int(batches.position[count - 1] + batches.size[count - 1])
+            start = int(batches.position[0])
+            self._write(data[start:end], state, offsets, times, first)
+        return count
+
+    def _write(
+        self,
+        data: NDArray[np.uint8],
+        state: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        times: NDArray[np.int64],
+        first_batch_timestamp: int,
+    ) -> None:
+        self._log.append(data.data)
+        new_offsets = state[index_build.OFFSET_ENTRIES] - self._state[index_build.OFFSET_ENTRIES]
+        new_times = state[index_build.TIME_ENTRIES] - self._state[index_build.TIME_ENTRIES]
+        self._state = state
+        self._first_batch_timestamp = first_batch_timestamp
+        self._write_entries(offsets[:new_offsets], times[:new_times])
+
+    def _write_entries(self, offsets: NDArray[np.int64], times: NDArray[np.int64]) -> None:
+        if len(offsets):
+            entries = np.empty(len(offsets), OFFSET_INDEX_ENTRY)
+            entries["relative_offset"] = offsets[:, 0] - self.base_offset
+            entries["position"] = offsets[:, 1]
+            self._offset_index.append(entries.tobytes())
+        if len(times):
+            rows = np.empty(len(times), TIME_INDEX_ENTRY)
+            rows["timestamp"] = times[:, 0]
+            rows["relative_offset"] = times[:, 1] - self.base_offset
+            self._time_index.append(rows.tobytes())
+
+    def add_aborted(self, transaction: AbortedTxn) -> None:
+        """Write an entry of the transaction index; the first one creates the file."""
+        if self._txn_index is None:
+            self._txn_index = self._files.open_file(self.file_name(TXN_INDEX_SUFFIX))
+        self._txn_index.append(encode_transaction_index([transaction]))
+
+    def become_inactive(self) -> None:
+        """Offer the largest timestamp to the time index once more, and cut preallocated files."""
+        last = np.empty((1, 2), np.int64)
+        before = int(self._state[index_build.TIME_ENTRIES])
+        status = index_build.offer_time_entry(
+            self._state,
+            last,
+            before,
+            self._settings.max_time_entries,
+            True,  # noqa: FBT003  # a kernel takes no keywords
+        )
+        if status != index_build.DONE:
+            raise CorruptIndexError(
+                self.file_name(TIME_INDEX_SUFFIX),
+                before * TIME_INDEX_ENTRY.itemsize,
+                "the offset of the largest timestamp lies below that of the last entry",
+            )
+        self._write_entries(_EMPTY, last[: int(self._state[index_build.TIME_ENTRIES]) - before])
+        self._log.trim()
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        for file in self._open_files:
+            file.sync()
+
+    def close(self) -> None:
+        """Release the files."""
+        for file in self._open_files:
+            file.close()
+
+    @property
+    def _open_files(self) -> list[AppendFile]:
+        files = [self._log, self._offset_index, self._time_index]
+        return files if self._txn_index is None else [*files, self._txn_index]
+
+    def _error(self, status: int, position: int, batches: BatchTable, row: int) -> BadBytesError:
+        file = self.file_name(LOG_SUFFIX)
+        offset = int(batches.last_offset[row])
+        if status == index_build.OVERFLOW:
+            return OffsetOverflowError(
+                file,
+                position,
+                f"offset {offset} does not fit a segment with base offset {self.base_offset}",
+            )
+        if status == index_build.BAD_OFFSET:
+            return CorruptIndexError(
+                file, position, f"offset {offset} does not rise above the last index entry"
+            )
+        return IndexFullError(
+            file, position, "an index is full within one append; append less at once"
+        )

@@ -1,0 +1,101 @@
+"""What loading a log results in."""
+
+from dataclasses import dataclass
+
+from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.log.log_segment import SegmentState
+from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.plan.operations import Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Bytes of one file that recovery removes.
+
+    Attributes:
+        base_offset: Of the segment.
+        file: Name of the file that has the bytes now.
+        position: Where in the file they begin; 0 where the whole segment goes.
+        size_bytes: How many they are.
+        first_offset: The first offset that the log does not have any more.
+        is_whole_segment: Whether the segment is removed rather than cut.
+        reason: Why.
+    """
+
+    base_offset: int
+    file: str
+    position: int
+    size_bytes: int
+    first_offset: int
+    is_whole_segment: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRepairs:
+    """What recovery had to do beyond reading.
+
+    Attributes:
+        cuts: What is lost, in file order.
+        rebuilt: Base offsets of the segments whose indexes were built anew.
+        split: Base offsets of the segments that were split because their offsets did not fit.
+        scanned_bytes: Bytes of the segments that were read from end to end.
+    """
+
+    cuts: tuple[Cut, ...] = ()
+    rebuilt: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()
+    scanned_bytes: int = 0
+
+    @property
+    def truncated_bytes(self) -> int:
+        """Bytes of records that are lost."""
+        return sum(cut.size_bytes for cut in self.cuts)
+
+    @property
+    def deleted_segments(self) -> int:
+        """How many segments are removed whole."""
+        return sum(cut.is_whole_segment for cut in self.cuts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLog:
+    """A log that has been loaded.
+
+    Attributes:
+        location: Path or URL of the partition directory.
+        segments: In order of base offsets, the active one last.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        recovery_point: First offset that is not known to be on the disk.
+        high_watermark: First offset that is not known to be on all in-sync replicas.
+        last_stable_offset: First offset that a committed read does not reach.
+        producers: Those alive, in the order in which the log met them.
+        epochs: Leader epochs.
+        snapshot_offsets: Offsets of the producer snapshots, as the operations will leave them.
+        operations: What Kafka changes in the directory when it loads and cleanly closes this log.
+        repairs: What recovery did.
+    """
+
+    location: str
+    segments: tuple[SegmentState, ...]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    high_watermark: int
+    last_stable_offset: int
+    producers: tuple[ProducerEntry, ...]
+    epochs: tuple[EpochEntry, ...]
+    snapshot_offsets: frozenset[int]
+    operations: tuple[Operation, ...]
+    repairs: LogRepairs = LogRepairs()
+
+    @property
+    def active_segment(self) -> SegmentState:
+        """The segment that takes appends."""
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments' records."""
+        return sum(segment.size_bytes for segment in self.segments)

@@ -1,0 +1,252 @@
+"""The segments of a log that is open for appends: rolled, flushed, started over."""
+
+import random
+from bisect import bisect_right
+
+from storage_core.config import LogConfig
+from storage_core.errors import RollError
+from storage_core.filenames import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    segment_file,
+)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.time_index import TimeIndex
+from storage_core.log.append_files import AppendFiles
+from storage_core.log.append_segment import AppendSegment, IndexTail, SegmentSettings
+from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.roll import choose_segment_jitter_ms
+from storage_core.plan import CreateEmptyFile, DeleteFile, Operation, Plan, RenameFile, commit
+from storage_core.store.base import LogStore
+
+_NEW_SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+
+
+def plan_first_segment(location: str, base_offset: int) -> Plan:
+    """Plan what an empty directory needs to be loaded as a log that begins at an offset."""
+    return Plan(
+        location=location,
+        operations=tuple(
+            CreateEmptyFile(name=segment_file(base_offset, suffix), reason="a new log")
+            for suffix in _NEW_SEGMENT_SUFFIXES
+        ),
+    )
+
+
+class LocalLog:
+    """Segments on a local disk, the last of them open for appends.
+
+    Args:
+        partition: Its name, for messages.
+        store: The partition directory.
+        files: What opens the files that are written.
+        config: The topic's configuration.
+        loaded: The log as it was loaded; its operations have been committed.
+        first_batch_timestamp: Largest timestamp of the active segment's first batch.
+        recovery_point: Up to where everything is durable.
+        now_ms: The clock.
+        dice: For the jitter of segments.
+
+    Attributes:
+        log_end_offset: Offset that the next record gets.
+        recovery_point: First offset that is not known to be durable.
+        last_flush_ms: When that last changed.
+        active: The segment that takes appends.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a log is made of
+        self,
+        partition: str,
+        store: LogStore,
+        files: AppendFiles,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        first_batch_timestamp: int,
+        recovery_point: int,
+        now_ms: int,
+        dice: random.Random,
+    ) -> None:
+        self._partition = partition
+        self._store = store
+        self._files = files
+        self._config = config
+        self._dice = dice
+        self._settings = SegmentSettings(
+            segment_bytes=config.segment_bytes,
+            max_index_bytes=config.segment_index_bytes,
+            interval_bytes=config.index_interval_bytes,
+            preallocate=config.preallocate,
+        )
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = recovery_point
+        self.last_flush_ms = now_ms
+        # Of the segments before the active one.
+        self._closed_sizes = {s.base_offset: s.size_bytes for s in loaded.segments[:-1]}
+        base_offset = loaded.active_segment.base_offset
+        self.active = AppendSegment(
+            files,
+            base_offset,
+            self._settings,
+            created_ms=now_ms,
+            jitter_ms=self._choose_jitter_ms(),
+            tail=self._read_tail(base_offset),
+            first_batch_timestamp=first_batch_timestamp,
+        )
+
+    @property
+    def segments(self) -> tuple[tuple[int, int], ...]:
+        """Base offset and bytes of every segment, in order."""
+        active = (self.active.base_offset, self.active.size_bytes)
+        return (*self._closed_sizes.items(), active)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments' records."""
+        return sum(size for _, size in self.segments)
+
+    def _choose_jitter_ms(self) -> int:
+        return choose_segment_jitter_ms(
+            self._dice,
+            segment_jitter_ms=self._config.segment_jitter_ms,
+            segment_ms=self._config.segment_ms,
+        )
+
+    def _read_tail(self, base_offset: int) -> IndexTail:
+        def read(suffix: str) -> bytes:
+            name = segment_file(base_offset, suffix)
+            return self._store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+
+        offset_data, time_data = read(OFFSET_INDEX_SUFFIX), read(TIME_INDEX_SUFFIX)
+        offsets = OffsetIndex.parse(base_offset, offset_data)
+        times = TimeIndex.parse(base_offset, time_data)
+        last_time_offset = base_offset
+        if len(times.entries):
+            last_time_offset += int(times.entries["relative_offset"][-1])
+        return IndexTail(
+            offset_entries=len(offset_data) // OFFSET_INDEX_ENTRY.itemsize,
+            last_index_offset=offsets.last_offset,
+            time_entries=len(time_data) // TIME_INDEX_ENTRY.itemsize,
+            last_time=times.last_timestamp,
+            last_time_offset=last_time_offset,
+        )
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> AppendSegment:
+        return AppendSegment(
+            self._files,
+            base_offset,
+            self._settings,
+            created_ms=now_ms,
+            jitter_ms=self._choose_jitter_ms(),
+        )
+
+    def advance(self, end_offset: int) -> None:
+        """Take note of what was appended, or cut."""
+        self.log_end_offset = end_offset
+        self.recovery_point = min(self.recovery_point, end_offset)
+
+    def roll(self, wanted_offset: int, now_ms: int) -> AppendSegment:
+        """Begin a segment at the log's end, or at the wanted offset if that is beyond.
+
+        Returns:
+            The segment that was the active one; to be closed once it has been flushed.
+
+        Raises:
+            RollError: A segment stands there; but an empty active one is made anew.
+        """
+        base_offset = max(wanted_offset, self.log_end_offset)
+        old = self.active
+        if base_offset == old.base_offset:
+            if old.size_bytes:
+                raise RollError(self._partition, base_offset, "the active segment begins there")
+            self._replace_active(base_offset, now_ms)
+            return old
+        if base_offset < old.base_offset:
+            raise RollError(
+                self._partition, base_offset, f"the active segment begins at {old.base_offset}"
+            )
+        self._commit(
+            *(
+                DeleteFile(name=segment_file(base_offset, suffix), reason="in a new segment's way")
+                for suffix in SEGMENT_SUFFIXES
+            )
+        )
+        old.become_inactive()
+        self.active = self._new_segment(base_offset, now_ms)
+        self._closed_sizes[old.base_offset] = old.size_bytes
+        return old
+
+    def _replace_active(self, base_offset: int, now_ms: int) -> None:
+        """Make the active segment anew, without records, at an offset."""
+        old = self.active
+        names = {file.name for file in self._store.list_files()}
+        present = [
+            name for suffix in SEGMENT_SUFFIXES if (name := old.file_name(suffix)) in names
+        ]
+        reason = "the active segment is made anew"
+        self._commit(
+            *(
+                RenameFile(source=name, target=name + DELETED_SUFFIX, reason=reason)
+                for name in present
+            )
+        )
+        self.active = self._new_segment(base_offset, now_ms)
+        self._commit(*(DeleteFile(name=name + DELETED_SUFFIX, reason=reason) for name in present))
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        """Remove every segment and begin at an offset."""
+        names = {file.name for file in self._store.list_files()}
+        self._commit(
+            *(
+                DeleteFile(name=name, reason=f"the log starts over at {offset}")
+                for base in self._closed_sizes
+                for suffix in SEGMENT_SUFFIXES
+                if (name := segment_file(base, suffix)) in names
+            )
+        )
+        self._closed_sizes.clear()
+        old = self.active
+        self._replace_active(offset, now_ms)
+        old.close()
+        self.advance(offset)
+
+    def flush(self, end_offset: int, *, recovery_point: int, now_ms: int) -> None:
+        """Make durable what lies below end_offset, then move the recovery point.
+
+        Args:
+            end_offset: Segments that begin below it are synced, from the recovery point's on.
+            recovery_point: What it becomes, if it is beyond.
+            now_ms: The clock.
+        """
+        if end_offset <= self.recovery_point:
+            return
+        bases = [*self._closed_sizes, self.active.base_offset]
+        first = max(0, bisect_right(bases, self.recovery_point) - 1)
+        synced = [base for base in bases[first:] if base < end_offset]
+        for base in synced:
+            if base == self.active.base_offset:
+                self.active.sync()
+            else:
+                self._sync_closed(base)
+        if any(base >= self.recovery_point for base in synced):
+            self._files.sync_directory()
+        if recovery_point > self.recovery_point:
+            self.recovery_point = recovery_point
+            self.last_flush_ms = now_ms
+
+    def _sync_closed(self, base_offset: int) -> None:
+        names = {file.name for file in self._store.list_files()}
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file(base_offset, suffix)
+            if name in names:
+                file = self._files.open_file(name)
+                file.sync()
+                file.close()
+
+    def _commit(self, *operations: Operation) -> None:
+        commit(Plan(location=self._store.location, operations=operations), self._store)

@@ -1,0 +1,246 @@
+"""Reading a log at rest as a broker serves it: fetches, isolation, offsets for points in time.
+
+A fetch names bytes of one file, it does not hold them. Where a bound or a size cuts a batch, what
+is left of it comes along: whoever reads a slice ends at its last whole batch, and leaves out the
+records of its first batch that lie below the offset asked for.
+"""
+
+import enum
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_core.errors import OffsetOutOfRangeError
+from storage_core.filenames import log_file
+from storage_core.index.lazy_index import LazyIndexes
+from storage_core.index.transaction_index import AbortedTxn, collect_aborted
+from storage_core.log.batch_search import FoundBatch, find_batch_for_offset
+from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_segment import SegmentState
+from storage_core.log.position_search import checked_start
+from storage_core.store.base import FileReader, LogStore
+
+
+class Isolation(enum.Enum):
+    """How far a read may see."""
+
+    LOG_END = "log_end"  # everything, as a follower fetches
+    READ_UNCOMMITTED = "read_uncommitted"  # up to the high watermark
+    READ_COMMITTED = "read_committed"  # up to the last stable offset, aborted transactions named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Where a read has to stop.
+
+    Attributes:
+        offset: First offset of the batch that holds the bound, which is left out whole.
+        segment_base_offset: Base offset of that batch's segment.
+        position: Where in its file the batch begins.
+    """
+
+    offset: int
+    segment_base_offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """What a read returns.
+
+    Attributes:
+        file: Name of the .log file; empty where there is nothing to read.
+        segment_base_offset: Base offset of its segment.
+        position: Where in the file the slice begins: at a batch.
+        size_bytes: Length of the slice.
+        is_first_batch_incomplete: Whether the size allowed for less than the first batch.
+        aborted: For a committed read, the aborted transactions that reach into the slice.
+    """
+
+    file: str
+    segment_base_offset: int
+    position: int
+    size_bytes: int
+    is_first_batch_incomplete: bool = False
+    aborted: tuple[AbortedTxn, ...] = ()
+
+
+class LogReader:
+    """Reads one loaded log.
+
+    The list of segments and all bounds are those of the load: what is appended or removed later
+    is not seen. Indexes are opened when they are first needed.
+
+    Args:
+        store: The partition directory, after the operations of the load if there were any.
+        log: The log as it was loaded from there.
+    """
+
+    def __init__(self, store: LogStore, log: LoadedLog) -> None:
+        self.store = store
+        self.log = log
+        names = frozenset(file.name for file in store.list_files())
+        self._names = names
+        self.indexes = LazyIndexes(store, names, limit_bytes=MAX_INDEX_BYTES)
+        self._bases = np.array([segment.base_offset for segment in log.segments], np.int64)
+
+    def read(
+        self,
+        start_offset: int,
+        *,
+        max_bytes: int,
+        isolation: Isolation = Isolation.LOG_END,
+        min_one_message: bool = False,
+    ) -> Fetch:
+        """Fetch from an offset on.
+
+        Args:
+            start_offset: The slice begins with the batch that holds it or follows it.
+            max_bytes: The most that the slice may have, at least 0.
+            isolation: Where the read ends.
+            min_one_message: Whether the first batch comes whole, even if it is larger.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies below the log start or above the log end.
+            CorruptRecordError: Bytes on the way to the offset are no batches.
+            StorageError: The store failed.
+        """
+        self._check_range(start_offset)
+        bound = self.bound(isolation)
+        if start_offset >= bound.offset:
+            return _nothing(bound)
+        for number in range(self._floor(start_offset), len(self.log.segments)):
+            segment = self.log.segments[number]
+            found = self.translate(segment, start_offset)
+            if found is None:
+                continue
+            allowed = max(max_bytes, found.size_bytes) if min_one_message else max_bytes
+            end = self._end_of(segment, bound)
+            fetch = Fetch(
+                file=self._file(segment),
+                segment_base_offset=segment.base_offset,
+                position=found.position,
+                size_bytes=0 if end is None else min(end - found.position, allowed),
+                is_first_batch_incomplete=0 < allowed < found.size_bytes and end is not None,
+            )
+            if isolation is Isolation.READ_COMMITTED:
+                return self._with_aborted(fetch, number, start_offset)
+            return fetch
+        return _nothing(self.bound(Isolation.LOG_END))
+
+    def read_bytes(self, fetch: Fetch) -> bytes:
+        """Return the bytes of a slice.
+
+        Raises:
+            StorageError: The store failed.
+        """
+        data = np.empty(fetch.size_bytes, np.uint8)
+        if not fetch.size_bytes:
+            return b""
+        with closing(self.store.open_file(fetch.file)) as reader:
+            return data[: reader.read_into(fetch.position, data)].tobytes()
+
+    def bound(self, isolation: Isolation) -> Bound:
+        """Return where reads of an isolation end.
+
+        Raises:
+            CorruptRecordError: Bytes on the way to the offset are no batches.
+            StorageError: The store failed.
+        """
+        log = self.log
+        offset = {
+            Isolation.LOG_END: log.log_end_offset,
+            Isolation.READ_UNCOMMITTED: log.high_watermark,
+            Isolation.READ_COMMITTED: log.last_stable_offset,
+        }[isolation]
+        if offset < log.log_end_offset:
+            for segment in log.segments[self._floor(offset) :]:
+                found = self.translate(segment, offset)
+                if found is not None:
+                    return Bound(
+                        offset=found.base_offset,
+                        segment_base_offset=segment.base_offset,
+                        position=found.position,
+                    )
+        active = log.active_segment
+        return Bound(
+            offset=log.log_end_offset,
+            segment_base_offset=active.base_offset,
+            position=active.size_bytes,
+        )
+
+    def translate(self, segment: SegmentState, offset: int) -> FoundBatch | None:
+        """Return the first batch of a segment that holds an offset or follows it, None for none.
+
+        Raises:
+            CorruptRecordError: Bytes on the way to the offset are no batches.
+            StorageError: The store failed.
+        """
+        with closing(self.open_segment(segment)) as reader:
+            position = self.indexes.offset_index(segment.base_offset).look_up(offset)
+            start = checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
+            return find_batch_for_offset(reader, offset, start=start, end=segment.size_bytes)
+
+    def open_segment(self, segment: SegmentState) -> FileReader:
+        """Open the .log file of a segment.
+
+        Raises:
+            StorageError: The store failed.
+        """
+        return self.store.open_file(self._file(segment))
+
+    def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that reach into [first_offset, end_offset)."""
+        return self._aborted_from(self._floor(first_offset), first_offset, end_offset)
+
+    def _with_aborted(self, fetch: Fetch, number: int, start_offset: int) -> Fetch:
+        """Add the aborted transactions that may have data in a slice."""
+        index = self.indexes.offset_index(fetch.segment_base_offset)
+        upper = index.find_offset_at(fetch.position + fetch.size_bytes)
+        if upper is None:
+            following = self.log.segments[number + 1 : number + 2]
+            upper = following[0].base_offset if following else self.log.log_end_offset
+        return Fetch(
+            file=fetch.file,
+            segment_base_offset=fetch.segment_base_offset,
+            position=fetch.position,
+            size_bytes=fetch.size_bytes,
+            is_first_batch_incomplete=fetch.is_first_batch_incomplete,
+            aborted=tuple(self._aborted_from(number, start_offset, upper)),
+        )
+
+    def _aborted_from(self, number: int, first_offset: int, end_offset: int) -> list[AbortedTxn]:
+        indexes = (segment.aborted for segment in self.log.segments[number:])
+        return collect_aborted(indexes, fetch_offset=first_offset, upper_bound_offset=end_offset)
+
+    def _end_of(self, segment: SegmentState, bound: Bound) -> int | None:
+        """Return where reads of a segment end, None if it lies behind the bound whole."""
+        if segment.base_offset < bound.segment_base_offset:
+            return segment.size_bytes
+        return bound.position if segment.base_offset == bound.segment_base_offset else None
+
+    def _floor(self, offset: int) -> int:
+        """Return the number of the segment with the largest base offset <= offset, else 0."""
+        return max(0, int(np.searchsorted(self._bases, offset, side="right")) - 1)
+
+    def _file(self, segment: SegmentState) -> str:
+        name = log_file(segment.base_offset)
+        return name if name in self._names else segment.log_file
+
+    def _check_range(self, offset: int) -> None:
+        log = self.log
+        if not max(log.log_start_offset, int(self._bases[0])) <= offset <= log.log_end_offset:
+            raise OffsetOutOfRangeError(
+                log.location, offset, log.log_start_offset, log.log_end_offset
+            )
+
+
+def _nothing(bound: Bound) -> Fetch:
+    return Fetch(
+        file="",
+        segment_base_offset=bound.segment_base_offset,
+        position=bound.position,
+        size_bytes=0,
+    )

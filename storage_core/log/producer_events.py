@@ -1,0 +1,100 @@
+"""What the batches of a segment mean for its producers, reduced to what changes their state.
+
+A producer's batches between two of its markers, of one epoch and all in or all out of a
+transaction, leave the same state as one event that has the first one's offset and the last one's
+sequence. So a segment of a million batches becomes as many events as it has transactions and
+producers.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.reader import Window
+
+# Rows of an event table, int64[COLUMN_COUNT, n]: one event a column, in the order of first batches.
+PRODUCER_ID: Final = 0
+PRODUCER_EPOCH: Final = 1
+CONTROL_TYPE: Final = 2  # NOT_A_MARKER, or as the column of batches
+IS_TRANSACTIONAL: Final = 3
+POSITION: Final = 4  # of the first batch in its file
+FIRST_OFFSET: Final = 5  # base offset of the first batch
+LAST_OFFSET: Final = 6  # of the last batch, as what follows
+OFFSET_DELTA: Final = 7
+LAST_SEQUENCE: Final = 8
+TIMESTAMP: Final = 9
+COORDINATOR_EPOCH: Final = 10
+COLUMN_COUNT: Final = 11
+
+NOT_A_MARKER: Final = -1_000
+
+_FIRST_COLUMNS: Final = slice(PRODUCER_ID, LAST_OFFSET)
+
+
+def no_events() -> NDArray[np.int64]:
+    """Return a table without events."""
+    return np.empty((COLUMN_COUNT, 0), np.int64)
+
+
+def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
+    """Return the events of batches that stand side by side.
+
+    Args:
+        batches: In file order; legacy ones have no producer and count for nothing.
+        file_position: Where in the file their positions count from.
+
+    Returns:
+        int64[COLUMN_COUNT, n].
+    """
+    rows = np.flatnonzero(batches.has_producer_id & ~batches.is_legacy)
+    table = np.empty((COLUMN_COUNT, rows.size), np.int64)
+    table[PRODUCER_ID] = batches.producer_id[rows]
+    table[PRODUCER_EPOCH] = batches.producer_epoch[rows]
+    table[CONTROL_TYPE] = np.where(
+        batches.is_control[rows], batches.control_type[rows], NOT_A_MARKER
+    )
+    table[IS_TRANSACTIONAL] = batches.is_transactional[rows]
+    table[POSITION] = batches.position[rows] + file_position
+    table[FIRST_OFFSET] = batches.base_offset[rows]
+    table[LAST_OFFSET] = batches.last_offset[rows]
+    table[OFFSET_DELTA] = batches.last_offset[rows] - batches.base_offset[rows]
+    table[LAST_SEQUENCE] = batches.last_sequence[rows]
+    table[TIMESTAMP] = batches.max_timestamp[rows]
+    table[COORDINATOR_EPOCH] = batches.coordinator_epoch[rows]
+    return _collapse(table)
+
+
+def join_events(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the events of stretches of one file, in their order."""
+    return _collapse(np.concatenate([no_events(), *parts], axis=1))
+
+
+def events_of_windows(windows: Iterable[Window]) -> NDArray[np.int64]:
+    """Return the events of one file's windows."""
+    return join_events(events_of(window.batches, window.file_position) for window in windows)
+
+
+def _collapse(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Merge what belongs to one event; columns must be in file order."""
+    count = table.shape[1]
+    if count <= 1:
+        return table
+    order = np.argsort(table[PRODUCER_ID], kind="stable")
+    by_producer = table[:, order]
+    same = by_producer[:, 1:] == by_producer[:, :-1]
+    is_data = by_producer[CONTROL_TYPE] == NOT_A_MARKER
+    joins = (
+        same[PRODUCER_ID]
+        & same[PRODUCER_EPOCH]
+        & same[IS_TRANSACTIONAL]
+        & is_data[1:]
+        & is_data[:-1]
+    )
+    starts = np.flatnonzero(np.concatenate([[True], ~joins]))
+    ends = np.append(starts[1:], count) - 1
+    merged = by_producer[:, ends]
+    merged[_FIRST_COLUMNS] = by_producer[_FIRST_COLUMNS, starts]
+    return merged[:, np.argsort(order[starts], kind="stable")]

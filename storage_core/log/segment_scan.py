@@ -1,0 +1,271 @@
+"""One segment read from end to end: what is valid in it, and all that recovery needs of it.
+
+A scan depends on the segment's bytes and the index settings alone, not on what stands before it:
+so the segments of a log can be scanned at the same time, on as many machines as there are, and the
+loader takes the results one after the other.
+"""
+
+import enum
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import (
+    BadBytesError,
+    CorruptIndexError,
+    CorruptRecordError,
+    IndexFullError,
+    OffsetOverflowError,
+)
+from storage_core.formats.batch_v2 import MAGIC_V2
+from storage_core.index.index_builder import IndexBuilder
+from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.log.producer_events import events_of, join_events
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.reader import DEFAULT_WINDOW_BYTES, CrcCheck, Tail, Window, scan_windows
+from storage_core.store.base import FileReader
+
+
+class ScanStop(enum.StrEnum):
+    """Why a scan ended where it did."""
+
+    END = "end"  # every byte is part of a valid batch
+    INVALID = "invalid"  # the next batch is torn or corrupt: recovery cuts here
+    OVERFLOW = "overflow"  # the next batch does not fit the segment's offsets: it has to be split
+    INDEX_ORDER = "index_order"  # its offset does not rise: recovery empties the segment
+    INDEX_FULL = "index_full"  # an index has no room: Kafka does not load the log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentScan:
+    """What one segment holds, as segment recovery sees it.
+
+    Attributes:
+        file: Name of the file that was read.
+        base_offset: Base offset of the segment.
+        size_bytes: Length of the file.
+        valid_bytes: Length of the valid batches at its beginning.
+        next_offset: The offset after the last of them, the base offset if there is none.
+        last_v2_end: The offset after the last valid batch of format v2, -1 if there is none.
+        batches: How many valid batches there are.
+        records: How many records they have; a legacy wrapper counts as one.
+        stop: Why the valid part ends.
+        reason: The same in words, empty at the end of the file.
+        offset_index: Bytes of the offset index of the valid part.
+        time_index: Bytes of its time index.
+        epochs: int64[n, 2], leader epochs that are new in the segment with the base offsets of
+            their first batches.
+        events: int64[COLUMN_COUNT, n], producer events of the valid part.
+    """
+
+    file: str
+    base_offset: int
+    size_bytes: int
+    valid_bytes: int
+    next_offset: int
+    last_v2_end: int
+    batches: int
+    records: int
+    stop: ScanStop
+    reason: str
+    offset_index: bytes
+    time_index: bytes
+    epochs: NDArray[np.int64]
+    events: NDArray[np.int64]
+
+    def to_bytes(self) -> bytes:
+        """Return the scan as bytes, to be read by `from_bytes` of the same version."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        file = io.BytesIO()
+        np.savez(
+            file,
+            numbers=np.frombuffer(json.dumps(numbers).encode(), np.uint8),
+            offset_index=np.frombuffer(self.offset_index, np.uint8),
+            time_index=np.frombuffer(self.time_index, np.uint8),
+            epochs=self.epochs,
+            events=self.events,
+        )
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "SegmentScan":
+        """Read what `to_bytes` wrote."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            numbers: dict[str, Any] = json.loads(arrays["numbers"].tobytes())
+            return cls(
+                **{**numbers, "stop": ScanStop(numbers["stop"])},
+                offset_index=arrays["offset_index"].tobytes(),
+                time_index=arrays["time_index"].tobytes(),
+                epochs=arrays["epochs"],
+                events=arrays["events"],
+            )
+
+
+_NUMBERS = (
+    "file",
+    "base_offset",
+    "size_bytes",
+    "valid_bytes",
+    "next_offset",
+    "last_v2_end",
+    "batches",
+    "records",
+    "stop",
+    "reason",
+)
+
+
+def scan_segment(
+    reader: FileReader,
+    base_offset: int,
+    *,
+    index_interval_bytes: int,
+    max_index_bytes: int,
+    window_bytes: int = DEFAULT_WINDOW_BYTES,
+    on_bytes: Callable[[int], None] | None = None,
+) -> SegmentScan:
+    """Check every batch of a segment and build its indexes, as Kafka's segment recovery does.
+
+    Args:
+        reader: The open .log file.
+        base_offset: Base offset of the segment.
+        index_interval_bytes: ``index.interval.bytes``.
+        max_index_bytes: ``segment.index.bytes``.
+        window_bytes: How much to hold at a time.
+        on_bytes: Told after each window how many bytes were read.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    scan = _Scan(reader.name, base_offset, index_interval_bytes, max_index_bytes)
+    windows = scan_windows(reader, window_bytes=window_bytes, crc=CrcCheck.NOTE, tail=Tail.STOP)
+    try:
+        for window in windows:
+            if not scan.add(window):
+                break
+            if on_bytes is not None:
+                on_bytes(window.data.size)
+    except CorruptRecordError as error:
+        scan.end(ScanStop.INVALID, str(error))
+    return scan.finish(reader.size_bytes)
+
+
+class _Scan:
+    """The valid part so far."""
+
+    def __init__(self, file: str, base_offset: int, interval_bytes: int, index_bytes: int) -> None:
+        self._file = file
+        self._base_offset = base_offset
+        self._indexes = IndexBuilder(
+            file, base_offset, interval_bytes=interval_bytes, max_index_bytes=index_bytes
+        )
+        self._valid_bytes = 0
+        self._next_offset = base_offset
+        self._last_v2_end = -1
+        self._batches = 0
+        self._records = 0
+        self._latest_epoch = -1
+        self._epochs: list[NDArray[np.int64]] = []
+        self._events: list[NDArray[np.int64]] = []
+        self._stop = ScanStop.END
+        self._reason = ""
+
+    def end(self, stop: ScanStop, reason: str) -> None:
+        """Let the valid part end here."""
+        self._stop, self._reason = stop, reason
+
+    def add(self, window: Window) -> bool:
+        """Take a window's batches up to the first that cannot be taken; return whether all were."""
+        batches = window.batches
+        bad = np.flatnonzero(batches.crc_ok == 0)
+        count = int(bad[0]) if bad.size else len(batches)
+        if bad.size:
+            self.end(
+                ScanStop.INVALID,
+                f"{self._file}: position {window.position_of(count)}: the CRC of the batch at "
+                f"offset {batches.base_offset[count]} is wrong",
+            )
+        unreadable = np.flatnonzero(
+            batches.has_producer_id[:count]
+            & batches.is_control[:count]
+            & (batches.control_type[:count] == BAD_CONTROL_RECORD)
+        )
+        if unreadable.size:
+            # Kafka reads a marker after it has counted the batch: the batch stays.
+            count = int(unreadable[0]) + 1
+            self.end(
+                ScanStop.INVALID,
+                f"{self._file}: position {window.position_of(count - 1)}: the control record at "
+                f"offset {batches.base_offset[count - 1]} cannot be read; what follows is cut",
+            )
+        taken = batches.rows(0, count)
+        counted, error = self._indexes.add_until(taken.size, taken.last_offset, taken.max_timestamp)
+        if error is not None:
+            self.end(_stop_of(error), str(error))
+            taken = batches.rows(0, counted)
+        if len(taken):
+            self._take(taken, window.file_position)
+        return self._stop is ScanStop.END
+
+    def _take(self, taken: BatchTable, file_position: int) -> None:
+        self._valid_bytes += int(taken.size.sum())
+        self._next_offset = int(taken.last_offset[-1]) + 1
+        self._batches += len(taken)
+        counts = taken.record_count
+        self._records += int(np.where(taken.is_legacy, 1, np.maximum(counts, 0)).sum())
+        modern = np.flatnonzero(taken.magic >= MAGIC_V2)
+        if not modern.size:
+            return
+        self._last_v2_end = int(taken.last_offset[modern[-1]]) + 1
+        self._events.append(events_of(taken, file_position))
+        epochs = taken.leader_epoch[modern]
+        before = np.maximum.accumulate(np.concatenate([[self._latest_epoch], epochs[:-1]]))
+        new = modern[epochs > before]
+        if new.size:
+            self._epochs.append(np.stack([taken.leader_epoch[new], taken.base_offset[new]], 1))
+            self._latest_epoch = int(taken.leader_epoch[new[-1]])
+
+    def finish(self, size_bytes: int) -> SegmentScan:
+        """Return the result."""
+        if self._stop is ScanStop.END and self._valid_bytes < size_bytes:
+            self.end(
+                ScanStop.INVALID,
+                f"{self._file}: position {self._valid_bytes}: no whole batch in the last "
+                f"{size_bytes - self._valid_bytes} bytes",
+            )
+        if self._stop in {ScanStop.END, ScanStop.INVALID}:
+            try:
+                offset_index, time_index = self._indexes.finish()
+            except CorruptIndexError as error:
+                self.end(ScanStop.INDEX_ORDER, str(error))
+        if self._stop not in {ScanStop.END, ScanStop.INVALID}:
+            offset_index, time_index = self._indexes.encode()
+        return SegmentScan(
+            file=self._file,
+            base_offset=self._base_offset,
+            size_bytes=size_bytes,
+            valid_bytes=self._valid_bytes,
+            next_offset=self._next_offset,
+            last_v2_end=self._last_v2_end,
+            batches=self._batches,
+            records=self._records,
+            stop=self._stop,
+            reason=self._reason,
+            offset_index=offset_index,
+            time_index=time_index,
+            epochs=np.concatenate([np.empty((0, 2), np.int64), *self._epochs]),
+            events=join_events(self._events),
+        )
+
+
+def _stop_of(error: BadBytesError) -> ScanStop:
+    if isinstance(error, OffsetOverflowError):
+        return ScanStop.OVERFLOW
+    if isinstance(error, IndexFullError):
+        return ScanStop.INDEX_FULL
+    return ScanStop.INDEX_ORDER

@@ -1,0 +1,139 @@
+"""Recovery of one partition directory, in process."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
+from storage_core.log.segment_scan import SegmentScan
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverResult:
+    """What a recovery did.
+
+    Attributes:
+        log_end_offset: Offset that the next record would get.
+        log_start_offset: First offset that may be read.
+        recovery_point: First offset that was not known to be on the disk.
+        segments: Segments that the log has now.
+        truncated_bytes: Bytes of records that were cut, removed segments included.
+        deleted_segments: Segments that were removed whole.
+        rebuilt_indexes: Segments whose indexes were built anew.
+    """
+
+    log_end_offset: int
+    log_start_offset: int
+    recovery_point: int
+    segments: int
+    truncated_bytes: int
+    deleted_segments: int
+    rebuilt_indexes: int
+
+    @classmethod
+    def of(cls, log: LoadedLog) -> "RecoverResult":
+        """Return the result of loading a log."""
+        return cls(
+            log_end_offset=log.log_end_offset,
+            log_start_offset=log.log_start_offset,
+            recovery_point=log.recovery_point,
+            segments=len(log.segments),
+            truncated_bytes=log.repairs.truncated_bytes,
+            deleted_segments=log.repairs.deleted_segments,
+            rebuilt_indexes=len(log.repairs.rebuilt),
+        )
+
+    def to_json(self) -> str:
+        """Return the result as one JSON object on one line."""
+        return json.dumps(asdict(self))
+
+
+def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean_shutdown: bool = False,
+    high_watermark: int | None = None,
+    scans: Mapping[int, SegmentScan] | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> LoadedLog:
+    """Load a log as a broker does when it starts, and say what that changes; nothing is written.
+
+    Args:
+        store: The partition directory.
+        config: The topic's configuration.
+        cleaner: For the expiry of producers, and limits of decompression.
+        now_ms: The run's clock, epoch milliseconds.
+        recovery_point: The partition's entry in the recovery-point checkpoint, 0 without one.
+        log_start_offset: Its entry in the log-start checkpoint, 0 without one.
+        clean_shutdown: Whether its log directory has the clean-shutdown marker.
+        high_watermark: Clamped into the log; None for the log end offset.
+        scans: Segments that were scanned before, by base offset.
+        on_bytes: Told how many bytes of segments were scanned, window by window.
+
+    Raises:
+        PylogError: As ``LogLoader.load``: Kafka does not load such a log either.
+    """
+    loader = LogLoader(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_offset,
+        recovery_point=recovery_point,
+        clean_shutdown=clean_shutdown,
+        scans=scans,
+        on_bytes=on_bytes,
+    )
+    loader.load()
+    return loader.finish(high_watermark=high_watermark)
+
+
+def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    recovery_point: int = 0,
+    log_start_offset: int = 0,
+    clean_shutdown: bool = False,
+) -> RecoverResult:
+    """Recover a partition and close it cleanly.
+
+    Args:
+        directory: The partition directory.
+        config: As `plan_recovery`, and so are all others.
+        cleaner: See there.
+        now_ms: See there.
+        recovery_point: See there.
+        log_start_offset: See there.
+        clean_shutdown: See there.
+
+    Raises:
+        PylogError: As `plan_recovery`; the partition is untouched then, unless the store itself
+            failed while the result was put into place.
+    """
+    store = LocalStore(directory)
+    log = plan_recovery(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        clean_shutdown=clean_shutdown,
+    )
+    commit(Plan(location=store.location, operations=log.operations), store)
+    return RecoverResult.of(log)

@@ -1,0 +1,175 @@
+"""Setting aside what recovery is about to cut: the raw bytes, and what of them still opens.
+
+A broker may cut freely, it fetches the rest from other replicas; whoever has no other replica wants
+to look first. For each partition a directory of its name receives
+
+- ``cut-<base offset>-<position>.raw``: the bytes of each cut as they were, and
+- segments with indexes: the whole batches in them whose checksum is right, which Kafka, or this
+  program, opens as a log of their own. A batch whose offsets were salvaged before is left to the
+  raw copy.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import StorageError
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    log_file,
+    segment_file,
+)
+from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.log.loaded_log import Cut
+from storage_core.log.segment_scan import scan_segment
+from storage_core.maintenance.recovery.lost_records import lost_batches
+from storage_core.store.base import FileReader, LogStore
+from storage_core.store.local import LocalStore
+
+_COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvage:
+    """What was set aside for one partition.
+
+    Attributes:
+        directory: Where.
+        raw_bytes: Bytes of the raw copies.
+        segments: Segments that open.
+        records: Records in them; a legacy wrapper counts as one.
+    """
+
+    directory: str
+    raw_bytes: int
+    segments: int
+    records: int
+
+
+def salvage_cuts(
+    store: LogStore,
+    cuts: tuple[Cut, ...],
+    directory: Path,
+    *,
+    index_interval_bytes: int,
+    max_index_bytes: int,
+) -> Salvage:
+    """Copy what is going to be cut; what a former attempt left in the directory is replaced.
+
+    Args:
+        store: The partition directory, not cut yet.
+        cuts: What is going to be cut, in file order.
+        directory: Where to; named like the partition directory, outside of every log directory.
+        index_interval_bytes: ``index.interval.bytes``.
+        max_index_bytes: ``segment.index.bytes``.
+
+    Raises:
+        StorageError: Something cannot be read, or written there.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in (f"*{LOG_SUFFIX}", f"*{OFFSET_INDEX_SUFFIX}", f"*{TIME_INDEX_SUFFIX}"):
+            for former in directory.glob(name):
+                former.unlink()
+        raw_bytes = sum(_copy_raw(store, cut, directory) for cut in cuts)
+        bases = _write_segments(store, cuts, directory)
+    except OSError as error:
+        raise StorageError(str(directory), error.strerror or str(error)) from error
+    records = 0
+    target = LocalStore(directory)
+    for base_offset in bases:
+        with closing(target.open_file(log_file(base_offset))) as reader:
+            scan = scan_segment(
+                reader,
+                base_offset,
+                index_interval_bytes=index_interval_bytes,
+                max_index_bytes=max_index_bytes,
+            )
+        target.write_file(segment_file(base_offset, OFFSET_INDEX_SUFFIX), scan.offset_index)
+        target.write_file(segment_file(base_offset, TIME_INDEX_SUFFIX), scan.time_index)
+        records += scan.records
+    _sync(directory)
+    return Salvage(
+        directory=str(directory), raw_bytes=raw_bytes, segments=len(bases), records=records
+    )
+
+
+def _sync(directory: Path) -> None:
+    """Make everything in a directory durable: what it was copied from is about to go."""
+    for path in (*directory.iterdir(), directory):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _copy_raw(store: LogStore, cut: Cut, directory: Path) -> int:
+    path = directory / f"cut-{cut.base_offset:020d}-{cut.position}.raw"
+    with closing(store.open_file(cut.file)) as reader, path.open("wb") as file:
+        return _copy(reader, cut.position, cut.size_bytes, file)
+
+
+def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) -> int:
+    buffer = np.empty(min(size_bytes, _COPY_BYTES), np.uint8)
+    copied = 0
+    while copied < size_bytes:
+        part = buffer[: min(buffer.size, size_bytes - copied)]
+        count = reader.read_into(position + copied, part)
+        if count == 0:
+            raise StorageError(
+                reader.name,
+                f"ends at {position + copied}; expected {size_bytes - copied} bytes more",
+            )
+        file.write(part[:count].data)
+        copied += count
+    return copied
+
+
+def _write_segments(store: LogStore, cuts: tuple[Cut, ...], directory: Path) -> list[int]:
+    """Write the readable batches as segments and return their base offsets."""
+    bases: list[int] = []
+    next_offset = -1
+    for cut in cuts:
+        # A segment a cut: what the old segments held stays apart.
+        base_offset: int | None = None
+        for position, size_bytes, first, last in _runs(store, cut):
+            if first < next_offset:
+                continue
+            if base_offset is None or last - base_offset > MAX_RELATIVE_OFFSET:
+                base_offset = first
+                bases.append(base_offset)
+            with (
+                closing(store.open_file(cut.file)) as reader,
+                (directory / log_file(base_offset)).open("ab") as file,
+            ):
+                _copy(reader, position, size_bytes, file)
+            next_offset = last + 1
+    return bases
+
+
+def _runs(store: LogStore, cut: Cut) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (position, bytes, first offset, last offset) of batches that stand side by side.
+
+    Offsets rise within a run, and its last offset is at most 2^31 - 1 above its first.
+    """
+    for file_position, batches in lost_batches(store, cut):
+        position, last = batches.position, batches.last_offset
+        breaks: NDArray[np.bool_] = position[1:] != position[:-1] + batches.size[:-1]
+        breaks = breaks | (batches.base_offset[1:] <= last[:-1])
+        breaks = breaks | (last[1:] - batches.base_offset[0] > MAX_RELATIVE_OFFSET)
+        starts = [0, *(np.flatnonzero(breaks) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(batches)], strict=True):
+            first = int(batches.base_offset[start])
+            if not 0 <= first <= int(last[end - 1]):
+                continue
+            size_bytes = int(batches.size[start:end].sum())
+            yield file_position + int(position[start]), size_bytes, first, int(last[end - 1])

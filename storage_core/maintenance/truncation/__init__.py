@@ -1,0 +1,1 @@
+"""Truncation of one partition to an offset."""

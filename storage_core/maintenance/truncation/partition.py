@@ -1,0 +1,104 @@
+"""Truncation of one partition directory to an offset, as a replica does it."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateResult:
+    """What a truncation did.
+
+    Attributes:
+        truncated: Whether the log ended above the target.
+        log_end_offset: Where it ends now.
+    """
+
+    truncated: bool
+    log_end_offset: int
+
+    def to_json(self) -> str:
+        """Return the result as one JSON object on one line."""
+        return json.dumps(asdict(self))
+
+
+def plan_truncation(
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    to: int,
+    log_start_offset: int = 0,
+) -> tuple[bool, LoadedLog]:
+    """Load a log that was closed cleanly and cut it; nothing is written.
+
+    Args:
+        store: The partition directory.
+        config: The topic's configuration.
+        cleaner: For the expiry of producers, and limits of decompression.
+        now_ms: The run's clock, epoch milliseconds.
+        to: The log's new end. A batch that reaches it goes as a whole.
+        log_start_offset: The partition's entry in the log-start checkpoint, 0 without one.
+
+    Returns:
+        (truncated, log): whether the log ended above the target, and the log afterwards.
+
+    Raises:
+        PylogError: As ``LogLoader.load``.
+    """
+    loader = LogLoader(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_offset,
+        clean_shutdown=True,
+    )
+    loader.load()
+    truncated = loader.truncate_to(to)
+    return truncated, loader.finish()
+
+
+def truncate_partition(
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    to: int,
+    log_start_offset: int = 0,
+) -> TruncateResult:
+    """Truncate a partition and close it cleanly.
+
+    Args:
+        directory: The partition directory.
+        config: As `plan_truncation`, and so are all others.
+        cleaner: See there.
+        now_ms: See there.
+        to: See there.
+        log_start_offset: See there.
+
+    Raises:
+        PylogError: As `plan_truncation`; the partition is untouched then, unless the store itself
+            failed while the result was put into place.
+    """
+    store = LocalStore(directory)
+    truncated, log = plan_truncation(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        to=to,
+        log_start_offset=log_start_offset,
+    )
+    commit(Plan(location=store.location, operations=log.operations), store)
+    return TruncateResult(truncated=truncated, log_end_offset=log.log_end_offset)

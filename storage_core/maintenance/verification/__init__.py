@@ -1,0 +1,1 @@
+"""Check partitions and log directories without changing them; damage becomes findings."""

@@ -1,0 +1,197 @@
+"""The batches of a damaged segment: as far as they go, and on behind the damage where that is sure.
+
+Kafka's own reader ends at the first bytes that are no batch. Here the search for the next one goes
+on, and only what cannot be chance counts as a batch: the bytes of format v2, a length that fits, an
+offset that follows, a checksum that is right.
+"""
+
+import enum
+from collections.abc import Generator, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import CorruptRecordError
+from storage_core.formats.batch_v2 import (
+    ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
+    CRC_AT,
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+)
+from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.kernels.crc32c import crc32c
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code
+from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.store.base import FileReader
+
+_SEARCH_WINDOW_BYTES: Final = 4 << 20
+# What looks like a header is checked by its checksum, which costs as much as the batch is long:
+# neither the tries nor the lengths may be the attacker's choice.
+_MAX_CANDIDATE_BYTES: Final = 128 << 20
+_MAX_CANDIDATES: Final = 256
+_MAX_GAPS: Final = 64
+
+
+class TailKind(enum.StrEnum):
+    """What stands behind the last batch of a segment."""
+
+    NOTHING = "nothing"
+    TORN = "torn"  # the start of a batch
+    ZEROS = "zeros"
+    GARBAGE = "garbage"  # has been reported as a finding
+
+
+class BatchStream:
+    """Windows of whole batches of one segment; iterate once, then ask how it ended.
+
+    Args:
+        reader: The open .log file.
+        base_offset: Of the segment.
+        window_bytes: How much to hold at a time.
+        findings: Where bytes that are no batches are reported.
+
+    Attributes:
+        end_position: Just past the last batch that was yielded.
+        tail: What is behind it.
+    """
+
+    def __init__(
+        self,
+        reader: FileReader,
+        base_offset: int,
+        *,
+        window_bytes: int,
+        findings: FindingCollector,
+    ) -> None:
+        self.end_position = 0
+        self.tail = TailKind.NOTHING
+        self._reader = reader
+        self._base_offset = base_offset
+        self._window_bytes = window_bytes
+        self._findings = findings
+        self._largest_offset = base_offset - 1
+        self._candidates_left = _MAX_CANDIDATES
+
+    def __iter__(self) -> Iterator[Window]:
+        size = self._reader.size_bytes
+        for _ in range(_MAX_GAPS):
+            reason = yield from self._read_on()
+            start = self.end_position
+            if reason is None and start == size:
+                return
+            if self._is_zero(start):
+                self.tail = TailKind.ZEROS
+                return
+            following = self._find_batch(start + 1)
+            if following is None:
+                self.tail = TailKind.TORN if reason is None else TailKind.GARBAGE
+                if reason is not None:
+                    self._report(start, f"{reason}; no batch follows in {size - start} bytes")
+                return
+            skipped = following - start
+            text = reason or "the batch says that it is longer than the rest of the file"
+            self._report(start, f"{text}; the next batch was found {skipped} bytes further on")
+            self.end_position = following
+        self.tail = TailKind.GARBAGE
+        self._report(self.end_position, f"more than {_MAX_GAPS} gaps: the rest was not read")
+
+    def note_offset(self, last_offset: int) -> None:
+        """Say up to which offset the batches were good: what follows has to be above it."""
+        self._largest_offset = max(self._largest_offset, last_offset)
+
+    def _read_on(self) -> Generator[Window, None, str | None]:
+        """Yield windows from end_position on; return why they end, None at a tail or the end."""
+        try:
+            for window in scan_windows(
+                self._reader,
+                start=self.end_position,
+                window_bytes=self._window_bytes,
+                crc=CrcCheck.NOTE,
+                tail=Tail.STOP,
+            ):
+                self.end_position = window.file_position + window.data.size
+                yield window
+        except CorruptRecordError as error:
+            return error.reason
+        return None
+
+    def _report(self, position: int, message: str) -> None:
+        self._findings.add(
+            Code.BATCH_LENGTH_IMPOSSIBLE,
+            message,
+            file=self._reader.name,
+            position=position,
+            offset=self._largest_offset + 1,
+        )
+
+    def _is_zero(self, start: int) -> bool:
+        """Whether the file has nothing but zeros from a position to its end."""
+        position, size = start, self._reader.size_bytes
+        while position < size:
+            data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
+            if not data.size or data.any():
+                return False
+            position += data.size
+        return True
+
+    def _find_batch(self, start: int) -> int | None:
+        """Return the position of the first batch at or after start that is one for certain."""
+        size = self._reader.size_bytes
+        position = start
+        while size - position >= HEADER_BYTES and self._candidates_left:
+            data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
+            if data.size < HEADER_BYTES:
+                return None
+            candidates: list[int] = self._candidates(data, size - position).tolist()
+            for candidate in candidates:
+                self._candidates_left -= 1
+                if self._is_batch(position + candidate):
+                    return position + candidate
+                if not self._candidates_left:
+                    return None
+            position += data.size - HEADER_BYTES + 1
+        return None
+
+    def _candidates(self, data: NDArray[np.uint8], left: int) -> NDArray[np.int64]:
+        """Return where in the data a header may begin whose fields make sense, in order."""
+        last_start = data.size - HEADER_BYTES
+        magics = data[MAGIC_AT : MAGIC_AT + last_start + 1]
+        # Only the low byte of the attributes is in use.
+        unused = data[ATTRIBUTES_AT : ATTRIBUTES_AT + last_start + 1]
+        places = np.flatnonzero((magics == MAGIC_V2) & (unused == 0))
+        sizes = _numbers(data, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
+        offsets = _numbers(data, places, 8)
+        largest = self._base_offset + MAX_RELATIVE_OFFSET
+        is_sane = (sizes >= HEADER_BYTES) & (sizes <= np.minimum(left - places, _limit()))
+        is_sane &= (offsets > self._largest_offset) & (offsets <= largest)
+        return places[is_sane]
+
+    def _is_batch(self, position: int) -> bool:
+        header = self._read(position, HEADER_BYTES)
+        length = int.from_bytes(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD].tobytes(), "big")
+        batch = self._read(position, length + LENGTH_OVERHEAD)
+        stored = int.from_bytes(batch[CRC_AT:CRC_START].tobytes(), "big")
+        return crc32c(batch, CRC_START, batch.size) == stored
+
+    def _read(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
+        target = np.empty(size_bytes, np.uint8)
+        return target[: self._reader.read_into(position, target)]
+
+
+def _limit() -> np.int64:
+    return np.int64(_MAX_CANDIDATE_BYTES)
+
+
+def _numbers(data: NDArray[np.uint8], places: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Return the signed big-endian numbers of width bytes at the places."""
+    sign = data[places].astype(np.int8).astype(np.int64)
+    number = sign
+    for step in range(1, width):
+        number = (number << 8) | data[places + step]
+    return number

@@ -1,0 +1,72 @@
+"""Collect findings; of many of one kind in one file the first few are kept, and a count."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage_core.maintenance.verification.findings import Code, Finding, Severity, severity_of
+
+# A shifted file breaks the same rule a million times; a person needs to see it only once.
+KEPT_OF_A_KIND: Final = 5
+
+
+@dataclass(slots=True)
+class FindingCollector:
+    """Findings of one file or partition, in the order in which they were met."""
+
+    _kept: list[Finding] = field(default_factory=list)
+    _counts: dict[tuple[Code, str, Severity], int] = field(default_factory=dict)
+
+    def add(
+        self,
+        code: Code,
+        message: str,
+        *,
+        file: str = "",
+        position: int | None = None,
+        offset: int | None = None,
+        severity: Severity | None = None,
+    ) -> None:
+        """Take note of something that was found.
+
+        Args:
+            code: Its kind.
+            message: What was expected and what was found.
+            file: Name of the file.
+            position: Byte position in it.
+            offset: Offset of a record.
+            severity: None for what the code says.
+        """
+        chosen = severity or severity_of(code)
+        key = (code, file, chosen)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if self._counts[key] <= KEPT_OF_A_KIND:
+            self._kept.append(
+                Finding(
+                    code=code,
+                    severity=chosen,
+                    message=message,
+                    file=file,
+                    position=position,
+                    offset=offset,
+                )
+            )
+
+    def count(self, code: Code, more: int, *, file: str) -> None:
+        """Take note that there are more of a kind than were added; nothing if more is below 1."""
+        if more > 0:
+            key = (code, file, severity_of(code))
+            self._counts[key] = self._counts.get(key, 0) + more
+
+    def findings(self) -> list[Finding]:
+        """Return what was kept, and a last finding for each kind of which some were not."""
+        more = [
+            Finding(
+                code=code,
+                severity=severity,
+                message=f"{count - KEPT_OF_A_KIND} more like these in this file",
+                file=file,
+            )
+            for (code, file, severity), count in self._counts.items()
+            if count > KEPT_OF_A_KIND
+        ]
+        return [*self._kept, *more]

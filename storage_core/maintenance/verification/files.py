@@ -1,0 +1,155 @@
+"""The files of a partition's directory by what they are, and what is odd about their names."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    CLEANED_SUFFIX,
+    CLUSTER_SNAPSHOT_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    MANIFEST_FILE,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SCRATCH_PREFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    kind_of,
+    offset_of,
+    segment_file,
+)
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code
+from storage_core.store.base import FileInfo
+
+# Of the controllers' quorum, in the directory of the cluster's metadata.
+_QUORUM_STATE_FILE: Final = "quorum-state"
+_KNOWN_NAMES: Final = frozenset(
+    {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, MANIFEST_FILE, _QUORUM_STATE_FILE}
+)
+_OURS_OR_GOING: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFiles:
+    """One segment as a listing shows it.
+
+    Attributes:
+        base_offset: The number that names its files.
+        log: Its .log file.
+        next_base_offset: Base offset of the following segment, None for the last one.
+        offset_index: Its .index, None without one.
+        time_index: Its .timeindex, None without one.
+        txn_index: Its .txnindex, None without one.
+    """
+
+    base_offset: int
+    log: FileInfo
+    next_base_offset: int | None
+    offset_index: FileInfo | None
+    time_index: FileInfo | None
+    txn_index: FileInfo | None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the segment that takes appends."""
+        return self.next_base_offset is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFiles:
+    """The files of a partition.
+
+    Attributes:
+        names: All of them.
+        segments: In order of base offsets, the active one last.
+        snapshots: Offsets of the producer snapshots, rising.
+    """
+
+    names: frozenset[str]
+    segments: tuple[SegmentFiles, ...]
+    snapshots: tuple[int, ...] = field(default=())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all .log files."""
+        return sum(segment.log.size_bytes for segment in self.segments)
+
+
+def sort_files(listing: Iterable[FileInfo]) -> PartitionFiles:
+    """Return what a listing holds; only names that Kafka itself would write count as a segment."""
+    files = {file.name: file for file in listing}
+    bases = sorted(
+        base
+        for name in files
+        if kind_of(name) == LOG_SUFFIX
+        and (base := offset_of(name)) is not None
+        and name == segment_file(base, LOG_SUFFIX)
+    )
+    following: list[int | None] = [*bases[1:], None]
+    segments = tuple(
+        SegmentFiles(
+            base_offset=base,
+            log=files[segment_file(base, LOG_SUFFIX)],
+            next_base_offset=after,
+            offset_index=files.get(segment_file(base, OFFSET_INDEX_SUFFIX)),
+            time_index=files.get(segment_file(base, TIME_INDEX_SUFFIX)),
+            txn_index=files.get(segment_file(base, TXN_INDEX_SUFFIX)),
+        )
+        for base, after in zip(bases, following if bases else [], strict=True)
+    )
+    snapshots = sorted(
+        offset
+        for name in files
+        if kind_of(name) == SNAPSHOT_SUFFIX and (offset := offset_of(name)) is not None
+    )
+    return PartitionFiles(names=frozenset(files), segments=segments, snapshots=tuple(snapshots))
+
+
+def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
+    """Report leftovers, files that are none of Kafka's, and names that stop a broker."""
+    bases = {segment.base_offset for segment in files.segments}
+    for name in sorted(files.names):
+        if name in _KNOWN_NAMES or name.endswith(
+            (CLUSTER_SNAPSHOT_SUFFIX, CHECKPOINT_DELETED_SUFFIX)
+        ):
+            continue
+        if name.endswith(SWAP_SUFFIX):
+            findings.add(Code.SWAP_UNFINISHED, "a swap was under way", file=name)
+        elif name.startswith(SCRATCH_PREFIX) or name.endswith(_OURS_OR_GOING):
+            findings.add(Code.LEFTOVER, "left by a deletion, a cleaning or a crash", file=name)
+        elif name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
+            _check_segment_file(name, bases, findings)
+        else:
+            findings.add(Code.FILE_UNKNOWN, "not a name that Kafka gives", file=name)
+
+
+def check_side_files(segments: Sequence[SegmentFiles], findings: FindingCollector) -> None:
+    """Report segments whose offset or time index is not there."""
+    for segment in segments:
+        for code, file, suffix in (
+            (Code.OFFSET_INDEX_MISSING, segment.offset_index, OFFSET_INDEX_SUFFIX),
+            (Code.TIME_INDEX_MISSING, segment.time_index, TIME_INDEX_SUFFIX),
+        ):
+            if file is None:
+                name = segment_file(segment.base_offset, suffix)
+                findings.add(code, f"{segment.log.name} has no {name}", file=name)
+
+
+def _check_segment_file(name: str, bases: set[int], findings: FindingCollector) -> None:
+    offset, kind = offset_of(name), kind_of(name)
+    if offset is None or kind is None:
+        findings.add(Code.FILE_NAME_INVALID, "expected an offset before the suffix", file=name)
+    elif name != segment_file(offset, kind):
+        expected = segment_file(offset, kind)
+        findings.add(Code.FILE_NAME_UNPADDED, f"expected the name {expected}", file=name)
+    elif kind not in {LOG_SUFFIX, SNAPSHOT_SUFFIX} and offset not in bases:
+        expected = segment_file(offset, LOG_SUFFIX)
+        findings.add(Code.INDEX_WITHOUT_LOG, f"there is no {expected}", file=name)

@@ -1,0 +1,235 @@
+"""Indexes against their log: which batches an audit has to see, and what its faults mean."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.filenames import TXN_INDEX_SUFFIX, segment_file
+from storage_core.formats.index_entries import (
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+)
+from storage_core.index.audit import (
+    IndexFault,
+    IndexFinding,
+    SegmentBatches,
+    audit_offset_index,
+    audit_time_index,
+    audit_transaction_index,
+)
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.files import SegmentFiles
+from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.transactions import Aborted, missing_and_unknown
+from storage_core.records.reader import Window
+from storage_core.store.base import LogStore
+
+# An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
+MAX_INDEX_BYTES: Final = 1 << 30
+
+_HARMLESS: Final = {
+    IndexFault.PADDED: Code.INDEX_PREALLOCATED,
+    IndexFault.RAGGED: Code.INDEX_RAGGED,
+}
+# What a broker's own check of a transaction index looks at; then it recovers the segment.
+_BROKEN: Final = frozenset({IndexFault.LAST_OFFSET_BELOW_BASE, IndexFault.OFFSET_NOT_RISING})
+
+
+class IndexedBatches:
+    """The batches that a segment's indexes refer to, and of those between them the newest time.
+
+    So the memory that an audit needs grows with the indexes, not with the log.
+
+    Args:
+        base_offset: Of the segment.
+        offset_index: The .index, whole.
+        time_index: The .timeindex, whole.
+    """
+
+    def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
+        entries = np.frombuffer(
+            offset_index, OFFSET_INDEX_ENTRY, len(offset_index) // OFFSET_INDEX_ENTRY.itemsize
+        )
+        times = np.frombuffer(
+            time_index, TIME_INDEX_ENTRY, len(time_index) // TIME_INDEX_ENTRY.itemsize
+        )
+        self._positions = np.unique(entries["position"].astype(np.int64))
+        self._offsets = np.unique(times["relative_offset"].astype(np.int64) + base_offset)
+        self._parts: list[NDArray[np.int64]] = []
+
+    def add(self, window: Window, counts: NDArray[np.bool_]) -> None:
+        """Take note of the next batches.
+
+        Args:
+            window: The window.
+            counts: bool[batches], those that Kafka would take for batches of this segment.
+        """
+        batches = window.batches
+        rows = np.flatnonzero(counts)
+        if not rows.size:
+            return
+        position = batches.position[rows] + window.file_position
+        last_offset = batches.last_offset[rows]
+        is_named = _is_in(position, self._positions) | _is_in(last_offset, self._offsets)
+        # A run of batches that no entry names is told by its last one, with the run's newest time.
+        ends = is_named.copy()
+        ends[:-1] |= is_named[1:]
+        ends[-1] = True
+        last = np.flatnonzero(ends)
+        starts = np.append(0, last[:-1] + 1)
+        newest = np.maximum.reduceat(batches.max_timestamp[rows], starts)
+        self._parts.append(np.stack([position[last], last_offset[last], newest]))
+
+    def result(self) -> SegmentBatches:
+        """Return what was noted."""
+        nothing = np.empty((3, 0), np.int64)
+        position, last_offset, newest = np.concatenate([nothing, *self._parts], axis=1)
+        return SegmentBatches(position=position, last_offset=last_offset, max_timestamp=newest)
+
+
+def check_offset_index(
+    segment: SegmentFiles, data: bytes, batches: SegmentBatches, findings: FindingCollector
+) -> None:
+    """Report what is wrong with an offset index."""
+    if segment.offset_index is not None:
+        for fault in audit_offset_index(segment.base_offset, data, batches):
+            _report(segment.offset_index.name, fault, Code.OFFSET_INDEX_WRONG, findings)
+
+
+def check_time_index(
+    segment: SegmentFiles,
+    data: bytes,
+    batches: SegmentBatches,
+    *,
+    is_closed: bool,
+    findings: FindingCollector,
+) -> None:
+    """Report what is wrong with a time index.
+
+    Args:
+        segment: The segment.
+        data: The whole file.
+        batches: Those of the segment.
+        is_closed: Whether the segment was rolled, cleaned or cleanly closed.
+        findings: Where to report.
+    """
+    if segment.time_index is None:
+        return
+    name = segment.time_index.name
+    for fault in audit_time_index(segment.base_offset, data, batches, is_closed=is_closed):
+        if fault.fault is not IndexFault.LARGEST_TIMESTAMP_MISSING:
+            _report(name, fault, Code.TIME_INDEX_WRONG, findings)
+    used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)
+    newest = int(batches.max_timestamp.max(initial=-1))
+    indexed = int(used["timestamp"].max(initial=0))
+    if newest <= 0 or indexed >= newest:
+        return
+    # A broker offers the last entry when it closes or rolls the segment.
+    if not is_closed:
+        return
+    if not used["timestamp"].any():
+        findings.add(
+            Code.TIME_INDEX_EMPTY,
+            f"expected an entry for the newest record, of {newest} ms; found none",
+            file=name,
+        )
+    else:
+        findings.add(
+            Code.TIME_INDEX_UNFINISHED,
+            f"expected a last entry for the newest record, of {newest} ms; found {indexed} ms",
+            file=name,
+        )
+
+
+def check_transaction_index(
+    store: LogStore,
+    segment: SegmentFiles,
+    aborted: tuple[Aborted, ...],
+    abort_markers: tuple[int, ...],
+    findings: FindingCollector,
+) -> None:
+    """Report what is wrong with a transaction index, its absence included.
+
+    Raises:
+        StorageError: The index cannot be read.
+    """
+    if segment.txn_index is None:
+        if aborted:
+            name = segment_file(segment.base_offset, TXN_INDEX_SUFFIX)
+            findings.add(
+                Code.TXN_INDEX_MISSING,
+                f"{len(aborted)} transactions were aborted in {segment.log.name}, the first by "
+                f"the marker at offset {aborted[0].last_offset}",
+                file=name,
+                offset=aborted[0].first_offset,
+            )
+        return
+    name = segment.txn_index.name
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    is_sound = True
+    for fault in audit_transaction_index(segment.base_offset, data):
+        code = Code.TXN_INDEX_BROKEN if fault.fault in _BROKEN else Code.TXN_INDEX_WRONG
+        if fault.fault is IndexFault.UNKNOWN_VERSION:
+            code = Code.TXN_INDEX_VERSION_UNKNOWN
+        is_sound &= fault.fault.is_harmless
+        _report(name, fault, code, findings)
+    if is_sound:
+        _compare_aborted(name, data, aborted, abort_markers, findings)
+
+
+def _compare_aborted(
+    name: str,
+    data: bytes,
+    aborted: tuple[Aborted, ...],
+    abort_markers: tuple[int, ...],
+    findings: FindingCollector,
+) -> None:
+    table = np.frombuffer(data, TXN_INDEX_ENTRY, len(data) // TXN_INDEX_ENTRY.itemsize)
+    columns = (table[field].tolist() for field in ("producer_id", "first_offset", "last_offset"))
+    entries = list(zip(*columns, strict=True))
+    missing, unknown = missing_and_unknown(aborted, abort_markers, entries)
+    if missing:
+        first = missing[0]
+        findings.add(
+            Code.TXN_INDEX_INCOMPLETE,
+            f"no entry for the transaction of producer {first.producer_id} from offset "
+            f"{first.first_offset} to its abort at {first.last_offset}; {len(missing)} missing",
+            file=name,
+            offset=first.first_offset,
+        )
+    if unknown:
+        producer_id, first_offset, last_offset = unknown[0]
+        findings.add(
+            Code.TXN_INDEX_WRONG,
+            f"says that producer {producer_id} aborted offsets {first_offset} to {last_offset}, "
+            f"but there is no abort marker; {len(unknown)} such entries",
+            file=name,
+            position=entries.index(unknown[0]) * TXN_INDEX_ENTRY.itemsize,
+            offset=last_offset,
+        )
+
+
+def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollector) -> None:
+    what = fault.fault.value.removeprefix("index-").replace("-", " ")
+    message = f"entry {fault.entry}: {what}: expected {fault.expected}, found {fault.found}"
+    if fault.count > 1:
+        message += f"; {fault.count} entries are wrong in this way"
+    if fault.fault.is_harmless:
+        message = f"entries end at byte {fault.position}, the file has {fault.found} bytes"
+    findings.add(
+        _HARMLESS.get(fault.fault, code),
+        message,
+        file=file,
+        position=fault.position,
+    )
+
+
+def _is_in(values: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which values are among the wanted ones, which are sorted."""
+    if not wanted.size:
+        return np.zeros(values.size, np.bool_)
+    at = np.minimum(np.searchsorted(wanted, values), wanted.size - 1)
+    found: NDArray[np.bool_] = wanted[at] == values
+    return found

@@ -1,0 +1,298 @@
+"""Log directories as a whole: whose they are, what lies in them, what their checkpoints say."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.log_directories import (
+    DirectoryKind,
+    LogDirectoryState,
+    SubDirectory,
+    classify_directory,
+    find_duplicate_partitions,
+    find_inconsistent_topic_ids,
+)
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.meta_properties import (
+    MAX_META_PROPERTIES_BYTES,
+    MetaProperties,
+    parse_meta_properties,
+    validate_one_broker,
+)
+from storage_core.checkpoint.offset_checkpoint import (
+    MAX_OFFSET_CHECKPOINT_BYTES,
+    parse_offset_checkpoint,
+)
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.errors import (
+    CheckpointError,
+    InconsistentClusterIdError,
+    InconsistentDirectoriesError,
+    StorageError,
+)
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.options import Surroundings
+from storage_core.maintenance.verification.partition import PartitionCheckpoints
+from storage_core.store.local import LocalStore
+
+# One of each in a log directory.
+CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE)
+_SPECIAL: Final = {
+    DirectoryKind.FOREIGN: (Code.DIRECTORY_FOREIGN, "expected <topic>-<partition>"),
+    DirectoryKind.DELETE: (Code.DIRECTORY_DELETED, "marked for deletion"),
+    DirectoryKind.STRAY: (Code.DIRECTORY_STRAY, "marked as stray"),
+    DirectoryKind.FUTURE: (Code.DIRECTORY_FUTURE, "a copy that a move was making"),
+}
+# What holds a log that is worth a look.
+VERIFIED_KINDS: Final = frozenset(
+    {DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.METADATA}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFinding:
+    """A finding about a log directory.
+
+    Attributes:
+        root: The log directory.
+        finding: What was found.
+        partition: Whose directory it is about, None for the log directory itself.
+    """
+
+    root: str
+    finding: Finding
+    partition: TopicPartition | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRoot:
+    """One log directory.
+
+    Attributes:
+        location: Its path.
+        surroundings: Its role, and whether it was shut down cleanly.
+        meta_properties: Whose it is, None where nothing says so.
+        entries: Its sub-directories, sorted by name.
+        checkpoints: What each checkpoint file says; one that is broken or missing is empty.
+    """
+
+    location: str
+    surroundings: Surroundings
+    meta_properties: MetaProperties | None
+    entries: tuple[SubDirectory, ...]
+    checkpoints: Mapping[str, Mapping[TopicPartition, int]]
+
+    def surroundings_of(self, entry: SubDirectory) -> Surroundings:
+        """Return the surroundings of a sub-directory.
+
+        The controllers' quorum keeps the cluster's metadata by itself: the marker of a clean
+        shutdown says nothing of that log.
+        """
+        if entry.kind is DirectoryKind.METADATA:
+            return Surroundings(role=self.surroundings.role, is_clean=False)
+        return self.surroundings
+
+    def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
+        """Return what the checkpoints say of a partition."""
+        if partition is None:
+            return PartitionCheckpoints()
+        return PartitionCheckpoints(
+            recovery_point=self.checkpoints[RECOVERY_POINT_FILE].get(partition),
+            log_start_offset=self.checkpoints[LOG_START_FILE].get(partition),
+            high_watermark=self.checkpoints[REPLICATION_FILE].get(partition),
+            cleaner_point=self.checkpoints[CLEANER_FILE].get(partition),
+        )
+
+
+def verify_log_directories(
+    roots: Sequence[tuple[str, Role]],
+) -> tuple[list[ObservedRoot], list[PlacedFinding]]:
+    """Look at log directories, but not into their partitions' logs.
+
+    Args:
+        roots: Path and role of each.
+
+    Returns:
+        The directories, and what was found; what cannot be parsed is a finding.
+
+    Raises:
+        StorageError: A directory cannot be listed.
+    """
+    observed: list[ObservedRoot] = []
+    placed: list[PlacedFinding] = []
+    for location, role in roots:
+        findings = FindingCollector()
+        root = _observe(Path(location), role, findings)
+        observed.append(root)
+        placed += [PlacedFinding(root=location, finding=found) for found in findings.findings()]
+        placed += _special_directories(root)
+    placed += _check_together(observed)
+    return observed, placed
+
+
+def _observe(path: Path, role: Role, findings: FindingCollector) -> ObservedRoot:
+    try:
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    surroundings = Surroundings(role=role, is_clean=(path / CLEAN_SHUTDOWN_FILE).exists())
+    if role is Role.BROKER and not surroundings.is_clean:
+        message = "the broker did not close its logs, or is running"
+        findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
+    entries = tuple(_observe_entry(path / name) for name in names)
+    owners = {
+        entry.topic_partition
+        for entry in entries
+        if entry.kind in VERIFIED_KINDS and entry.topic_partition is not None
+    }
+    return ObservedRoot(
+        location=str(path),
+        surroundings=surroundings,
+        meta_properties=_read_meta_properties(path, role, findings),
+        entries=entries,
+        checkpoints={
+            name: _read_checkpoint(path, name, owners, findings) for name in CHECKPOINT_FILES
+        },
+    )
+
+
+def _observe_entry(path: Path) -> SubDirectory:
+    kind, partition = classify_directory(path.name)
+    topic_id = None
+    if kind in VERIFIED_KINDS and (path / PARTITION_METADATA_FILE).exists():
+        try:
+            content = LocalStore(path).read_file(
+                PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES
+            )
+            topic_id = parse_partition_metadata(content, file=PARTITION_METADATA_FILE).topic_id
+        except (StorageError, CheckpointError):
+            topic_id = None  # a finding of the partition itself
+    return SubDirectory(path=str(path), kind=kind, topic_partition=partition, topic_id=topic_id)
+
+
+def _read_meta_properties(
+    path: Path, role: Role, findings: FindingCollector
+) -> MetaProperties | None:
+    name = META_PROPERTIES_FILE
+    if not (path / name).exists():
+        if role is not Role.MANAGED:
+            severity = Severity.INFO if role is Role.MIRROR else None
+            message = "the file is not there"
+            findings.add(Code.META_PROPERTIES_MISSING, message, file=name, severity=severity)
+        return None
+    try:
+        content = LocalStore(path).read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
+        return parse_meta_properties(content, file=name)
+    except StorageError as error:
+        findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+    except CheckpointError as error:
+        findings.add(Code.META_PROPERTIES_BROKEN, str(error), file=name)
+    return None
+
+
+def _read_checkpoint(
+    path: Path, name: str, owners: set[TopicPartition], findings: FindingCollector
+) -> dict[TopicPartition, int]:
+    if not (path / name).exists():
+        return {}
+    try:
+        content = LocalStore(path).read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+        offsets = parse_offset_checkpoint(content, file=name)
+    except StorageError as error:
+        findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+        return {}
+    except CheckpointError as error:
+        findings.add(Code.CHECKPOINT_BROKEN, str(error), file=name)
+        return {}
+    unknown = sorted(set(offsets) - owners)
+    if unknown:
+        message = f"{len(unknown)} partitions are not here, {unknown[0]} the first of them"
+        findings.add(Code.CHECKPOINT_PARTITION_UNKNOWN, message, file=name)
+    return offsets
+
+
+def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
+    for entry in root.entries:
+        if entry.kind not in _SPECIAL:
+            continue
+        code, message = _SPECIAL[entry.kind]
+        findings = FindingCollector()
+        is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
+        severity = Severity.INFO if is_foreign_copy else None
+        findings.add(code, message, file=Path(entry.path).name, severity=severity)
+        for found in findings.findings():
+            yield PlacedFinding(root=root.location, finding=found, partition=entry.topic_partition)
+
+
+def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
+    """Look for what several directories of one broker contradict each other in."""
+    yield from _check_owner(roots)
+    for broker in _brokers(roots):
+        states = [
+            LogDirectoryState(
+                path=root.location,
+                meta_properties=root.meta_properties,
+                clean_shutdown=None,
+                entries=root.entries,
+            )
+            for root in broker
+        ]
+        owner = {entry.path: (root.location, entry) for root in broker for entry in root.entries}
+        for duplicate in find_duplicate_partitions(states):
+            root, entry = owner[duplicate.paths[-1]]
+            yield _place(root, Code.PARTITION_DUPLICATE, str(duplicate), entry)
+        for inconsistent in find_inconsistent_topic_ids(states, {}):
+            root, entry = owner[inconsistent.path]
+            yield _place(root, Code.TOPIC_ID_INCONSISTENT, str(inconsistent), entry)
+
+
+def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
+    known = {root.location: root.meta_properties for root in roots if root.meta_properties}
+    try:
+        validate_one_broker(known)
+    except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
+        is_copy = any(root.surroundings.is_copy for root in roots)
+        severity = Severity.WARN if is_copy else None
+        yield _place(error.path, Code.DIRECTORIES_INCONSISTENT, str(error), None, severity)
+
+
+def _place(
+    root: str,
+    code: Code,
+    message: str,
+    entry: SubDirectory | None,
+    severity: Severity | None = None,
+) -> PlacedFinding:
+    findings = FindingCollector()
+    file = META_PROPERTIES_FILE if entry is None else Path(entry.path).name
+    findings.add(code, message, file=file, severity=severity)
+    partition = None if entry is None else entry.topic_partition
+    return PlacedFinding(root=root, finding=findings.findings()[0], partition=partition)
+
+
+def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:
+    """Return the roots by the broker they belong to; one that does not say stands for itself."""
+    brokers: dict[object, list[ObservedRoot]] = {}
+    for root in roots:
+        known = root.meta_properties
+        key: object = root.location
+        if known is not None:
+            key = (known.cluster_id, known.node_id)
+        brokers.setdefault(key, []).append(root)
+    return brokers.values()

@@ -1,0 +1,66 @@
+"""What verification is told: how deep to look, and where it is looking."""
+
+from dataclasses import dataclass
+
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.verification.findings import Severity
+
+# Kafka's default of transaction.max.timeout.ms, and what it adds before a transaction is late.
+MAX_TRANSACTION_TIMEOUT_MS = 900_000
+LATE_TRANSACTION_BUFFER_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """How to look.
+
+    Attributes:
+        now_ms: The run's clock, epoch milliseconds.
+        is_deep: Also open every batch: its records, and snapshots against a replay.
+        is_live: Somebody may be writing meanwhile: files may vanish or grow.
+        window_bytes: Bytes of a segment that are held at a time.
+        max_record_bytes: Largest record that a batch may expand to, in a deep look.
+        max_batch_bytes: Largest batch, decompressed, in a deep look.
+        transaction_timeout_ms: Longest time that a transaction may be open
+            (``transaction.max.timeout.ms``).
+    """
+
+    now_ms: int
+    is_deep: bool = False
+    is_live: bool = False
+    window_bytes: int = 8 << 20
+    max_record_bytes: int = 2**31 - 1
+    max_batch_bytes: int = 1 << 30
+    transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What decides how bad some findings are.
+
+    Attributes:
+        role: What the log directory is.
+        is_clean: Whether it has the marker of a clean shutdown.
+    """
+
+    role: Role
+    is_clean: bool
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether somebody else's sync writes here, so that files may be of different times."""
+        return self.role is Role.MIRROR
+
+    def tail_severity(self, unclosed: Severity) -> Severity:
+        """Return how bad bytes behind the last batch of a log are.
+
+        Args:
+            unclosed: In a broker's directory that was not closed, where recovery cuts them.
+        """
+        if self.is_copy:
+            return Severity.HARMLESS
+        return Severity.ERROR if self.is_clean else unclosed
+
+    def copy_severity(self, of_broker: Severity) -> Severity:
+        """Return how bad it is that a checkpoint is ahead of its log."""
+        return Severity.WARN if self.is_copy else of_broker

@@ -1,0 +1,287 @@
+"""One partition: its segments put together, its small files, and its entries in the checkpoints."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.errors import CheckpointError, StorageError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LEADER_EPOCH_FILE,
+    LOG_START_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    log_file,
+)
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.epochs import check_epochs
+from storage_core.maintenance.verification.files import (
+    PartitionFiles,
+    SegmentFiles,
+    check_names,
+    check_side_files,
+    sort_files,
+)
+from storage_core.maintenance.verification.findings import Code, Finding, Severity, severity_of
+from storage_core.maintenance.verification.indexes import check_transaction_index
+from storage_core.maintenance.verification.options import (
+    LATE_TRANSACTION_BUFFER_MS,
+    Surroundings,
+    VerifyOptions,
+)
+from storage_core.maintenance.verification.segment import (
+    SegmentFacts,
+    report_unreadable,
+    verify_segment,
+)
+from storage_core.maintenance.verification.snapshots import check_by_replay, check_snapshots
+from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
+from storage_core.store.base import LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCheckpoints:
+    """What the log directory's checkpoints say of one partition; None where they say nothing."""
+
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    cleaner_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What is known of a partition that was verified.
+
+    Attributes:
+        segments: How many it has.
+        size_bytes: Bytes of their .log files.
+        batches: Batches that were read.
+        records: Records that these count.
+        log_start_offset: First offset, by checkpoint and first segment.
+        log_end_offset: Just past the last batch.
+        read_bytes: Bytes of .log files that were read.
+        read_seconds: Time that took, summed over the segments.
+    """
+
+    segments: int
+    size_bytes: int
+    batches: int
+    records: int
+    log_start_offset: int
+    log_end_offset: int
+    read_bytes: int
+    read_seconds: float
+
+
+def verify_partition(
+    store: LogStore,
+    surroundings: Surroundings,
+    options: VerifyOptions,
+    checkpoints: PartitionCheckpoints,
+) -> tuple[PartitionFacts, list[Finding]]:
+    """Verify a partition in this process: its segments one after the other, then the whole.
+
+    Raises:
+        PartitionNotFoundError: The directory does not exist.
+        StorageError: It cannot be listed.
+    """
+    files = sort_files(store.list_files())
+    facts, found = verify_segments(store, files, files.segments, surroundings, options)
+    whole, of_whole = fold_partition(store, files, facts, surroundings, options, checkpoints)
+    return whole, [*found, *of_whole]
+
+
+def verify_segments(
+    store: LogStore,
+    files: PartitionFiles,
+    segments: Iterable[SegmentFiles],
+    surroundings: Surroundings,
+    options: VerifyOptions,
+) -> tuple[list[SegmentFacts], list[Finding]]:
+    """Verify some segments of a partition, each by itself.
+
+    Returns:
+        The facts, one a segment, and what was found in them.
+    """
+    facts, found = [], []
+    for segment in segments:
+        of_segment, findings = verify_segment(store, segment, surroundings, options)
+        facts.append(of_segment)
+        found += findings
+        if options.is_deep:
+            replayed = FindingCollector()
+            try:
+                check_by_replay(store, files, segment, options, replayed)
+            except StorageError as error:
+                report_unreadable(segment.log.name, error, store, options, replayed)
+            found += replayed.findings()
+    return facts, found
+
+
+def fold_partition(
+    store: LogStore,
+    files: PartitionFiles,
+    facts: Sequence[SegmentFacts],
+    surroundings: Surroundings,
+    options: VerifyOptions,
+    checkpoints: PartitionCheckpoints,
+) -> tuple[PartitionFacts, list[Finding]]:
+    """Put the segments of a partition together and look at what only the whole can tell.
+
+    Args:
+        store: The partition directory.
+        files: What lies in it.
+        facts: Of its segments, in order.
+        surroundings: Where it lies.
+        options: How to look.
+        checkpoints: What is said of it.
+    """
+    findings = FindingCollector()
+    check_names(files, findings)
+    check_side_files(files.segments, findings)
+    if not files.segments:
+        findings.add(Code.NO_SEGMENT, "expected at least one .log file")
+    whole = _put_together(facts, checkpoints)
+    _check_overlaps(facts, findings)
+    check_epochs(
+        store,
+        [run for segment in facts for run in segment.epochs],
+        has_file=LEADER_EPOCH_FILE in files.names,
+        log_start_offset=whole.log_start_offset,
+        findings=findings,
+    )
+    _check_transactions(store, files, facts, options, findings)
+    check_snapshots(store, files, log_end_offset=whole.log_end_offset, findings=findings)
+    has_producers = any(segment.has_producers for segment in facts)
+    if has_producers and not files.snapshots and surroundings.is_clean:
+        message = "idempotent producers wrote to this log, and there is no snapshot of them"
+        findings.add(Code.SNAPSHOT_MISSING, message)
+    _check_metadata(store, files, findings)
+    if not options.is_live:
+        _check_checkpoints(whole, checkpoints, surroundings, findings)
+    return whole, findings.findings()
+
+
+def _milder(code: Code, surroundings: Surroundings) -> Severity:
+    return surroundings.copy_severity(severity_of(code))
+
+
+def _put_together(
+    facts: Sequence[SegmentFacts], checkpoints: PartitionCheckpoints
+) -> PartitionFacts:
+    first_base = facts[0].base_offset if facts else 0
+    ends = [max(segment.last_offset + 1, segment.base_offset) for segment in facts]
+    return PartitionFacts(
+        segments=len(facts),
+        size_bytes=sum(segment.size_bytes for segment in facts),
+        batches=sum(segment.batches for segment in facts),
+        records=sum(segment.records for segment in facts),
+        log_start_offset=max(checkpoints.log_start_offset or 0, first_base),
+        log_end_offset=max(ends, default=checkpoints.log_start_offset or 0),
+        read_bytes=sum(segment.end_position for segment in facts),
+        read_seconds=sum(segment.read_seconds for segment in facts),
+    )
+
+
+def _check_overlaps(facts: Sequence[SegmentFacts], findings: FindingCollector) -> None:
+    largest, holder = -1, ""
+    epoch = -1
+    for segment in facts:
+        name = log_file(segment.base_offset)
+        if segment.base_offset <= largest:
+            findings.add(
+                Code.SEGMENTS_OVERLAP,
+                f"begins at offset {segment.base_offset}, but {holder} reaches up to {largest}",
+                file=name,
+                offset=segment.base_offset,
+            )
+        if segment.last_offset > largest:
+            largest, holder = segment.last_offset, name
+        if segment.epochs:
+            first = segment.epochs[0]
+            if first.epoch < epoch:
+                findings.add(
+                    Code.EPOCH_GOES_BACK,
+                    f"leader epoch {first.epoch} follows {epoch} of the segment before",
+                    file=name,
+                    offset=first.first_offset,
+                )
+            epoch = segment.epochs[-1].epoch
+
+
+def _check_transactions(
+    store: LogStore,
+    files: PartitionFiles,
+    facts: Sequence[SegmentFacts],
+    options: VerifyOptions,
+    findings: FindingCollector,
+) -> None:
+    transactions = fold_transactions(segment.transactions for segment in facts)
+    by_base = {segment.base_offset: segment for segment in files.segments}
+    for segment, aborted in zip(facts, transactions.aborted, strict=True):
+        listed = by_base.get(segment.base_offset)
+        if listed is None:
+            continue
+        markers = segment.transactions.abort_markers
+        try:
+            check_transaction_index(store, listed, aborted, markers, findings)
+        except StorageError as error:
+            name = listed.txn_index.name if listed.txn_index else listed.log.name
+            report_unreadable(name, error, store, options, findings)
+    describe_open(
+        transactions,
+        now_ms=options.now_ms,
+        late_after_ms=options.transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS,
+        findings=findings,
+    )
+
+
+def _check_metadata(store: LogStore, files: PartitionFiles, findings: FindingCollector) -> None:
+    name = PARTITION_METADATA_FILE
+    if name not in files.names:
+        findings.add(Code.PARTITION_METADATA_MISSING, "the file is not there", file=name)
+        return
+    try:
+        content = store.read_file(name, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+        parse_partition_metadata(content, file=name)
+    except StorageError as error:
+        findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+    except CheckpointError as error:
+        findings.add(Code.PARTITION_METADATA_BROKEN, str(error), file=name)
+
+
+def _check_checkpoints(
+    whole: PartitionFacts,
+    checkpoints: PartitionCheckpoints,
+    surroundings: Surroundings,
+    findings: FindingCollector,
+) -> None:
+    end = whole.log_end_offset
+    for code, file, offset in (
+        (Code.RECOVERY_POINT_BEYOND_END, RECOVERY_POINT_FILE, checkpoints.recovery_point),
+        (Code.LOG_START_BEYOND_END, LOG_START_FILE, checkpoints.log_start_offset),
+        (Code.HIGH_WATERMARK_BEYOND_END, REPLICATION_FILE, checkpoints.high_watermark),
+    ):
+        if offset is not None and offset > end:
+            findings.add(
+                code,
+                f"the checkpoint says {offset}, the log ends at {end}",
+                file=file,
+                offset=end,
+                severity=_milder(code, surroundings),
+            )
+    point = checkpoints.cleaner_point
+    if point is not None and not whole.log_start_offset <= point <= end:
+        # Deletion overtakes the cleaner every day where a topic has both policies.
+        findings.add(
+            Code.CLEANER_POINT_OUTSIDE_LOG,
+            f"the checkpoint says {point}, the log is {whole.log_start_offset} to {end}",
+            file=CLEANER_FILE,
+            offset=point,
+            severity=Severity.INFO if point < whole.log_start_offset else None,
+        )

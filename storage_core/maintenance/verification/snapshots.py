@@ -1,0 +1,130 @@
+"""Producer snapshots: do they open, do they belong here, do they say what the log says?"""
+
+from contextlib import closing
+
+from storage_core.errors import BadBytesError, CorruptSnapshotError, StorageError
+from storage_core.filenames import log_file, snapshot_file
+from storage_core.log.producer_events import events_of_windows
+from storage_core.log.producer_snapshot import (
+    MAX_SNAPSHOT_BYTES,
+    ProducerEntry,
+    parse_producer_snapshot,
+)
+from storage_core.log.producer_state import ProducerState
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.files import PartitionFiles, SegmentFiles
+from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.store.base import LogStore
+
+
+def check_snapshots(
+    store: LogStore, files: PartitionFiles, *, log_end_offset: int, findings: FindingCollector
+) -> None:
+    """Report snapshots that cannot be read, and those that the next start would delete.
+
+    Args:
+        store: The partition directory.
+        files: What lies in it.
+        log_end_offset: Of the log.
+        findings: Where to report.
+    """
+    bases = {segment.base_offset for segment in files.segments}
+    strays = [offset for offset in files.snapshots if offset not in bases]
+    newest = strays[-1] if strays else None
+    for offset in files.snapshots:
+        name = snapshot_file(offset)
+        if name not in files.names:
+            continue  # its name is not padded, which is a finding already
+        try:
+            _read(store, offset)
+        except StorageError as error:
+            findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+        except CorruptSnapshotError as error:
+            findings.add(Code.SNAPSHOT_CORRUPT, error.reason, file=name, position=error.position)
+        if offset > log_end_offset:
+            message = f"the log ends at offset {log_end_offset}"
+            findings.add(Code.SNAPSHOT_STRAY, message, file=name, offset=offset)
+        elif offset not in bases and (offset != newest or offset < max(bases, default=0)):
+            message = "no segment begins here, and there are newer ones"
+            findings.add(Code.SNAPSHOT_STRAY, message, file=name, offset=offset)
+
+
+def check_by_replay(
+    store: LogStore,
+    files: PartitionFiles,
+    segment: SegmentFiles,
+    options: VerifyOptions,
+    findings: FindingCollector,
+) -> None:
+    """Replay a segment from the snapshot at its base, and compare with the one at its end.
+
+    Only producers that wrote in this segment are compared: the others may have expired. A segment
+    without both snapshots is left alone.
+
+    Args:
+        store: The partition directory.
+        files: What lies in it.
+        segment: The segment.
+        options: How to look.
+        findings: Where to report.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    offset = segment.next_base_offset
+    if offset is None or offset not in files.snapshots:
+        return
+    is_first = segment.base_offset == 0
+    if not is_first and segment.base_offset not in files.snapshots:
+        return
+    try:
+        state = ProducerState()
+        before = [] if is_first else _read(store, segment.base_offset)
+        state.load(before, now_ms=0, expiration_ms=1)
+        said = {entry.producer_id: entry for entry in _read(store, offset)}
+        with closing(store.open_file(log_file(segment.base_offset))) as reader:
+            windows = scan_windows(
+                reader, window_bytes=options.window_bytes, crc=CrcCheck.SKIP, tail=Tail.STOP
+            )
+            state.replay(reader.name, events_of_windows(windows))
+    except BadBytesError:
+        return  # damage of the segment or of a snapshot, reported where it is looked for
+    known = {entry.producer_id: entry for entry in before}
+    for producer_id, entry in state.producers.items():
+        if producer_id in said and entry != known.get(producer_id):
+            _compare(snapshot_file(offset), said[producer_id], entry, findings)
+
+
+def _compare(
+    name: str, said: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
+) -> None:
+    """Report a snapshot that knows less than the log, or other things.
+
+    It may well know more: compaction removes batches that stood in the log when it was taken.
+    """
+    wrong = [f"last offset {said.last_offset}"] if said.last_offset < replayed.last_offset else []
+    if said.last_offset == replayed.last_offset:
+        wrong += [
+            f"{field.replace('_', ' ')} {getattr(said, field)}"
+            for field in ("producer_epoch", "last_sequence")
+            if getattr(said, field) != getattr(replayed, field)
+        ]
+    first = replayed.current_txn_first_offset
+    if first >= 0 and not 0 <= said.current_txn_first_offset <= first:
+        wrong.append(f"first offset of the open transaction {said.current_txn_first_offset}")
+    if wrong:
+        findings.add(
+            Code.SNAPSHOT_WRONG,
+            f"producer {said.producer_id}: found {', '.join(wrong)}; the log says: last offset "
+            f"{replayed.last_offset}, epoch {replayed.producer_epoch}, last sequence "
+            f"{replayed.last_sequence}, open transaction from {first}",
+            file=name,
+            offset=replayed.last_offset,
+        )
+
+
+def _read(store: LogStore, offset: int) -> list[ProducerEntry]:
+    name = snapshot_file(offset)
+    return parse_producer_snapshot(name, store.read_file(name, limit_bytes=MAX_SNAPSHOT_BYTES))

@@ -1,0 +1,321 @@
+"""Transactions of a log, told segment by segment and put together afterwards.
+
+A segment alone cannot say whether its first marker ends a transaction that began before it. So it
+says, for each producer, what stood before its first marker, and what is open after its last one;
+folding these in offset order gives the open transactions of the log, and the aborted ones of each
+segment, as a single replay would. What is kept grows with producers and aborted transactions, not
+with batches.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.control import ControlType
+from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.findings import Code
+from storage_core.records.reader import Window
+
+_NONE: Final = -1
+_FAR: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSpan:
+    """Data of a transaction that no marker has ended yet.
+
+    Attributes:
+        first_offset: Base offset of its first batch.
+        newest_ms: Largest timestamp of its batches.
+    """
+
+    first_offset: int
+    newest_ms: int
+
+    def joined(self, later: "OpenSpan | None") -> "OpenSpan":
+        """Return this span with the data of a later one of the same transaction."""
+        if later is None:
+            return self
+        return OpenSpan(
+            first_offset=self.first_offset, newest_ms=max(self.newest_ms, later.newest_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """A transaction that was aborted.
+
+    Attributes:
+        producer_id: Whose it was.
+        first_offset: Of its first batch that is still in the log.
+        last_offset: Of its marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSpans:
+    """What one segment says of one producer's transactions.
+
+    Attributes:
+        producer_id: The producer.
+        before: Data before the first marker, None without any.
+        marker_offset: Of the first marker, -1 without one.
+        is_abort: Whether the first marker is an abort.
+        after: Data after the last marker, None without any or without a marker.
+    """
+
+    producer_id: int
+    before: OpenSpan | None
+    marker_offset: int = _NONE
+    is_abort: bool = False
+    after: OpenSpan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTransactions:
+    """What one segment says of transactions.
+
+    Attributes:
+        spans: One a producer that has transactions here.
+        aborted: Those that began and were aborted in this segment, after another marker of the
+            same producer.
+        abort_markers: Offsets of all abort markers.
+    """
+
+    spans: tuple[ProducerSpans, ...] = ()
+    aborted: tuple[Aborted, ...] = ()
+    abort_markers: tuple[int, ...] = ()
+
+
+class TransactionScan:
+    """Collects the transactions of one segment, window by window.
+
+    Args:
+        findings: Where batches are reported that contradict their producer's transaction.
+    """
+
+    def __init__(self, findings: FindingCollector) -> None:
+        self._findings = findings
+        self._spans: dict[int, ProducerSpans] = {}
+        self._aborted: list[Aborted] = []
+        self._abort_markers: list[int] = []
+
+    def add(self, window: Window, is_good: NDArray[np.bool_]) -> None:
+        """Look at the next batches.
+
+        Args:
+            window: The window.
+            is_good: bool[batches], which of them count.
+        """
+        batches = window.batches
+        is_marker = batches.is_control & np.isin(
+            batches.control_type, (ControlType.ABORT, ControlType.COMMIT)
+        )
+        is_data = batches.is_transactional & ~batches.is_control
+        in_play = is_good & batches.has_producer_id & (is_marker | is_data)
+        if not in_play.any() and not self._open_producers():
+            return
+        is_plain = is_good & batches.has_producer_id & ~batches.is_transactional
+        is_plain &= ~batches.is_control
+        known = np.array([*self._open_producers()], np.int64)
+        known = np.concatenate([known, np.unique(batches.producer_id[in_play])])
+        in_play |= is_plain & np.isin(batches.producer_id, known)
+        rows = np.flatnonzero(in_play)
+        if rows.size:
+            self._add_groups(window, rows[np.argsort(batches.producer_id[rows], kind="stable")])
+
+    def result(self) -> SegmentTransactions:
+        """Return what was collected."""
+        return SegmentTransactions(
+            spans=tuple(self._spans.values()),
+            aborted=tuple(self._aborted),
+            abort_markers=tuple(self._abort_markers),
+        )
+
+    def _open_producers(self) -> list[int]:
+        return [producer_id for producer_id in self._spans if self._open_span(producer_id)]
+
+    def _open_span(self, producer_id: int) -> OpenSpan | None:
+        spans = self._spans.get(producer_id)
+        if spans is None:
+            return None
+        return spans.before if spans.marker_offset < 0 else spans.after
+
+    def _add_groups(self, window: Window, rows: NDArray[np.int64]) -> None:
+        """Look at rows that are sorted by producer; a group of them ends with its marker."""
+        batches = window.batches
+        producer = batches.producer_id[rows]
+        is_marker = batches.is_control[rows]
+        is_data = batches.is_transactional[rows] & ~is_marker
+        begins = np.ones(rows.size, np.bool_)
+        begins[1:] = (producer[1:] != producer[:-1]) | is_marker[:-1]
+        starts = np.flatnonzero(begins)
+        ends = np.append(starts[1:], rows.size) - 1
+        first_data = np.minimum.reduceat(np.where(is_data, batches.base_offset[rows], _FAR), starts)
+        newest = np.maximum.reduceat(np.where(is_data, batches.max_timestamp[rows], _NONE), starts)
+        last_plain = np.maximum.reduceat(
+            np.where(is_data | is_marker, _NONE, batches.base_offset[rows]), starts
+        )
+        ends_marked = is_marker[ends]
+        is_abort = ends_marked & (batches.control_type[rows][ends] == ControlType.ABORT)
+        self._abort_markers += sorted(batches.base_offset[rows][ends][is_abort].tolist())
+        is_first = np.ones(starts.size, np.bool_)
+        is_first[1:] = producer[starts][1:] != producer[starts][:-1]
+        # A transaction that begins and is committed inside of the window leaves no trace.
+        tells = is_first | ~ends_marked | is_abort | (last_plain > first_data)
+        for group in np.flatnonzero(tells).tolist():
+            span = None
+            if first_data[group] != _FAR:
+                span = OpenSpan(first_offset=int(first_data[group]), newest_ms=int(newest[group]))
+            marker = int(batches.base_offset[rows[ends[group]]]) if ends_marked[group] else _NONE
+            producer_id = int(producer[starts[group]])
+            self._check_plain(window, producer_id, int(last_plain[group]), span)
+            self._add_group(producer_id, span, marker, is_abort=bool(is_abort[group]))
+
+    def _add_group(
+        self, producer_id: int, span: OpenSpan | None, marker: int, *, is_abort: bool
+    ) -> None:
+        known = self._spans.get(producer_id, ProducerSpans(producer_id=producer_id, before=None))
+        if known.marker_offset < 0:
+            before = span if known.before is None else known.before.joined(span)
+            self._spans[producer_id] = ProducerSpans(
+                producer_id=producer_id, before=before, marker_offset=marker, is_abort=is_abort
+            )
+            return
+        after = span if known.after is None else known.after.joined(span)
+        if marker >= 0:
+            if is_abort and after is not None:
+                self._aborted.append(
+                    Aborted(
+                        producer_id=producer_id,
+                        first_offset=after.first_offset,
+                        last_offset=marker,
+                    )
+                )
+            after = None
+        self._spans[producer_id] = ProducerSpans(
+            producer_id=producer_id,
+            before=known.before,
+            marker_offset=known.marker_offset,
+            is_abort=known.is_abort,
+            after=after,
+        )
+
+    def _check_plain(
+        self, window: Window, producer_id: int, last_plain: int, span: OpenSpan | None
+    ) -> None:
+        """Report a batch outside of transactions that follows its producer's open one."""
+        known = self._open_span(producer_id)
+        span = span if known is None else known
+        if span is None or last_plain < span.first_offset:
+            return
+        row = int(np.flatnonzero(window.batches.base_offset == last_plain)[0])
+        self._findings.add(
+            Code.TRANSACTION_STATE_INVALID,
+            f"the batch is not transactional, but its producer {producer_id} has had a "
+            f"transaction open since offset {span.first_offset}",
+            file=window.file,
+            position=window.position_of(row),
+            offset=last_plain,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTransactions:
+    """The transactions of a log.
+
+    Attributes:
+        ongoing: Open ones by producer.
+        aborted: For each segment, those that its markers aborted and whose data is in the log, in
+            the order of their markers.
+    """
+
+    ongoing: dict[int, OpenSpan]
+    aborted: tuple[tuple[Aborted, ...], ...]
+
+
+def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransactions:
+    """Put together what the segments of a log say, in offset order."""
+    ongoing: dict[int, OpenSpan] = {}
+    aborted: list[tuple[Aborted, ...]] = []
+    for segment in segments:
+        ended = list(segment.aborted)
+        for spans in segment.spans:
+            began = ongoing.pop(spans.producer_id, None)
+            open_span = spans.before if began is None else began.joined(spans.before)
+            if spans.marker_offset < 0:
+                if open_span is not None:
+                    ongoing[spans.producer_id] = open_span
+                continue
+            if spans.is_abort and open_span is not None:
+                ended.append(
+                    Aborted(
+                        producer_id=spans.producer_id,
+                        first_offset=open_span.first_offset,
+                        last_offset=spans.marker_offset,
+                    )
+                )
+            if spans.after is not None:
+                ongoing[spans.producer_id] = spans.after
+        aborted.append(tuple(sorted(ended, key=lambda entry: entry.last_offset)))
+    return LogTransactions(ongoing=ongoing, aborted=tuple(aborted))
+
+
+def describe_open(
+    transactions: LogTransactions, *, now_ms: int, late_after_ms: int, findings: FindingCollector
+) -> None:
+    """Report the open transactions of a log, and those that no coordinator will ever end.
+
+    Args:
+        transactions: Of the log.
+        now_ms: The run's clock, epoch milliseconds.
+        late_after_ms: Age of the newest batch from which on a transaction counts as hanging.
+        findings: Where to report.
+    """
+    for producer_id, span in sorted(
+        transactions.ongoing.items(), key=lambda entry: entry[1].first_offset
+    ):
+        age_ms = now_ms - span.newest_ms
+        is_late = age_ms > late_after_ms
+        findings.add(
+            Code.TRANSACTION_HANGING if is_late else Code.TRANSACTION_OPEN,
+            f"producer {producer_id} has had a transaction open since offset "
+            f"{span.first_offset}; its newest batch is {max(age_ms, 0) // 1000} s old",
+            offset=span.first_offset,
+        )
+
+
+def missing_and_unknown(
+    expected: Sequence[Aborted],
+    abort_markers: Sequence[int],
+    entries: Sequence[tuple[int, int, int]],
+) -> tuple[list[Aborted], list[tuple[int, int, int]]]:
+    """Compare the aborts of a segment with the entries of its transaction index.
+
+    Compaction may have removed a transaction's first batches: its entry then begins earlier. It
+    may have removed all of them and left marker and entry.
+
+    Args:
+        expected: What the log says.
+        abort_markers: Offsets of all abort markers of the segment.
+        entries: (producer id, first offset, last offset) of each entry.
+
+    Returns:
+        The aborts without an entry, and the entries without a marker.
+    """
+    by_marker = {(producer, last): first for producer, first, last in entries}
+    missing = [
+        abort
+        for abort in expected
+        if by_marker.get((abort.producer_id, abort.last_offset), _FAR) > abort.first_offset
+    ]
+    known = set(abort_markers)
+    unknown = [entry for entry in entries if entry[2] not in known]
+    return missing, unknown

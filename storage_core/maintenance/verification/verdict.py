@@ -1,0 +1,369 @@
+"""What a person at night should do about log directories: a verdict, its reasons, the next command.
+
+Pure functions of what was found and of what a broker's start would do. The forecast of time is a
+model with three numbers, all of them shown: how fast one reader read just now, how many threads a
+broker recovers with, how many tasks we run.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.lock_query import LockState
+
+# One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
+# ``make bench`` found on the machine of the design.
+BROKER_BYTES_PER_SECOND: Final = 1.4e9
+# A reader whose speed was not measured: a slow network disk.
+ASSUMED_BYTES_PER_SECOND: Final = 200e6
+# Below this, a measured rate is that of starting, not of reading.
+LEAST_MEASURED_BYTES: Final = 64 << 20
+# Opening and closing a segment's files, and its part of producer state.
+SECONDS_A_SEGMENT: Final = 0.002
+# A Spark session and its workers, before the first byte is read.
+OUR_START_SECONDS: Final = 20.0
+# Who saves less than this is better off with what he knows.
+_WORTH_SECONDS: Final = 60.0
+
+
+class Advice(enum.StrEnum):
+    """The verdict on log directories; the first that applies."""
+
+    IN_USE = "in-use"
+    DO_NOT_START = "do-not-start"
+    LOOK_BEFORE_START = "look-before-start"
+    RECOVER = "recover"
+    START_BROKER = "start-broker"
+    COPY_DAMAGED = "copy-damaged"
+    COPY_WHOLE = "copy-whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionForecast:
+    """What a broker's start would do to one partition.
+
+    Attributes:
+        root: Its log directory.
+        name: ``<topic>-<partition>``.
+        read_bytes: Bytes that are read to recover it; 0 for a log that is only opened.
+        rebuilt_segments: Segments whose indexes are built anew.
+        split_segments: Segments that are split.
+        cut_bytes: Bytes of records that are cut, removed segments included.
+        cut_records: Records in them that can still be read.
+        deleted_segments: Segments that are removed whole.
+        lost_below_high_watermark: Offsets below the checkpointed high watermark that the log does
+            not have afterwards.
+        log_end_offset: Where the log ends afterwards; None where it is not loaded.
+        error: Why a broker does not load it; empty where it does.
+    """
+
+    root: str
+    name: str
+    read_bytes: int = 0
+    rebuilt_segments: int = 0
+    split_segments: int = 0
+    cut_bytes: int = 0
+    cut_records: int = 0
+    deleted_segments: int = 0
+    lost_below_high_watermark: int = 0
+    log_end_offset: int | None = None
+    error: str = ""
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether a broker does more than open it."""
+        return bool(self.read_bytes or self.rebuilt_segments or self.cut_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootState:
+    """One log directory as it was found.
+
+    Attributes:
+        location: Its path.
+        role: What it is.
+        is_clean: Whether it has the marker of a clean shutdown.
+        lock: Who holds its lock.
+        partitions: How many it has.
+        size_bytes: Bytes of their .log files.
+    """
+
+    location: str
+    role: Role
+    is_clean: bool
+    lock: LockState
+    partitions: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast things go.
+
+    Attributes:
+        bytes_per_second: One reader, as measured, or assumed.
+        is_measured: Whether it was measured.
+        broker_threads: ``num.recovery.threads.per.data.dir``.
+        our_tasks: How many tasks we run at a time.
+    """
+
+    bytes_per_second: float
+    is_measured: bool
+    broker_threads: int
+    our_tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartForecast:
+    """What a broker's start on these directories would do, in sum.
+
+    Attributes:
+        recovered_partitions: Partitions that are recovered.
+        read_bytes: Bytes read for that.
+        rebuilt_segments: Segments whose indexes are built anew.
+        cut_bytes: Bytes of records that are cut.
+        cut_records: Records in them that can still be read.
+        deleted_segments: Segments that are removed whole.
+        refused: Partitions that a broker does not load; it does not start then.
+        broker_seconds: How long a broker takes.
+        our_seconds: How long ``pylog recover`` takes.
+    """
+
+    recovered_partitions: int
+    read_bytes: int
+    rebuilt_segments: int
+    cut_bytes: int
+    cut_records: int
+    deleted_segments: int
+    refused: int
+    broker_seconds: float
+    our_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What to do.
+
+    Attributes:
+        advice: In one word.
+        headline: In one sentence.
+        reasons: Why, line by line.
+        commands: What to run next, in order.
+    """
+
+    advice: Advice
+    headline: str
+    reasons: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+def measure_pace(
+    *, read_bytes: int, read_seconds: float, broker_threads: int, our_tasks: int
+) -> Pace:
+    """Return the pace that a verification showed.
+
+    Args:
+        read_bytes: Bytes of batches that it read.
+        read_seconds: Time of its tasks, summed.
+        broker_threads: ``num.recovery.threads.per.data.dir``.
+        our_tasks: How many tasks we run at a time.
+    """
+    is_measured = read_bytes >= LEAST_MEASURED_BYTES and read_seconds > 0
+    return Pace(
+        bytes_per_second=read_bytes / read_seconds if is_measured else ASSUMED_BYTES_PER_SECOND,
+        is_measured=is_measured,
+        broker_threads=max(broker_threads, 1),
+        our_tasks=max(our_tasks, 1),
+    )
+
+
+def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> StartForecast:
+    """Sum up what a broker's start would do, and how long it and we would take.
+
+    A broker recovers each log directory with its own threads, one log a thread, and the slowest
+    directory decides. We spread segments, so that neither a big partition nor a directory does.
+
+    Args:
+        partitions: All of them.
+        pace: How fast things go.
+    """
+    broker_rate = min(pace.bytes_per_second, BROKER_BYTES_PER_SECOND)
+    by_root: dict[str, list[PartitionForecast]] = {}
+    for partition in partitions:
+        by_root.setdefault(partition.root, []).append(partition)
+    broker_seconds = 0.0
+    for found in by_root.values():
+        costs = [
+            entry.read_bytes / broker_rate + entry.rebuilt_segments * SECONDS_A_SEGMENT
+            for entry in found
+        ]
+        shared = sum(costs) / pace.broker_threads
+        broker_seconds = max(broker_seconds, shared, *costs)
+    read_bytes = sum(entry.read_bytes for entry in partitions)
+    rebuilt = sum(entry.rebuilt_segments for entry in partitions)
+    work = read_bytes / pace.bytes_per_second + rebuilt * SECONDS_A_SEGMENT
+    return StartForecast(
+        recovered_partitions=sum(entry.is_recovered for entry in partitions),
+        read_bytes=read_bytes,
+        rebuilt_segments=rebuilt,
+        cut_bytes=sum(entry.cut_bytes for entry in partitions),
+        cut_records=sum(entry.cut_records for entry in partitions),
+        deleted_segments=sum(entry.deleted_segments for entry in partitions),
+        refused=sum(bool(entry.error) for entry in partitions),
+        broker_seconds=broker_seconds,
+        our_seconds=OUR_START_SECONDS + work / pace.our_tasks,
+    )
+
+
+def decide(
+    roots: Sequence[RootState],
+    partitions: Sequence[PartitionForecast],
+    start: StartForecast,
+    *,
+    fatal: int,
+    errors: int,
+) -> Verdict:
+    """Return the verdict on log directories.
+
+    Args:
+        roots: The directories.
+        partitions: What a broker's start would do to each partition.
+        start: The same in sum.
+        fatal: How many fatal findings there are.
+        errors: How many findings of severity error.
+    """
+    names = " ".join(root.location for root in roots)
+    held = [root for root in roots if root.lock.is_held]
+    if held:
+        return _in_use(held[0], names)
+    if all(root.role is Role.MIRROR for root in roots):
+        return _judge_copy(names, start, fatal + errors)
+    if fatal or start.refused:
+        return _do_not_start(names, partitions, fatal)
+    lost = sum(entry.lost_below_high_watermark for entry in partitions)
+    if start.cut_records or lost or errors:
+        return _look_first(names, start, lost, errors)
+    return _start(names, roots, start)
+
+
+def _in_use(root: RootState, names: str) -> Verdict:
+    pid = root.lock.holder_pid
+    who = "another process" if pid is None else f"process {pid}"
+    command = f" ({root.lock.command})" if root.lock.command else ""
+    return Verdict(
+        advice=Advice.IN_USE,
+        headline=f"{root.location} is in use by {who}{command}: leave it alone.",
+        reasons=(
+            "its lock is held; whatever was found may already be out of date",
+            "recovery by us, or a second broker, would be refused",
+        ),
+        commands=(f"pylog verify {names} --live",),
+    )
+
+
+def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
+    if problems or start.cut_records or start.refused:
+        return Verdict(
+            advice=Advice.COPY_DAMAGED,
+            headline="The copy is damaged; compare it with its source before you need it.",
+            reasons=(
+                f"{problems} findings are errors or worse",
+                (
+                    f"a broker that starts on it would cut {start.cut_bytes} bytes with "
+                    f"{start.cut_records} readable records, and refuse {start.refused} partitions"
+                ),
+            ),
+            commands=(f"pylog verify {names} --deep --output json",),
+        )
+    return Verdict(
+        advice=Advice.COPY_WHOLE,
+        headline="The copy is whole, but for what its sync may still be writing.",
+        reasons=(f"a broker that starts on it would cut {start.cut_bytes} bytes of torn tails",),
+        commands=(),
+    )
+
+
+def _do_not_start(names: str, partitions: Sequence[PartitionForecast], fatal: int) -> Verdict:
+    refused = [entry for entry in partitions if entry.error]
+    reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
+    if len(refused) > len(reasons):
+        reasons.append(f"and {len(refused) - len(reasons)} more partitions")
+    if fatal:
+        reasons.append(f"{fatal} fatal findings, listed with what to do about each")
+    return Verdict(
+        advice=Advice.DO_NOT_START,
+        headline="Do not start the broker: it would stop at once, or delete a log.",
+        reasons=tuple(reasons),
+        commands=(f"pylog verify {names} --fail-on fatal", f"pylog doctor {names}"),
+    )
+
+
+def _look_first(names: str, start: StartForecast, lost: int, errors: int) -> Verdict:
+    reasons = []
+    if start.cut_records:
+        reasons.append(
+            f"a start would cut {start.cut_records} records that can still be read, "
+            f"{start.cut_bytes} bytes, {start.deleted_segments} whole segments among them"
+        )
+    if lost:
+        reasons.append(
+            f"afterwards {lost} offsets below a checkpointed high watermark are gone: start the "
+            "other replicas first, so that this broker does not lead"
+        )
+    if errors:
+        reasons.append(f"{errors} findings are errors: some records cannot be read as they are")
+    return Verdict(
+        advice=Advice.LOOK_BEFORE_START,
+        headline="The broker would start, but records would be lost or stay unreadable.",
+        reasons=tuple(reasons),
+        commands=(
+            f"pylog recover {names} --role broker --dry-run",
+            f"pylog recover {names} --role broker --salvage DIR",
+        ),
+    )
+
+
+def _start(names: str, roots: Sequence[RootState], start: StartForecast) -> Verdict:
+    times = (
+        f"a broker recovers in about {_span(start.broker_seconds)}, we in about "
+        f"{_span(start.our_seconds)}"
+    )
+    if start.broker_seconds - start.our_seconds > _WORTH_SECONDS:
+        return Verdict(
+            advice=Advice.RECOVER,
+            headline="Recover first: the broker then starts at once.",
+            reasons=(times, f"{start.recovered_partitions} partitions have to be recovered"),
+            commands=(f"pylog recover {names} --role broker",),
+        )
+    if not start.recovered_partitions:
+        is_clean = all(root.is_clean for root in roots)
+        reason = "every log was closed" if is_clean else "no log has to be recovered"
+        return Verdict(
+            advice=Advice.START_BROKER,
+            headline="Just start the broker.",
+            reasons=(reason, "nothing was found that it would trip over"),
+            commands=(),
+        )
+    return Verdict(
+        advice=Advice.START_BROKER,
+        headline="Just start the broker: it mends this by itself, and as fast as anybody could.",
+        reasons=(
+            times,
+            (
+                f"{start.recovered_partitions} partitions are recovered, {start.cut_bytes} bytes "
+                "of torn batches are cut, no readable record among them"
+            ),
+        ),
+        commands=(),
+    )
+
+
+def _span(seconds: float) -> str:
+    """Return a time as a person says it."""
+    if seconds < 1:
+        return "a second"
+    if seconds < 120:  # noqa: PLR2004 - two minutes
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,318 @@
+"""Batches out of columns, with the bytes that Kafka's MemoryRecordsBuilder gives them.
+
+::
+
+    records = NewRecords.of(keys=ByteColumn.from_arrow(keys), values=..., timestamps=...)
+    for built in build_batches(records, BatchSettings(codec=Codec.ZSTD)):
+        file.write(built.data)
+
+Batches are cut as a producer cuts them: each takes records until the next would exceed the limit of
+bytes, counted before compression, or of records. They come in blocks, so that memory stays bounded
+however many records there are; the bytes of a block are valid until the next one is asked for.
+Compressed batches have the same records, but the compressor's own bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import InvalidColumnError, UnsupportedForMessageFormatError
+from storage_core.formats.batch_v2 import (
+    CONTROL_BIT,
+    HEADER_BYTES,
+    MAGIC_V2,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    Codec,
+    TimestampType,
+)
+from storage_core.kernels import batch_build, batch_scan
+from storage_core.records.batch_table import BatchTable
+from storage_core.records.codecs import compress
+from storage_core.records.legacy_builder import build_entries
+from storage_core.records.new_records import NewRecords
+
+# What a block of batches holds at most, unless one batch is larger.
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+DEFAULT_BATCH_BYTES: Final = 1_048_588
+_NO_OFFSETS: Final = np.empty(0, np.int64)
+_WHY: Final = {
+    batch_build.BAD_TIMESTAMP: ("timestamps", "expected -1 or an epoch millisecond"),
+    batch_build.BAD_ORDER: ("offsets", "expected offsets that rise"),
+    batch_build.TOO_LARGE: ("values", "the record fits no batch, which has at most 2^31 - 1 bytes"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """What the batches have in common.
+
+    Attributes:
+        magic: Message format, 0 to 2; formats before 2 have no headers, producers or epochs.
+        codec: How records are compressed; formats before 2 have no zstd.
+        level: Of the codec; None for Kafka's default.
+        timestamp_type: With log append time, max_timestamp is the append time.
+        append_time_ms: The broker's clock, for log append time.
+        base_offset: Offset of the first record; the others follow without gaps.
+        offsets: int64[n], the offsets themselves, rising, in place of base_offset; None for none.
+        leader_epoch: -1 for unknown.
+        producer_id: -1 for none, as for the two below.
+        producer_epoch: See above.
+        base_sequence: Of the first record; the batches count on.
+        is_transactional: Belongs to a transaction.
+        is_control: Holds control records.
+        max_batch_bytes: Limit of a batch before compression; a larger record stands alone.
+        max_batch_records: Limit of a batch.
+    """
+
+    magic: int = MAGIC_V2
+    codec: Codec = Codec.NONE
+    level: int | None = None
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    append_time_ms: int = NO_TIMESTAMP
+    base_offset: int = 0
+    offsets: NDArray[np.int64] | None = field(default=None, compare=False)
+    leader_epoch: int = NO_LEADER_EPOCH
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    is_transactional: bool = False
+    is_control: bool = False
+    max_batch_bytes: int = DEFAULT_BATCH_BYTES
+    max_batch_records: int = 2**31 - 1
+
+    @property
+    def attributes(self) -> int:
+        """Attributes of a v2 header."""
+        bits = int(self.codec)
+        if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            bits |= TIMESTAMP_TYPE_BIT
+        if self.is_transactional:
+            bits |= TRANSACTIONAL_BIT
+        if self.is_control:
+            bits |= CONTROL_BIT
+        return bits
+
+    @property
+    def fixed_timestamp(self) -> int:
+        """The append time where it counts, else NO_TIMESTAMP."""
+        if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return self.append_time_ms
+        return NO_TIMESTAMP
+
+    def validate(self) -> None:
+        """Raise what Kafka's builder raises for settings that contradict each other.
+
+        Raises:
+            InvalidColumnError: A transaction or a sequence without a producer, or the reverse.
+            UnsupportedForMessageFormatError: The format has no place for what is asked.
+        """
+        if self.is_transactional and self.producer_id == NO_PRODUCER_ID:
+            raise InvalidColumnError("producer_id", "a transactional batch needs a producer id")
+        if self.producer_id != NO_PRODUCER_ID:
+            if self.producer_epoch == NO_PRODUCER_EPOCH:
+                raise InvalidColumnError("producer_epoch", "expected at least 0, found -1")
+            if self.base_sequence < 0 and not self.is_control:
+                raise InvalidColumnError(
+                    "base_sequence", f"expected at least 0, found {self.base_sequence}"
+                )
+        if self.magic < MAGIC_V2 and (
+            self.is_transactional
+            or self.is_control
+            or self.codec is Codec.ZSTD
+            or self.producer_id != NO_PRODUCER_ID
+        ):
+            raise UnsupportedForMessageFormatError(
+                "builder",
+                0,
+                f"message format v{self.magic} has no transactions, producers, control records "
+                "and no zstd",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltBatches:
+    """Whole batches, end to end.
+
+    Attributes:
+        data: uint8[].
+        batches: One row a batch; positions count from data[0].
+    """
+
+    data: NDArray[np.uint8]
+    batches: BatchTable
+
+
+def build_batches(records: NewRecords, settings: BatchSettings) -> Iterator[BuiltBatches]:
+    """Yield the batches of records, in blocks of about BLOCK_BYTES.
+
+    Raises:
+        InvalidColumnError: A timestamp is negative and not -1, offsets do not rise, or the settings
+            contradict each other.
+        UnsupportedForMessageFormatError: The message format has no place for what is asked.
+    """
+    settings.validate()
+    if settings.offsets is not None and settings.offsets.size != len(records):
+        raise InvalidColumnError(
+            "offsets", f"expected {len(records)} rows, found {settings.offsets.size}"
+        )
+    if not len(records):
+        return
+    if settings.magic < MAGIC_V2:
+        data, columns = build_entries(
+            records,
+            magic=settings.magic,
+            codec=settings.codec,
+            level=settings.level,
+            append_time_ms=settings.fixed_timestamp,
+            is_append_time=settings.timestamp_type is TimestampType.LOG_APPEND_TIME,
+            first_offset=settings.base_offset,
+            offsets=_NO_OFFSETS if settings.offsets is None else settings.offsets,
+            max_batch_bytes=settings.max_batch_bytes,
+            max_batch_records=settings.max_batch_records,
+        )
+        yield BuiltBatches(data=data, batches=BatchTable(columns))
+        return
+    yield from _Builder(records, settings).blocks()
+
+
+def build_all(records: NewRecords, settings: BatchSettings) -> BuiltBatches:
+    """Return the batches of records in one block; see build_batches."""
+    blocks = [
+        (block.data.copy(), block.batches.columns.copy())
+        for block in build_batches(records, settings)
+    ]
+    if not blocks:
+        empty = np.empty((batch_scan.COLUMN_COUNT, 0), np.int64)
+        return BuiltBatches(data=np.empty(0, np.uint8), batches=BatchTable(empty))
+    at = 0
+    for data, columns in blocks:
+        columns[batch_scan.POSITION] += at
+        at += data.size
+    return BuiltBatches(
+        data=np.concatenate([data for data, _ in blocks]),
+        batches=BatchTable(np.concatenate([columns for _, columns in blocks], axis=1)),
+    )
+
+
+class _Builder:
+    """Builds v2 batches, block by block, into one buffer."""
+
+    def __init__(self, records: NewRecords, settings: BatchSettings) -> None:
+        self._records = records
+        self._settings = settings
+        count = len(records)
+        self._offsets = _NO_OFFSETS
+        if settings.offsets is not None:
+            self._offsets = np.ascontiguousarray(settings.offsets, np.int64)
+        headers = records.headers
+        self._headers_bytes = np.zeros(count, np.int64)
+        if len(headers.keys):
+            batch_build.size_headers(
+                headers.first, headers.keys.length, headers.values.length, self._headers_bytes
+            )
+        self._body_bytes = np.empty(count, np.int64)
+        batch_end = np.empty(count, np.int64)
+        batch_bytes = np.empty(count, np.int64)
+        made, row, status = batch_build.cut_batches(
+            records.keys.length,
+            records.values.length,
+            records.timestamps,
+            self._offsets,
+            headers.first,
+            self._headers_bytes,
+            settings.max_batch_bytes,
+            settings.max_batch_records,
+            self._body_bytes,
+            batch_end,
+            batch_bytes,
+        )
+        if status != batch_build.DONE:
+            column, reason = _WHY[status]
+            raise InvalidColumnError(column, f"row {row}: {reason}")
+        self._batch_end, self._batch_bytes = batch_end[:made], batch_bytes[:made]
+        self._columns = (
+            records.keys.data,
+            records.keys.start,
+            records.keys.length,
+            records.values.data,
+            records.values.start,
+            records.values.length,
+            records.timestamps,
+            self._offsets,
+            headers.first,
+            headers.keys.data,
+            headers.keys.start,
+            headers.keys.length,
+            headers.values.data,
+            headers.values.start,
+            headers.values.length,
+            self._body_bytes,
+        )
+
+    def blocks(self) -> Iterator[BuiltBatches]:
+        """Yield the blocks."""
+        ends = np.cumsum(self._batch_bytes)
+        out = np.empty(0, np.uint8)
+        first = 0
+        while first < ends.size:
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+            size = int(ends[end - 1]) - before
+            if size > out.size:
+                out = np.empty(size, np.uint8)
+            yield self._block(first, end, out)
+            first = end
+
+    def _block(self, first: int, end: int, out: NDArray[np.uint8]) -> BuiltBatches:
+        settings = self._settings
+        first_record = int(self._batch_end[first - 1]) if first else 0
+        batch_end = self._batch_end[first:end]
+        table = np.empty((batch_scan.COLUMN_COUNT, end - first), np.int64)
+        batch_build.describe_batches(
+            batch_end,
+            self._records.timestamps,
+            self._offsets,
+            settings.base_offset,
+            first_record,
+            settings.leader_epoch,
+            settings.attributes,
+            settings.fixed_timestamp,
+            settings.producer_id,
+            settings.producer_epoch,
+            settings.base_sequence,
+            table,
+        )
+        if settings.codec is Codec.NONE:
+            used = batch_build.write_batches(out, batch_end, first_record, table, *self._columns)
+            return BuiltBatches(data=out[:used], batches=BatchTable(table))
+        pieces = self._compress(batch_end, first_record, out)
+        sizes = [HEADER_BYTES + len(piece) for piece in pieces]
+        packed = np.empty(sum(sizes), np.uint8)
+        at = 0
+        for row, piece in enumerate(pieces):
+            packed[at + HEADER_BYTES : at + sizes[row]] = np.frombuffer(piece, np.uint8)
+            batch_build.seal_batch(packed, at, sizes[row], table, row)
+            at += sizes[row]
+        return BuiltBatches(data=packed, batches=BatchTable(table))
+
+    def _compress(
+        self, batch_end: NDArray[np.int64], first_record: int, scratch: NDArray[np.uint8]
+    ) -> list[bytes]:
+        pieces = []
+        first = first_record
+        for end in batch_end.tolist():
+            used = batch_build.write_records(scratch, 0, first, end, *self._columns)
+            pieces.append(
+                compress(self._settings.codec, scratch.data[:used], level=self._settings.level)
+            )
+            first = end
+        return pieces

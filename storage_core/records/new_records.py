@@ -1,0 +1,303 @@
+"""Records that are to be written, as columns: what Arrow or NumPy holds, without a copy of it.
+
+A column of byte strings is one buffer and, for every row, where its string begins and how long it
+is. Arrow's binary and string arrays are that already; so is any uint8 array with offsets.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from storage_core.errors import InvalidColumnError
+
+NULL_LENGTH: Final = -1
+_NO_BYTES: Final = np.empty(0, np.uint8)
+
+
+def _read_only(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a view that kernels see as one kind of array, whoever made it."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteColumn:
+    """Byte strings, some of them null.
+
+    Attributes:
+        data: uint8[], contiguous and read only.
+        start: int64[n], where each string begins in data.
+        length: int64[n], its bytes, NULL_LENGTH for null.
+    """
+
+    data: NDArray[np.uint8]
+    start: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.length.size)
+
+    @classmethod
+    def of_spans(
+        cls, data: NDArray[np.uint8], start: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> "ByteColumn":
+        """Return a column of strings that lie anywhere in data, in any order.
+
+        Raises:
+            InvalidColumnError: The arrays differ in length, or a string lies outside of data.
+        """
+        if start.shape != length.shape or start.ndim != 1:
+            raise InvalidColumnError(
+                "start, length", f"expected two arrays of one length, found {start.shape}, "
+                f"{length.shape}"
+            )
+        start = np.ascontiguousarray(start, np.int64)
+        length = np.ascontiguousarray(length, np.int64)
+        inside = (length == NULL_LENGTH) | (
+            (length >= 0) & (start >= 0) & (length <= data.size) & (start <= data.size - length)
+        )
+        if not inside.all():
+            row = int(np.flatnonzero(~inside)[0])
+            raise InvalidColumnError(
+                "start, length",
+                f"row {row}: bytes {start[row]} + {length[row]} are not inside of {data.size}",
+            )
+        return cls(data=_read_only(data), start=start, length=length)
+
+    @classmethod
+    def of_offsets(
+        cls,
+        data: NDArray[np.uint8],
+        offsets: NDArray[np.int64] | NDArray[np.int32],
+        is_null: NDArray[np.bool_] | None = None,
+    ) -> "ByteColumn":
+        """Return a column of strings that lie end to end.
+
+        Args:
+            data: uint8[].
+            offsets: n + 1 positions in data, not falling.
+            is_null: bool[n], which are null; None for none.
+
+        Raises:
+            InvalidColumnError: The offsets fall or leave data.
+        """
+        if offsets.size == 0:
+            raise InvalidColumnError("offsets", "expected one more than there are strings, found 0")
+        wide = np.ascontiguousarray(offsets, np.int64)
+        length = np.diff(wide)
+        if wide[0] < 0 or wide[-1] > data.size or (length < 0).any():
+            raise InvalidColumnError(
+                "offsets", f"expected rising positions between 0 and {data.size}"
+            )
+        if is_null is not None:
+            length[is_null] = NULL_LENGTH
+        return cls(data=_read_only(data), start=wide[:-1], length=length)
+
+    @classmethod
+    def nulls(cls, count: int) -> "ByteColumn":
+        """Return a column of nulls."""
+        return cls(
+            data=_read_only(_NO_BYTES),
+            start=np.zeros(count, np.int64),
+            length=np.full(count, NULL_LENGTH, np.int64),
+        )
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> "ByteColumn":
+        """Return a binary or string array of Arrow as a column, without copying its bytes.
+
+        Raises:
+            InvalidColumnError: It is an array of something else.
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        kind = array.type
+        if pa.types.is_null(kind):
+            return cls.nulls(len(array))
+        if pa.types.is_binary(kind) or pa.types.is_string(kind):
+            offset_type: type[np.int32] | type[np.int64] = np.int32
+        elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+            offset_type = np.int64
+        else:
+            raise InvalidColumnError("array", f"expected binary or string, found {kind}")
+        if len(array) == 0:
+            return cls.nulls(0)
+        _, offset_buffer, data_buffer = array.buffers()
+        offsets = np.frombuffer(offset_buffer, offset_type)[
+            array.offset : array.offset + len(array) + 1
+        ]
+        data = _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+        is_null = None
+        if array.null_count:
+            is_null = array.is_null().to_numpy(zero_copy_only=False)
+        return cls.of_offsets(data, offsets, is_null)
+
+    def rows(self, first: int, end: int) -> "ByteColumn":
+        """Return the rows [first, end), without copying."""
+        return ByteColumn(
+            data=self.data, start=self.start[first:end], length=self.length[first:end]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderColumn:
+    """The headers of records: those of record i are rows [first[i], first[i + 1]).
+
+    Attributes:
+        first: int64[n + 1], not falling.
+        keys: UTF-8, never null.
+        values: May be null.
+    """
+
+    first: NDArray[np.int64]
+    keys: ByteColumn
+    values: ByteColumn
+
+    @classmethod
+    def of(
+        cls, first: NDArray[np.int64], keys: ByteColumn, values: ByteColumn
+    ) -> "HeaderColumn":
+        """Return the column.
+
+        Raises:
+            InvalidColumnError: The parts contradict each other, or a key is null.
+        """
+        first = np.ascontiguousarray(first, np.int64)
+        if len(keys) != len(values) or first.size == 0 or first[0] < 0 or first[-1] > len(keys):
+            raise InvalidColumnError("headers", "keys, values and row limits contradict each other")
+        if (np.diff(first) < 0).any():
+            raise InvalidColumnError("headers", "the row limits fall")
+        if (keys.length < 0).any():
+            raise InvalidColumnError("headers", "a header's key is null")
+        return cls(first=first, keys=keys, values=values)
+
+    @classmethod
+    def none(cls, count: int) -> "HeaderColumn":
+        """Return the column of records without headers."""
+        empty = ByteColumn.nulls(0)
+        return cls(first=np.zeros(count + 1, np.int64), keys=empty, values=empty)
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> "HeaderColumn":
+        """Return a list<struct<key, value>> array, as Spark's Kafka source has headers.
+
+        Raises:
+            InvalidColumnError: It is an array of something else, or a key is null.
+        """
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        if pa.types.is_null(array.type):
+            return cls.none(len(array))
+        is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
+        if not is_list or not pa.types.is_struct(array.type.value_type):
+            raise InvalidColumnError("headers", f"expected a list of structs, found {array.type}")
+        counts = np.diff(array.offsets.to_numpy().astype(np.int64))
+        if array.null_count:
+            counts[array.is_null().to_numpy(zero_copy_only=False)] = 0
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        keys, values = array.flatten().flatten()
+        return cls.of(first, ByteColumn.from_arrow(keys), ByteColumn.from_arrow(values))
+
+    def rows(self, first: int, end: int) -> "HeaderColumn":
+        """Return the headers of the records [first, end), without copying."""
+        return HeaderColumn(first=self.first[first : end + 1], keys=self.keys, values=self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecords:
+    """Records to be written, one row a record.
+
+    Attributes:
+        keys: Null for a record without a key.
+        values: Null for a tombstone.
+        timestamps: int64[n], epoch milliseconds, or -1 for none.
+        headers: Of each record.
+    """
+
+    keys: ByteColumn
+    values: ByteColumn
+    timestamps: NDArray[np.int64]
+    headers: HeaderColumn
+
+    def __len__(self) -> int:
+        return int(self.timestamps.size)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        keys: ByteColumn,
+        values: ByteColumn,
+        timestamps: NDArray[np.int64],
+        headers: HeaderColumn | None = None,
+    ) -> "NewRecords":
+        """Return the records of these columns.
+
+        Raises:
+            InvalidColumnError: The columns differ in length.
+        """
+        timestamps = np.ascontiguousarray(timestamps, np.int64)
+        if headers is None:
+            headers = HeaderColumn.none(timestamps.size)
+        lengths = (len(keys), len(values), timestamps.size, headers.first.size - 1)
+        if len(set(lengths)) != 1:
+            raise InvalidColumnError(
+                "keys, values, timestamps, headers",
+                f"expected as many rows in each, found {lengths}",
+            )
+        return cls(keys=keys, values=values, timestamps=timestamps, headers=headers)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table | pa.RecordBatch) -> "NewRecords":
+        """Return the records of a table with the columns key, value, timestamp and headers.
+
+        Only ``value`` has to be there: no ``key`` is none in any record, no ``headers`` likewise,
+        no ``timestamp`` (int64 milliseconds, or an Arrow timestamp) is -1.
+
+        Raises:
+            InvalidColumnError: A column is missing or of another type.
+        """
+        names = set(table.schema.names)
+        if "value" not in names:
+            raise InvalidColumnError("value", "the table has no such column")
+        count = table.num_rows
+        return cls.of(
+            keys=(
+                ByteColumn.from_arrow(table.column("key"))
+                if "key" in names
+                else ByteColumn.nulls(count)
+            ),
+            values=ByteColumn.from_arrow(table.column("value")),
+            timestamps=(
+                _milliseconds(table.column("timestamp"))
+                if "timestamp" in names
+                else np.full(count, -1, np.int64)
+            ),
+            headers=(
+                HeaderColumn.from_arrow(table.column("headers")) if "headers" in names else None
+            ),
+        )
+
+    def rows(self, first: int, end: int) -> "NewRecords":
+        """Return the rows [first, end), without copying."""
+        return NewRecords(
+            keys=self.keys.rows(first, end),
+            values=self.values.rows(first, end),
+            timestamps=self.timestamps[first:end],
+            headers=self.headers.rows(first, end),
+        )
+
+
+def _milliseconds(array: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
+    if not pa.types.is_int64(array.type):
+        raise InvalidColumnError("timestamp", f"expected int64 or timestamp, found {array.type}")
+    numbers: NDArray[np.int64] = array.fill_null(-1).to_numpy()
+    return numbers

@@ -1,0 +1,147 @@
+"""Random logs after random accidents, loaded by Apache Kafka and by us from the same bytes.
+
+``PYLOG_ORACLE_EXAMPLES`` says how many logs; each is loaded a few times. They are the same in every
+run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones, and ``PYLOG_ORACLE_SHRINK=1`` make
+a failing one small.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from storage_core.errors import PylogError
+from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from storage_core.testing.file_damage import Accident, Damage, damage
+from tests.oracle.jvm import KafkaFailure
+from tests.oracle.loading import (
+    LoadAnswer,
+    PlayedLoad,
+    TruncateAnswer,
+    load_by_kafka,
+    play_loads,
+    play_truncations,
+)
+from tests.oracle.log_writer import Append, Contents, Roll, Step
+from tests.oracle.random_loads import LoadCase, LoadPlan, load_plans
+
+EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
+FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
+SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
+# Both sides sync all the time; in memory that costs nothing.
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
+
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
+against_kafka = settings(
+    max_examples=EXAMPLES,
+    derandomize=FIXED,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
+)
+
+
+@against_kafka
+@given(plan=load_plans())
+def test_kafka_itself_loads_equal_copies_alike(plan: LoadPlan) -> None:
+    """What else is compared here would mean nothing."""
+    for played in loads_of(plan):
+        if played.failure:
+            with pytest.raises(KafkaFailure):
+                load_by_kafka(played.before, played.task)
+        else:
+            assert load_by_kafka(played.before, played.task) == played.answer
+            assert not differences(played)
+
+
+@pytest.mark.parametrize(
+    "accident",
+    [
+        Accident.TORN_LAST_LOG,
+        Accident.BYTE_IN_LOG,
+        Accident.SIDE_FILE_GONE,
+        Accident.SIDE_FILE_PADDED,
+        Accident.SNAPSHOT_STRAY,
+        Accident.LEFTOVER_COPY,
+    ],
+    ids=lambda accident: accident.value,
+)
+def test_the_referee_sees_that_something_was_changed(accident, tmp_path):
+    steps: list[Step] = []
+    for number in range(20):
+        contents = Contents(record_count=5, seed=number, keys=6)
+        steps.append(Append(contents=contents, producer=number % 3))
+        steps.extend([Roll()] if number % 6 == 0 else [])
+    case = LoadCase(
+        damages=(),
+        interrupted_clean=None,
+        recovery_point=0.5,
+        log_start=0.0,
+        offset_shift=0,
+        clean_shutdown=True,
+        wait_ms=0,
+    )
+    plan = LoadPlan(
+        config={"index.interval.bytes": 200},
+        rounds=(tuple(steps),),
+        ends_cleanly=True,
+        cases=(case,),
+    )
+    [played] = play_loads(plan, tmp_path)
+    assert load_by_kafka(played.before, played.task) == played.answer
+    assert not differences(played)
+    for seed in range(10):
+        damage(played.before, Damage(accident=accident, seed=seed))
+    assert differences(played)
+
+
+@against_kafka
+@given(plan=load_plans())
+def test_any_log_after_any_accident_is_loaded_byte_for_byte_as_kafka_does(plan: LoadPlan) -> None:
+    for played in loads_of(plan):
+        compare_load(played)
+
+
+@against_kafka
+@given(plan=load_plans())
+def test_logs_are_truncated_byte_for_byte_as_kafka_does(plan: LoadPlan) -> None:
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
+        for played in play_truncations(plan, Path(scratch)):
+            compare_load(played)
+
+
+def loads_of(plan: LoadPlan) -> Iterator[PlayedLoad]:
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
+        yield from play_loads(plan, Path(scratch))
+
+
+def differences(played: PlayedLoad) -> list[str]:
+    found = compare_partitions(read_tree(played.after), read_tree(played.before), Exactness.BYTES)
+    return [str(difference) for difference in found]
+
+
+def compare_load(played: PlayedLoad) -> None:
+    """Do the same to the other copy; where Kafka throws, refuse and leave it alone."""
+    what = f"{played.case}\n{played.task}\nto {played.truncate_to}"
+    before = read_tree(played.before)
+    if played.answer is None:
+        with pytest.raises(PylogError):
+            do_by_us(played)
+        assert read_tree(played.before) == before, f"a refusal left changes: {what}"
+        return
+    answer = do_by_us(played)
+    assert not differences(played), "\n".join([what, *differences(played)])
+    assert answer == played.answer, what
+
+
+def do_by_us(played: PlayedLoad) -> LoadAnswer | TruncateAnswer:
+    from tests.oracle.our_loading import load_by_us, truncate_by_us
+    if played.truncate_to is None:
+        return load_by_us(played.before, played.task)
+    return truncate_by_us(played.before, played.task, played.truncate_to)

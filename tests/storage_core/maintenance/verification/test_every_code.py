@@ -1,0 +1,51 @@
+"""A whole log directory has no finding; each accident has its own, and no worse one."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.maintenance.verification.findings import KINDS, Code, Severity, describe_fix
+from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
+from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
+
+# Contradictions between several directories, and files that vanish meanwhile, have their own tests.
+ELSEWHERE = {
+    Code.PARTITION_DUPLICATE,
+    Code.DIRECTORIES_INCONSISTENT,
+    Code.CHANGED_WHILE_READ,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> LogRoot:
+    return log_root(tmp_path / "log")
+
+
+@pytest.mark.parametrize("is_deep", [False, True], ids=["headers", "deep"])
+def test_nothing_is_found_in_a_log_directory_that_is_whole(root, is_deep):
+    assert root.findings(is_deep=is_deep) == []
+
+
+@pytest.mark.item("IDX-16", "IDX-17", "IDX-18", "IDX-21", "SEG-03", "SEG-04", "CKP-14", "FMT-28")
+@pytest.mark.parametrize("code", sorted(set(ACCIDENTS) - ELSEWHERE))
+def test_an_accident_is_found_with_its_code_and_severity(root, code):
+    ACCIDENTS[code](root)
+    found = [f for f in root.findings(is_deep=code in DEEP) if f.code is code]
+    assert found
+    expected = Severity.ERROR if code is Code.ZERO_TAIL else KINDS[code].severity
+    if code is Code.TORN_TAIL:  # the directory says that it was cleanly shut down
+        expected = Severity.ERROR
+    assert {f.severity for f in found} == {expected}
+    assert all(f.message for f in found)
+
+
+def test_every_code_has_an_accident():
+    assert set(ACCIDENTS) | ELSEWHERE == set(Code)
+
+
+def test_every_code_says_what_it_means_and_what_to_do():
+    assert set(KINDS) == set(Code)
+    for code, kind in KINDS.items():
+        assert code.value == code.name
+        assert kind.meaning.endswith(".")
+        assert kind.fix
