@@ -347,6 +347,7 @@ RECOVERED: Final = pa.schema(
         _column("rebuilt_segments", _NUMBER, "segments whose indexes were built anew"),
         _column("cuts", _TEXT, "what is lost, as JSON: file, position, bytes, records, reason"),
         _column("salvage", _TEXT, "where the cuts were set aside, as JSON; null if nowhere"),
+        _column("is_repaired", pa.bool_(), "whether anything is cut, split or built anew"),
         _column("steps", _NUMBER, "operations on files"),
         _column("operations", _TEXT, "the operations, as JSON"),
         _column("touched", pa.bool_(), "whether files were changed before the error"),

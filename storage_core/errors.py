@@ -69,6 +69,26 @@ class OffsetOutOfRangeError(PylogError):
         )
 
 
+class OffsetNotAvailableError(PylogError):
+    """An offset would be beyond a high watermark that is known to lag behind."""
+
+    kafka_code = 78
+
+    def __init__(
+        self, partition: str, offset: int, high_watermark: int, epoch_start_offset: int
+    ) -> None:
+        super().__init__(partition, offset, high_watermark, epoch_start_offset)
+        self.partition, self.offset = partition, offset
+        self.high_watermark, self.epoch_start_offset = high_watermark, epoch_start_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: offset {self.offset} is not available: the high watermark "
+            f"{self.high_watermark} is below {self.epoch_start_offset}, where the leader's epoch "
+            "began"
+        )
+
+
 class StorageError(PylogError):
     """The disk or the object store failed; the data may well be fine."""
 
@@ -419,7 +439,9 @@ class ProducerStateError(PylogError):
         self.offset, self.reason = offset, reason
 
     def __str__(self) -> str:
-        return f"{self.partition}: producer {self.producer_id} at offset {self.offset}: {self.reason}"
+        return (
+            f"{self.partition}: producer {self.producer_id} at offset {self.offset}: {self.reason}"
+        )
 
 
 class OutOfOrderSequenceError(ProducerStateError):

@@ -151,7 +151,7 @@ _TRUNCATE_EXAMPLE: Final = (
 
 
 @app.command(epilog=_RECOVER_EXAMPLE)
-def recover(
+def recover(  # noqa: PLR0913  # one argument an option
     directory: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),

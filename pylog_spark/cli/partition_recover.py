@@ -20,7 +20,7 @@ from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 
-def run_recover(
+def run_recover(  # noqa: PLR0913  # the options of the command
     directory: Path,
     *,
     now_ms: int,

@@ -1,15 +1,13 @@
 """One line on the terminal that says how far a job has come; nothing where no terminal is."""
 
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-import humanize
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pylog_spark.operations.progress import Progress as JobProgress
-
-_SECONDS_PER_MINUTE: Final = 60
+from pylog_spark.operations.progress import progress_text
 
 
 class ProgressLine:
@@ -55,16 +53,3 @@ class ProgressLine:
                 completed=progress.done_bytes,
                 text=progress_text(progress),
             )
-
-
-def progress_text(progress: JobProgress) -> str:
-    """Return what is left, how fast it goes and how long it takes, for a person."""
-    left = progress.total_bytes - progress.done_bytes
-    segments = progress.total_segments - progress.done_segments
-    text = f"about {humanize.naturalsize(left, binary=True)} in {segments:,} segments left"
-    if progress.seconds_left is None:
-        return text
-    rate = humanize.naturalsize(progress.bytes_per_second, binary=True)
-    minutes, seconds = divmod(round(progress.seconds_left), _SECONDS_PER_MINUTE)
-    time_left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-    return f"{text}, {rate}/s, {time_left} to go"

@@ -1,4 +1,4 @@
-"""What ``pylog warmup`` does: every way through the kernels once, on a log of eleven records."""
+"""What ``pylog warmup`` does: every way through the kernels once, on a log of fourteen records."""
 
 import pkgutil
 import time
@@ -36,7 +36,7 @@ from storage_core.store import LocalStore
 _NOW_MS: Final = 1_800_000_000_000
 _PARTITION: Final = "warmup-0"
 # From here on the sample is dirty when it is cleaned again: what lies before is looked up.
-_SECOND_SEGMENT: Final = 6
+_SECOND_SEGMENT: Final = 9
 _MORE_KEYS_THAN_FIT: Final = 1 << 13
 _CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 

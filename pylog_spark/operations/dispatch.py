@@ -96,6 +96,21 @@ class Dispatcher:
         self._broadcasts.append(broadcast)
         return broadcast
 
+    def hand_over(self) -> Callable[[], None]:
+        """Let what was published so far outlive the run: a DataFrame needs it that is kept.
+
+        Returns:
+            What frees it; to be called when nobody will ask for the DataFrame's rows any more.
+        """
+        kept = tuple(self._broadcasts)
+        self._broadcasts.clear()
+
+        def free() -> None:
+            for broadcast in kept:
+                broadcast.destroy()
+
+        return free
+
     def release(self) -> None:
         """Free everything published so far; stages that read it must have been collected."""
         for broadcast in self._broadcasts:

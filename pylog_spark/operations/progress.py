@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+import humanize
 from pyspark.sql import SparkSession
 
 _INTERVAL_SECONDS: Final = 0.5
+_SECONDS_PER_MINUTE: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,19 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
+def progress_text(progress: Progress) -> str:
+    """Return what is left, how fast it goes and how long it takes, for a person."""
+    left = progress.total_bytes - progress.done_bytes
+    segments = progress.total_segments - progress.done_segments
+    text = f"about {humanize.naturalsize(left, binary=True)} in {segments:,} segments left"
+    if progress.seconds_left is None:
+        return text
+    rate = humanize.naturalsize(progress.bytes_per_second, binary=True)
+    minutes, seconds = divmod(round(progress.seconds_left), _SECONDS_PER_MINUTE)
+    time_left = f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+    return f"{text}, {rate}/s, {time_left} to go"
+
+
 class ProgressMeter:
     """Counts what the stages of a run have read.
 
@@ -57,11 +72,17 @@ class ProgressMeter:
         spark: The session; one of Spark Connect tells only when a stage has ended.
         total_bytes: Bytes that are to be read.
         total_segments: Segments that are to be read.
-        report: Called from a thread of its own, several times a second while a stage runs.
+        report: Called from a thread of its own, several times a second while a stage runs; None
+            for nobody.
     """
 
     def __init__(
-        self, spark: SparkSession, *, total_bytes: int, total_segments: int, report: OnProgress
+        self,
+        spark: SparkSession,
+        *,
+        total_bytes: int,
+        total_segments: int,
+        report: OnProgress | None,
     ) -> None:
         self._tracker = None
         if not type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -76,22 +97,29 @@ class ProgressMeter:
         """Return a context manager to run a stage in, one task a unit, in the units' order."""
         return StageWatch(self, unit_bytes, unit_segments)
 
+    @property
+    def between_stages(self) -> Progress:
+        """How far the stages have come that have ended."""
+        return self._progress(0, 0)
+
     def tell(self, done_bytes: int, done_segments: int) -> None:
         """Report what the running stage has read beside those before it."""
-        self._report(
-            Progress(
-                done_bytes=self._before[0] + done_bytes,
-                total_bytes=self._total_bytes,
-                done_segments=self._before[1] + done_segments,
-                total_segments=self._total_segments,
-                seconds=time.monotonic() - self._started,
-            )
-        )
+        if self._report is not None:
+            self._report(self._progress(done_bytes, done_segments))
 
     def end_stage(self, done_bytes: int, done_segments: int) -> None:
         """Take note that a stage has ended."""
         self._before = (self._before[0] + done_bytes, self._before[1] + done_segments)
         self.tell(0, 0)
+
+    def _progress(self, done_bytes: int, done_segments: int) -> Progress:
+        return Progress(
+            done_bytes=self._before[0] + done_bytes,
+            total_bytes=self._total_bytes,
+            done_segments=self._before[1] + done_segments,
+            total_segments=self._total_segments,
+            seconds=time.monotonic() - self._started,
+        )
 
     def completed_tasks(self, tasks: int) -> int:
         """Return how many tasks have ended of the running stage that has so many."""

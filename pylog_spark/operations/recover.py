@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.guards import check_roots, check_salvage
 from pylog_spark.operations.job import (
@@ -30,11 +30,10 @@ from pylog_spark.operations.job import (
     new_run_id,
     open_recorder,
     run_context,
-    unclean_roots,
 )
 from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.plan_table import refuse_duplicates
-from pylog_spark.operations.progress import OnProgress, ProgressMeter
+from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
@@ -64,6 +63,7 @@ from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, WriteConte
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.filenames import TopicPartition
+from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
 
@@ -71,6 +71,8 @@ _log: Final = logging.getLogger(__name__)
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
 _MOST_PARTITIONS: Final = 5000
+# Partitions that a note names; the rows have all.
+_MOST_NAMED: Final = 10
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.
 _NOT_LOADED: Final = frozenset(
     {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
@@ -207,10 +209,11 @@ class _Recovery:
 
     def run(self) -> None:
         """Do it."""
+        missing = find_missing_directories(self._job.roots, self._job.options)
         if self._job.options.dry_run:
-            unclean = unclean_roots(self._job.roots)
-            context = self._observe(unclean)
-            self._recover(self._due(), context, {})
+            context = self._observe(_without_marker(self._job.roots))
+            self._recover(self._clean_ones(self._due(), context), context, {})
+            self._warn_of_low_ends()
             return
         self._recorder.start()
         with ExitStack() as stack:
@@ -227,8 +230,9 @@ class _Recovery:
             unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
             context = self._observe(unclean)
             self._recover(self._clean_ones(self._due(), context), context, roots)
-            self._mark(roots)
+            self._mark(roots, missing)
         self._record(range(self._partitions.num_rows))
+        self._warn_of_low_ends()
 
     def results(self) -> pa.Table:
         """Return the rows of ``schemas.RESULT``, worst first."""
@@ -312,16 +316,20 @@ class _Recovery:
         return due
 
     def _clean_ones(self, due: Sequence[_Due], context: RunContext) -> list[_Due]:
-        """Load what was cleanly shut down, without writing; return what needs something done.
+        """Load what was cleanly shut down, without writing; return what is in need of repair.
 
-        A directory whose every log is in order is not touched, and keeps its marker.
+        What a broker's start changes in logs that are in order, such as snapshots of producers
+        that it does not need any more, is left to it: the directory keeps its marker.
         """
         clean = [partition for partition in due if partition.work.is_clean]
         if not clean:
             return list(due)
-        looked = self._wave(clean, self._context(context, {}), "load the logs that were closed")
+        what = f"load {len(clean)} logs that were closed"
+        looked = self._wave(clean, self._context(context, {}), what)
         idle = {
-            row["ordinal"] for row in looked if row["status"] == Status.PLANNED and not row["steps"]
+            row["ordinal"]
+            for row in looked
+            if row["status"] == Status.PLANNED and not row["is_repaired"]
         }
         for row in looked:
             if row["ordinal"] in idle:
@@ -338,20 +346,19 @@ class _Recovery:
                 roots[location].begin_writing()
         total_bytes = sum(partition.size_bytes for partition in due)
         segments = sum(len(partition.scan_offsets) for partition in due)
-        if self._on_progress is not None:
-            self._meter = ProgressMeter(
-                self._spark,
-                total_bytes=total_bytes,
-                total_segments=segments,
-                report=self._on_progress,
-            )
+        meter = ProgressMeter(
+            self._spark,
+            total_bytes=total_bytes,
+            total_segments=segments,
+            report=self._on_progress,
+        )
+        self._meter = meter
         waves = _cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
-        left = total_bytes
         for number, members in enumerate(waves, 1):
             wave_bytes = sum(partition.size_bytes for partition in members)
             title = (
-                f"recover {len(members)} partitions, {_size(wave_bytes)}"
-                f" (wave {number} of {len(waves)}, {_size(left)} left)"
+                f"recover {len(members)} partitions, {_size(wave_bytes)} (wave {number} of "
+                f"{len(waves)}; {progress_text(meter.between_stages)})"
             )
             by_root = _by_root(members)
             for location, chosen in by_root.items():
@@ -365,7 +372,6 @@ class _Recovery:
             if roots:
                 self._record([partition.work.ordinal for partition in members])
             self._dispatcher.release()
-            left -= wave_bytes
 
     def _context(self, run: RunContext, roots: Mapping[str, BrokerRoot]) -> RecoveryContext:
         options = self._job.options
@@ -501,14 +507,21 @@ class _Recovery:
                 if work.high_watermark is not None
             },
         )
+        if root.was_clean and any(row["steps"] for row in done.values()):
+            # From here on the marker that goes back, whenever that is, is not the broker's own.
+            root.claim_clean()
         touched = any(self._outcomes[p.work.ordinal]["touched"] for p in due)
         root.settle_commits({}, is_whole=not touched)
 
-    def _mark(self, roots: Mapping[str, BrokerRoot]) -> None:
-        """Let directories be marked clean if every log of theirs is, and say why if not."""
+    def _mark(self, roots: Mapping[str, BrokerRoot], missing: Mapping[str, Sequence[str]]) -> None:
+        """Let directories be marked clean if every log of theirs is, and say why if not.
+
+        A directory that had the marker has it back in any case, unless a log was left half done.
+        """
         options = self._job.options
         if not options.mark_clean:
             return
+        brokers = {root.location for root in self._job.roots if root.role is Role.BROKER}
         unrecovered: dict[str, int] = {}
         for ordinal, row in enumerate(self._partitions.to_pylist()):
             outcome = self._outcomes.get(ordinal, row)
@@ -518,26 +531,41 @@ class _Recovery:
             }
             if not is_well:
                 unrecovered[row["root"]] = unrecovered.get(row["root"], 0) + 1
-        missing = find_missing_directories(self._job.roots, options)
         for location, root in roots.items():
+            if root.was_clean or location not in brokers:
+                continue
             reasons = []
             if unrecovered.get(location):
                 reasons.append(f"{unrecovered[location]} of its logs were not recovered")
             if options.include or options.exclude:
                 reasons.append("--topics or --exclude left logs out")
             reasons += missing.get(location, [])
-            has_cuts = any(
-                self._partitions["root"][ordinal].as_py() == location and outcome.get("steps")
-                for ordinal, outcome in self._outcomes.items()
-            )
-            if reasons and not root.was_clean:
+            if reasons:
                 why = "; ".join(reasons)
                 self.notes.append(
                     f"{location}: not marked as cleanly shut down, the broker will recover it "
                     f"again: {why}"
                 )
-            elif not reasons and (has_cuts or not root.was_clean):
+            else:
                 root.claim_clean()
+
+    def _warn_of_low_ends(self) -> None:
+        """Say which logs end below what was acknowledged, and what to start first."""
+        low = []
+        for ordinal, outcome in sorted(self._outcomes.items()):
+            mark = self._partitions["high_watermark"][ordinal].as_py()
+            end = outcome["log_end_offset"]
+            if mark is not None and end is not None and end < mark:
+                name = self._name(ordinal)
+                low.append(f"{name['topic']}-{name['partition']} at {end} instead of {mark}")
+        if low:
+            more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
+            self.notes.append(
+                f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
+                f"{', '.join(low[:_MOST_NAMED])}{more}. Start the brokers that hold their other "
+                "replicas first, and keep unclean.leader.election.enable off, so that this one "
+                "fetches from them what it lost"
+            )
 
     def _record(self, ordinals: Iterable[int]) -> None:
         """Tell the ledger of partitions that it does not know of yet."""
@@ -551,6 +579,9 @@ class _Recovery:
             if ordinal in self._outcomes and self._outcomes[ordinal]["status"] == Status.DONE
         }
         self._recorder.operations(self._partitions, texts)
+        for ordinal in fresh:
+            # Of no use any more, and for many partitions too much to keep.
+            self._outcomes.get(ordinal, {}).pop("operations", None)
 
     def _name(self, ordinal: int) -> Row:
         names = ("root", "topic", "partition")
@@ -598,6 +629,12 @@ def _cut_into_waves(due: Sequence[_Due], most_bytes: int) -> list[list[_Due]]:
             waves.append([partition])
             used = partition.size_bytes
     return waves
+
+
+def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
+    """Return the roots, of any role, whose logs nobody has closed."""
+    stores = {root.location: LocalStore(Path(root.location)) for root in roots}
+    return frozenset(place for place, store in stores.items() if read_marker(store) is None)
 
 
 def _by_root(due: Iterable[_Due]) -> dict[str, list[_Due]]:

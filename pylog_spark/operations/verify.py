@@ -8,7 +8,7 @@ partition.
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -123,14 +123,16 @@ class VerifyReport:
     read_ms: int
     exit_code: int
     _frame: DataFrame = field(repr=False)
+    _free: Callable[[], None] = field(repr=False)
 
     def findings_frame(self) -> DataFrame:
         """Return all findings as a DataFrame of ``schemas.FINDING``."""
         return self._frame.where(F.col("row") == FINDING_ROW).select(*FINDING.names)
 
     def release(self) -> None:
-        """Let Spark forget the findings; the DataFrame cannot be read again at no cost."""
+        """Let Spark forget the findings; their DataFrame cannot be read any more."""
         self._frame.unpersist()
+        self._free()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,7 @@ def _verify(dispatcher: Dispatcher, job: _Job) -> VerifyReport:
         read_ms=sum(row["read_ms"] or 0 for row in verified),
         exit_code=exit_code_of(summary.failed, counts, job.request.fail_on),
         _frame=frame,
+        _free=dispatcher.hand_over(),
     )
 
 

@@ -84,9 +84,11 @@ class CommitClaim:
         return self._result
 
     def _append(self, record: dict[str, Any]) -> None:
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
         try:
-            os.write(self._descriptor, line)
+            # One call writes less than was asked for where there is little room, or very much.
+            while left:
+                left = left[os.write(self._descriptor, left) :]
         except OSError as error:
             raise StorageError(str(self._path), error.strerror or str(error)) from error
 

@@ -195,7 +195,7 @@ def _segments_to_scan(
 ) -> list[int]:
     """Return the segments that a loader reads from end to end, as far as names tell.
 
-    What it decides by more than names, such as a bad transaction index, is read when it comes to it.
+    What it decides by more than names, as for a bad transaction index, is read when it comes to it.
     """
     missing = {
         base
@@ -277,7 +277,9 @@ def _plan(
 ) -> dict[str, Any]:
     store = LocalStore(Path(work.directory))
     log = _load(store, work, scans, context)
-    return _describe(store, work, log, context) | {"status": Status.PLANNED}
+    answer = _describe(store, work, log, context)
+    is_refused = answer["reason"] is not None
+    return answer | {"status": Status.SKIPPED if is_refused else Status.PLANNED}
 
 
 def _commit(
@@ -344,6 +346,7 @@ def _describe(
     """Return the partition's row as it will be when the operations are done."""
     cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in log.repairs.cuts]
     steps = Plan(location=store.location, operations=log.operations)
+    repairs = log.repairs
     refusal = _refuse(work, log, context.limits)
     return {
         "reason": None if refusal is None else refusal[0].value,
@@ -355,6 +358,7 @@ def _describe(
         "segments_after": len(log.segments),
         "rebuilt_segments": len(log.repairs.rebuilt),
         "cuts": json.dumps(cuts),
+        "is_repaired": bool(repairs.cuts or repairs.rebuilt or repairs.split),
         "steps": len(steps.operations),
         "operations": json.dumps(list(steps.describe())),
     }
@@ -398,8 +402,23 @@ def _salvage(
     salvage = salvage_cuts(
         store,
         log.repairs.cuts,
-        Path(context.limits.salvage) / store.directory.name,
+        salvage_directory(context.limits.salvage, context.run.run_id, store.directory),
         index_interval_bytes=config.index_interval_bytes,
         max_index_bytes=config.segment_index_bytes,
     )
     return {"salvage": json.dumps(asdict(salvage))}
+
+
+def salvage_directory(salvage: str, run_id: str, directory: Path) -> Path:
+    """Return where a run sets aside what it cuts from a partition.
+
+    A folder of the run's own, and in it the partition's whole path: neither another run nor another
+    root with a partition of that name writes there.
+
+    Args:
+        salvage: Folder that receives what runs cut.
+        run_id: The run.
+        directory: The partition directory.
+    """
+    path = directory.absolute()
+    return Path(salvage, run_id, *path.parts[1:])

@@ -376,13 +376,8 @@ def write_batches(  # arrays side by side
 ) -> int:
     """Write uncompressed batches end to end from out[0] on; return how many bytes they have.
 
-    Args:
-        out: uint8[], with room for what cut_batches said.
-        batch_end: int64[m].
-        first_record: As for describe_batches.
-        table: int64[batch_scan.COLUMN_COUNT, m], from describe_batches.
-
-    The others are those of write_records.
+    The columns are those of write_records; out has room for what cut_batches said, and the table
+    comes from describe_batches.
     """
     at = 0
     first = first_record

@@ -32,7 +32,7 @@ from storage_core.kernels import batch_scan
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.records.batch_table import BatchTable
 
-_CODECS: Final = frozenset(map(int, Codec))
+_LAST_CODEC: Final = max(map(int, Codec))
 # The smallest entry: what bounds how many batches bytes can be.
 _MIN_BATCH_BYTES: Final = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 _FEW_BATCHES: Final = 64
@@ -112,7 +112,7 @@ def analyze_append(data: NDArray[np.uint8], settings: AppendSettings) -> Analyze
     taken = len(batches)
     if settings.origin is AppendOrigin.REPLICATION:
         epoch = batches.leader_epoch
-        above = np.flatnonzero((epoch != NO_LEADER_EPOCH) & (epoch > settings.leader_epoch))
+        above = ((epoch != NO_LEADER_EPOCH) & (epoch > settings.leader_epoch)).nonzero()[0]
         if above.size:
             taken = int(above[0])
             end = int(batches.position[taken])
@@ -140,9 +140,9 @@ def _scan(
         table = np.empty((batch_scan.COLUMN_COUNT, capacity), np.int64)
         count, end, status = batch_scan.scan_batches(data, 0, data.size, table)
     stopped = _what_follows(data, end, partition)
-    unknown = np.flatnonzero(
+    unknown = (
         (table[batch_scan.MAGIC, :count] < 0) | (table[batch_scan.MAGIC, :count] > MAGIC_V2)
-    )
+    ).nonzero()[0]
     if unknown.size:
         count = int(unknown[0])
         end = int(table[batch_scan.POSITION, count])
@@ -195,9 +195,7 @@ def _checks(
     checks: list[tuple[NDArray[np.bool_], tuple[type[BadBytesError], str]]] = []
     if settings.origin is AppendOrigin.RAFT_LEADER:
         reason = f"expected leader epoch {settings.leader_epoch}, found {{leader_epoch}}"
-        checks.append(
-            (batches.leader_epoch != settings.leader_epoch, (InvalidRecordError, reason))
-        )
+        checks.append((batches.leader_epoch != settings.leader_epoch, (InvalidRecordError, reason)))
     if settings.origin is AppendOrigin.CLIENT:
         is_moved = ~batches.is_legacy & (batches.base_offset != 0)
         reason = "expected base offset 0, found {base_offset}"
@@ -209,7 +207,7 @@ def _checks(
     columns = batches.columns
     batch_scan.check_crcs(data, columns, taken)
     checks.append((batches.crc_ok != 1, (CorruptRecordError, "the stored CRC is wrong")))
-    is_unknown = ~np.isin(batches.codec, list(_CODECS))
+    is_unknown = batches.codec > _LAST_CODEC
     checks.append((is_unknown, (UnsupportedCompressionError, "there is no codec {codec}")))
     if settings.keeps_offsets:
         before = np.concatenate([[-1], batches.last_offset[:-1]])
@@ -236,5 +234,5 @@ def _facts(batches: BatchTable, row: int) -> dict[str, int]:
 
 
 def _first(bad: NDArray[np.bool_]) -> int | None:
-    rows = np.flatnonzero(bad)
+    rows = bad.nonzero()[0]
     return int(rows[0]) if rows.size else None

@@ -48,7 +48,7 @@ class AppendFiles(Protocol):
 
         Args:
             name: Of the file.
-            preallocate_bytes: Length that a new file gets.
+            preallocate_bytes: Length that a new or empty file gets.
         """
         ...
 
@@ -119,12 +119,11 @@ class LocalAppendFiles:
         """Open a file at its end, or create it with owner and mode of the directory."""
         path = self._store.directory / name
         with _storage_errors(path):
-            if path.exists():
-                return LocalAppendFile(path, size_bytes=path.stat().st_size)
             self._store.create_empty(name)
-            if preallocate_bytes:
+            size_bytes = path.stat().st_size
+            if preallocate_bytes and not size_bytes:
                 os.truncate(path, preallocate_bytes)
-        return LocalAppendFile(path, size_bytes=0)
+        return LocalAppendFile(path, size_bytes=size_bytes)
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""

@@ -68,6 +68,17 @@ def analyze_producers(
     return changes
 
 
+def follow_producer(
+    partition: str, producers: ActiveProducers, batches: BatchTable
+) -> ProducerChanges:
+    """Return what batches of one producer do that follow each other; none is a marker."""
+    producer_id = int(batches.producer_id[0])
+    info = producers.prepare(partition, producer_id, AppendOrigin.CLIENT)
+    for row in range(len(batches)):
+        info.append_data(data_batch(batches, row))
+    return ProducerChanges(infos={producer_id: info})
+
+
 def data_batch(batches: BatchTable, row: int) -> DataBatch:
     """Return what counts of a batch for its producer."""
     one = batches.rows(row, row + 1)

@@ -90,11 +90,11 @@ class AppendSegment:
         settings: From the topic's configuration.
         created_ms: When it was created or is opened again.
         jitter_ms: By how much its age limit is cut.
-        tail: How its indexes end; None for a new segment, whose files are created.
+        tail: How its indexes end; None for a new segment, whose files are created or empty.
         first_batch_timestamp: Largest timestamp of its first batch, NO_TIMESTAMP without one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a segment is made of
         self,
         files: AppendFiles,
         base_offset: int,
@@ -113,7 +113,9 @@ class AppendSegment:
         self._files = files
         self._log = files.open_file(
             self.file_name(LOG_SUFFIX),
-            preallocate_bytes=settings.segment_bytes if settings.preallocate else 0,
+            preallocate_bytes=(
+                settings.segment_bytes if settings.preallocate and tail is None else 0
+            ),
         )
         self._offset_index = files.open_file(self.file_name(OFFSET_INDEX_SUFFIX))
         self._time_index = files.open_file(self.file_name(TIME_INDEX_SUFFIX))

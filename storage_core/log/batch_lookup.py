@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.offset_index import OffsetIndex
+from storage_core.log.batch_search import find_batch_for_offset
 from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import LogStore
-
-_WINDOW_BYTES: Final = 1 << 20
 
 
 def find_first_batch_timestamp(store: LogStore, base_offset: int) -> int:
@@ -31,10 +31,8 @@ def find_first_batch_timestamp(store: LogStore, base_offset: int) -> int:
     return NO_TIMESTAMP
 
 
-def find_batch_base_offset(
-    store: LogStore, base_offsets: Sequence[int], offset: int
-) -> int | None:
-    """Return the first offset of the first batch that reaches an offset, None without one.
+def find_batch_base_offset(store: LogStore, base_offsets: Sequence[int], offset: int) -> int | None:
+    """Return the first offset of the batch that holds an offset or follows it, None without one.
 
     Args:
         store: The partition directory.
@@ -50,25 +48,37 @@ def find_batch_base_offset(
     return None
 
 
+def find_first_offset(file: str, data: NDArray[np.uint8], batches: BatchTable) -> int:
+    """Return the first offset of the first of some batches in memory.
+
+    Args:
+        file: What to call them in messages.
+        data: uint8[], the batches.
+        batches: At least one.
+    """
+    return _first_offset_of(Window(file, 0, data, batches), 0)
+
+
 def _find_in_segment(store: LogStore, base_offset: int, offset: int) -> int | None:
     name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     index = OffsetIndex.parse(base_offset, store.read_file(name, limit_bytes=MAX_INDEX_BYTES))
     with closing(store.open_file(log_file(base_offset))) as reader:
+        found = find_batch_for_offset(reader, offset, start=index.look_up(offset))
+        if found is None:
+            return None
         windows = scan_windows(
             reader,
-            start=index.look_up(offset),
-            window_bytes=_WINDOW_BYTES,
+            start=found.position,
+            end=found.position + found.size_bytes,
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
         )
         for window in windows:
-            reaching = (window.batches.last_offset >= offset).nonzero()[0]
-            if reaching.size:
-                return _first_offset(window, int(reaching[0]))
+            return _first_offset_of(window, 0)
     return None
 
 
-def _first_offset(window: Window, row: int) -> int:
+def _first_offset_of(window: Window, row: int) -> int:
     batches = window.batches
     if not batches.is_legacy[row] or batches.codec[row] == Codec.NONE:
         return int(batches.base_offset[row])

@@ -211,6 +211,8 @@ class DirectoryView:
     def _rank(self, name: str) -> tuple[int, int, int, str]:
         """Return where the change of a name stands among those that are pending.
 
+        Epochs come first: what they lose is lost again by a second recovery, but once the segments
+        are gone nothing shows that their epochs have to go too.
         Segments go from the newest to the oldest and before any is cut: a cut segment followed by
         its old successor would be a hole that nothing shows any more. An offset index that was
         missing comes back last, a transaction index that was bad is replaced last: each is the
@@ -224,15 +226,16 @@ class DirectoryView:
             return stage, -base, 0 if is_record_file else 1, name
         if kind == LOG_SUFFIX:
             return _CUT, -base, 0, name
-        order = _WRITE_ORDER.get(kind or name, 0)
+        if name == LEADER_EPOCH_FILE:
+            return _EPOCHS, 0, 0, name
+        order = _WRITE_ORDER.get(kind or "", 0)
         if kind == OFFSET_INDEX_SUFFIX and name not in self._settled:
             order = _LAST_INDEX
-        return _WRITE, 0 if kind is None else base, order, name
+        return _WRITE, base, order, name
 
 
-_REMOVAL, _CUT, _SNAPSHOT_REMOVAL, _WRITE = range(4)
+_EPOCHS, _REMOVAL, _CUT, _SNAPSHOT_REMOVAL, _WRITE = range(5)
 _WRITE_ORDER = {
-    LEADER_EPOCH_FILE: 0,
     TIME_INDEX_SUFFIX: 1,
     OFFSET_INDEX_SUFFIX: 2,
     TXN_INDEX_SUFFIX: 3,

@@ -1,8 +1,24 @@
 """Which leader epoch began at which offset, by the rules of Kafka's LeaderEpochFileCache."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry
+
+NO_EPOCH = -1
+NO_END_OFFSET = -1
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ended, as a leader tells its followers.
+
+    Attributes:
+        epoch: The largest known epoch up to the one that was asked for, NO_EPOCH if unknown.
+        end_offset: Where the next larger one began, NO_END_OFFSET if unknown.
+    """
+
+    epoch: int
+    end_offset: int
 
 
 class LeaderEpochCache:
@@ -41,6 +57,28 @@ class LeaderEpochCache:
             self._entries.pop()
         self._entries.append(EpochEntry(epoch, start_offset))
         return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Return where an epoch ended; a follower cuts its log there.
+
+        Args:
+            epoch: One that the follower knows; NO_EPOCH and one above the latest are unknown.
+            log_end_offset: Where the latest epoch ends.
+        """
+        higher = [entry for entry in self._entries if entry.epoch > epoch]
+        floor = [entry for entry in self._entries if entry.epoch <= epoch]
+        if epoch == NO_EPOCH or not self._entries:
+            return EpochEnd(NO_EPOCH, NO_END_OFFSET)
+        if epoch == self._entries[-1].epoch:
+            return EpochEnd(epoch, log_end_offset)
+        if not higher:
+            return EpochEnd(NO_EPOCH, NO_END_OFFSET)
+        return EpochEnd(floor[-1].epoch if floor else epoch, higher[0].start_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """Return the epoch that an offset belongs to, None for one below all epochs."""
+        below = [entry.epoch for entry in self._entries if entry.start_offset <= offset]
+        return below[-1] if below else None
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop the epochs that began at or above end_offset; return whether there were any."""

@@ -5,6 +5,7 @@ other ``.swap`` files are complete: what they replace goes, then they lose the s
 files only waited for their end.
 """
 
+from storage_core.errors import InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
     CLEANED_SUFFIX,
@@ -21,7 +22,12 @@ from storage_core.log.end_offset import find_next_offset
 
 
 def settle_leftovers(view: DirectoryView) -> None:
-    """Plan the loader's passes 1 to 3 on a directory."""
+    """Plan the loader's passes 1 to 3 on a directory.
+
+    Raises:
+        InvalidNameError: An unfinished file belongs to no segment.
+    """
+    _validate_names(view)
     _sweep_scratch(view)
     _drop_deleted(view)
     _drop_unfinished(view)
@@ -39,6 +45,16 @@ def _drop_deleted(view: DirectoryView) -> None:
     for name in view.names:
         if name.endswith(DELETED_SUFFIX) and not name.endswith(CHECKPOINT_DELETED_SUFFIX):
             view.delete_now(name, "leftover of a deletion that was decided before")
+
+
+def _validate_names(view: DirectoryView) -> None:
+    for name in view.names:
+        if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and offset_of(name) is None:
+            raise InvalidNameError(
+                name,
+                "expected the number of a segment before the first dot; Kafka does not load a "
+                "log with such a file: move it away",
+            )
 
 
 def _drop_unfinished(view: DirectoryView) -> None:

@@ -49,6 +49,7 @@ class LocalLog:
         loaded: The log as it was loaded; its operations have been committed.
         first_batch_timestamp: Largest timestamp of the active segment's first batch.
         recovery_point: Up to where everything is durable.
+        is_new: Whether its first segment was created just now.
         now_ms: The clock.
         dice: For the jitter of segments.
 
@@ -69,6 +70,7 @@ class LocalLog:
         *,
         first_batch_timestamp: int,
         recovery_point: int,
+        is_new: bool,
         now_ms: int,
         dice: random.Random,
     ) -> None:
@@ -95,7 +97,7 @@ class LocalLog:
             self._settings,
             created_ms=now_ms,
             jitter_ms=self._choose_jitter_ms(),
-            tail=self._read_tail(base_offset),
+            tail=None if is_new else self._read_tail(base_offset),
             first_batch_timestamp=first_batch_timestamp,
         )
 
@@ -185,9 +187,7 @@ class LocalLog:
         """Make the active segment anew, without records, at an offset."""
         old = self.active
         names = {file.name for file in self._store.list_files()}
-        present = [
-            name for suffix in SEGMENT_SUFFIXES if (name := old.file_name(suffix)) in names
-        ]
+        present = [name for suffix in SEGMENT_SUFFIXES if (name := old.file_name(suffix)) in names]
         reason = "the active segment is made anew"
         self._commit(
             *(

@@ -11,6 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CorruptIndexError,
@@ -24,6 +28,7 @@ from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -180,9 +185,12 @@ class LogLoader:
             InvalidTxnStateError: Batches contradict each other's transactions.
             InvalidRecordError: A marker cannot be read.
             UnsupportedFormatError: A file is larger than Kafka opens.
-            CheckpointError: The leader epoch file is malformed.
+            CheckpointError: The leader epoch file, or ``partition.metadata``, is malformed.
+            InvalidNameError: An unfinished file belongs to no segment.
             StorageError: The store failed.
         """
+        if self._may_repair:
+            self._validate_topic_id()
         settle_leftovers(self.view)
         self._retry_after_splits(self._open_segments)
         if directory_state(self._directory_name) == "delete":
@@ -190,6 +198,8 @@ class LogLoader:
                 self._create_segment(0)
         else:
             self._retry_after_splits(self._recover_log)
+            if self._may_repair:
+                self._validate_active_indexes()
         self._epochs_changed |= self.epochs.truncate_from_end(self.log_end_offset)
         self._epochs_changed |= self.epochs.truncate_from_start(self._start_checkpoint)
         self.log_start_offset = max(self._start_checkpoint, self.base_offsets[0])
@@ -209,9 +219,7 @@ class LogLoader:
             high_watermark: Clamped into the log; None for the log end offset.
         """
         self.producers.take_snapshot()
-        if self._epochs_changed:
-            content = encode_leader_epochs(self.epochs.entries)
-            self.view.write(LEADER_EPOCH_FILE, content, "epochs of the log")
+        self._write_epochs()
         self._trim_active_indexes()
         segments = tuple(
             describe_segment(self.view, base, needs_first_timestamp=self._config.is_compacted)
@@ -244,6 +252,11 @@ class LogLoader:
                 scanned_bytes=self._scanned_bytes,
             ),
         )
+
+    def _write_epochs(self) -> None:
+        if self._epochs_changed:
+            content = encode_leader_epochs(self.epochs.entries)
+            self.view.write(LEADER_EPOCH_FILE, content, "epochs of the log")
 
     def _syncs(self) -> list[Operation]:
         """Return the operations that make what was verified durable: a crash may have undone it.
@@ -364,6 +377,29 @@ class LogLoader:
         data = self.view.read(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
         return LeaderEpochCache(parse_leader_epochs(data, file=LEADER_EPOCH_FILE)), False
 
+    def _validate_topic_id(self) -> None:
+        """Refuse a topic id that Kafka would not read either, before anything is decided."""
+        if PARTITION_METADATA_FILE in self.view:
+            data = self.view.read(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+            parse_partition_metadata(data, file=PARTITION_METADATA_FILE)
+
+    def _validate_active_indexes(self) -> None:
+        """Refuse indexes of the active segment that Kafka cannot resize for appends."""
+        for suffix, entry in (
+            (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY),
+            (TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY),
+        ):
+            name = segment_file(self.base_offsets[-1], suffix)
+            size_bytes = self.view.source(name).size_bytes
+            most = self._config.segment_index_bytes // entry.itemsize * entry.itemsize
+            if size_bytes // entry.itemsize * entry.itemsize > most:
+                raise IndexFullError(
+                    name,
+                    most,
+                    f"the active segment's index has {size_bytes} bytes, segment.index.bytes "
+                    f"allows {most}: Kafka does not load such a log",
+                )
+
     def _new_producers(self) -> ProducerStateManager:
         return ProducerStateManager(
             self.view,
@@ -476,6 +512,8 @@ class LogLoader:
             latest = self.epochs.entries[-1].epoch if self.epochs.entries else -1
             if epoch > latest:
                 self._epochs_changed |= self.epochs.assign(epoch, first_offset)
+        # Now, not at the end: a split that a crash interrupts is finished without another look.
+        self._write_epochs()
         aborted = producers.state.recover(scan.file, scan.events)
         if scan.stop is ScanStop.OVERFLOW:
             raise _SegmentOverflowError(base_offset, scan)

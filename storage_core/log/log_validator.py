@@ -175,17 +175,18 @@ class _Validation:
     def _check_batches(self) -> None:
         settings, batches = self._settings, self._batches
         if (batches.magic != batches.magic[0]).any():
-            row = int(np.flatnonzero(batches.magic != batches.magic[0])[0])
+            row = int((batches.magic != batches.magic[0]).nonzero()[0][0])
             raise self._invalid(
-                row, f"expected magic {batches.magic[0]}, as the first batch has, "
-                f"found {batches.magic[row]}"
+                row,
+                f"expected magic {batches.magic[0]}, as the first batch has, "
+                f"found {batches.magic[row]}",
             )
         if settings.origin is AppendOrigin.CLIENT and batches.magic[0] >= MAGIC_V2:
             self._check_client_batch()
         if settings.to_magic < MAGIC_V2:
             has_producer = batches.is_transactional | batches.has_producer_id
             if has_producer.any():
-                row = int(np.flatnonzero(has_producer)[0])
+                row = int(has_producer.nonzero()[0][0])
                 raise UnsupportedForMessageFormatError(
                     settings.partition,
                     int(batches.position[row]),
@@ -229,7 +230,7 @@ class _Validation:
         inner = np.frombuffer(bytearray(content), np.uint8)
         table = np.empty((batch_scan.COLUMN_COUNT, inner.size // 26 + 1), np.int64)
         count, _, _ = batch_scan.scan_batches(inner, 0, inner.size, table)
-        other = np.flatnonzero(table[batch_scan.MAGIC, :count] != magic)
+        other = (table[batch_scan.MAGIC, :count] != magic).nonzero()[0]
         bad = batch_scan.check_crcs(inner, table, count)
         if bad >= 0 and not (other.size and other[0] < bad):
             raise CorruptRecordError(
@@ -257,7 +258,7 @@ class _Validation:
         if settings.is_compacted:
             no_key = records.key_length < 0
         bad_time = self._has_bad_timestamp(records) & ~no_key
-        refused = np.flatnonzero(no_key | bad_time)
+        refused = (no_key | bad_time).nonzero()[0]
         if not refused.size:
             return
         batch = records.batch
@@ -433,9 +434,7 @@ def new_records(records: RecordColumns) -> NewRecords:
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return NewRecords.of(
         keys=ByteColumn.of_spans(source, records.table[RECORD_KEY_START], records.key_length),
-        values=ByteColumn.of_spans(
-            source, records.table[RECORD_VALUE_START], records.value_length
-        ),
+        values=ByteColumn.of_spans(source, records.table[RECORD_VALUE_START], records.value_length),
         timestamps=records.timestamp,
         headers=HeaderColumn.of(
             first,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,24 @@ from storage_core.log.position_search import ListedSegment, find_start_position
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, scan_windows
-from storage_core.store.base import LogStore
+from storage_core.store.base import FileReader, LogStore
 
 _WINDOW_BYTES = 1 << 20
+
+
+class TimedOffset(NamedTuple):
+    """A record that a search by time found.
+
+    Attributes:
+        timestamp: Its timestamp, epoch milliseconds; NO_TIMESTAMP for an offset that was not
+            found by one.
+        offset: Its offset.
+        leader_epoch: Of its batch, NO_LEADER_EPOCH if that says none.
+    """
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
 
 
 def find_offset_for_time(
@@ -73,6 +89,50 @@ def _read_times(store: LogStore, segment: ListedSegment) -> NDArray[np.void]:
     return entries[: used[-1] + 1 if used.size else 0]
 
 
+def find_record_from(  # noqa: PLR0913  # where, what and how far
+    reader: FileReader,
+    *,
+    start: int,
+    end: int,
+    target_ms: int,
+    first_offset: int,
+    with_control: bool,
+    limits: Limits,
+) -> TimedOffset | None:
+    """Return the first record of a stretch of a segment that is not older than a point in time.
+
+    Args:
+        reader: The open .log file.
+        start: Position of a batch.
+        end: Where the stretch ends; a batch that reaches past it does not count.
+        target_ms: Epoch milliseconds.
+        first_offset: Records below it do not count.
+        with_control: Whether markers count, as they do to Kafka.
+        limits: What a batch may expand to.
+
+    Raises:
+        PylogError: A batch that had to be read is corrupt, or the store failed.
+    """
+    for window in scan_windows(
+        reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=Tail.STOP
+    ):
+        batches = window.batches
+        wanted = batches.max_timestamp >= target_ms
+        if not with_control:
+            wanted &= ~batches.is_control
+        for records in decode_records(window, wanted, limits):
+            is_match = (records.timestamp >= target_ms) & (records.offset >= first_offset)
+            matches = np.flatnonzero(is_match)
+            if matches.size:
+                row = int(matches[0])
+                return TimedOffset(
+                    timestamp=int(records.timestamp[row]),
+                    offset=int(records.offset[row]),
+                    leader_epoch=int(batches.leader_epoch[records.batch[row]]),
+                )
+    return None
+
+
 def _scan(
     store: LogStore,
     segment: ListedSegment,
@@ -83,18 +143,13 @@ def _scan(
 ) -> int | None:
     position = find_start_position(store, segment, offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
-        for window in scan_windows(
+        found = find_record_from(
             reader,
             start=position,
             end=segment.size_bytes,
-            window_bytes=_WINDOW_BYTES,
-            tail=Tail.STOP,
-        ):
-            wanted = (window.batches.max_timestamp >= target_ms) & ~window.batches.is_control
-            for records in decode_records(window, wanted, limits):
-                matches = np.flatnonzero(
-                    (records.timestamp >= target_ms) & (records.offset >= log_start_offset)
-                )
-                if matches.size:
-                    return int(records.offset[matches[0]])
-    return None
+            target_ms=target_ms,
+            first_offset=log_start_offset,
+            with_control=False,
+            limits=limits,
+        )
+    return None if found is None else found.offset

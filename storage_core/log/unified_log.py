@@ -12,97 +12,84 @@ background, flushing a rolled segment and unlinking a replaced one, is done befo
 """
 
 import random
-from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry, encode_leader_epochs
+from storage_core.checkpoint.leader_epoch_file import EpochEntry
 from storage_core.clock import Clock, SystemClock
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.config.log_config import BrokerCompressionType, MessageTimestampType
 from storage_core.errors import (
     InvalidAppendError,
-    InvalidTimestampError,
     LogClosedError,
     OffsetOutOfRangeError,
-    RecordBatchTooLargeError,
-    RecordTooLargeError,
-    RecordValidationError,
     StorageError,
     UnexpectedAppendOffsetError,
 )
-from storage_core.filenames import (
-    LEADER_EPOCH_FILE,
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    kind_of,
-    log_file,
-    parse_partition_directory,
-    segment_file,
-    snapshot_file,
-)
-from storage_core.formats.batch_v2 import (
-    MAGIC_V2,
-    NO_TIMESTAMP,
-    Codec,
-    TimestampType,
-)
+from storage_core.filenames import parse_partition_directory
+from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP, Codec
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.append_analysis import AnalyzedAppend, AppendSettings, analyze_append
-from storage_core.log.append_files import AppendFiles, LocalAppendFiles
-from storage_core.log.append_producers import ProducerChanges, analyze_producers, data_batch
-from storage_core.log.directory_view import DirectoryView
-from storage_core.log.end_offset import find_batch, read_offset_index
-from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.log.local_log import LocalLog, plan_first_segment
-from storage_core.log.log_loader import load_log
-from storage_core.log.log_validator import ValidatorSettings, validate_and_assign_offsets
+from storage_core.log.append_files import AppendFiles
+from storage_core.log.append_opening import OpenedLog, open_for_appends
+from storage_core.log.append_producers import (
+    ProducerChanges,
+    analyze_producers,
+    follow_producer,
+)
+from storage_core.log.append_results import LogAppendInfo, ProducerSettings
+from storage_core.log.append_rules import (
+    batch_settings,
+    check_append_size,
+    check_columns,
+    check_sizes,
+    is_append_time,
+    validator_settings,
+)
+from storage_core.log.batch_lookup import find_batch_base_offset, find_first_offset
+from storage_core.log.log_validator import ValidatedBatches, validate_and_assign_offsets
 from storage_core.log.producer_append import (
     UNKNOWN_TRANSACTION_VERSION,
-    ActiveProducers,
     AppendOrigin,
     ProducerStateEntry,
 )
-from storage_core.log.producer_snapshot import encode_producer_snapshot
 from storage_core.log.roll import RollParams, choose_roll_offset, should_roll
-from storage_core.plan import DeleteFile, Plan, WriteFile, commit
-from storage_core.records.batch_builder import BatchSettings, build_batches
+from storage_core.records.batch_builder import build_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.control_batches import end_txn_marker
 from storage_core.records.new_records import NewRecords
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
-from storage_core.store.local import LocalStore
+
+Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
+_NO_LIMIT = 2**31 - 1
+_NOTHING = LogAppendInfo(
+    first_offset=-1,
+    last_offset=-1,
+    max_timestamp=NO_TIMESTAMP,
+    append_time_ms=NO_TIMESTAMP,
+    valid_bytes=0,
+)
+
 
 class UnifiedLog:
     """A log that takes appends; made by `open`."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a log is made of; open() is for everybody
-        self,
-        partition: str,
-        store: LocalStore,
-        local: LocalLog,
-        config: LogConfig,
-        clock: Clock,
-        epochs: LeaderEpochCache,
-        producers: ActiveProducers,
-        snapshots: _Snapshots,
-        log_start_offset: int,
+    def __init__(
+        self, partition: str, opened: OpenedLog, *, config: LogConfig, clock: Clock
     ) -> None:
         self.partition = partition
         self.config = config
-        self._store = store
-        self._local = local
         self._clock = clock
-        self._epochs = epochs
-        self._producers = producers
-        self._snapshots = snapshots
-        self._log_start_offset = log_start_offset
-        self._high_watermark = log_start_offset
+        self._store = opened.store
+        self._local = opened.local
+        self._epochs = opened.epochs
+        self._producers = opened.producers
+        self._snapshots = opened.snapshots
+        self._loaded_txns = opened.loaded_txns
+        self._log_start_offset = opened.log_start_offset
+        self._high_watermark = opened.log_start_offset
         self._is_closed = False
 
     @classmethod
@@ -114,7 +101,7 @@ class UnifiedLog:
         clock: Clock | None = None,
         cleaner: CleanerConfig | None = None,
         log_start_offset: int = 0,
-        recovery_point: int | None = None,
+        recovery_point: int = 0,
         files: AppendFiles | None = None,
         dice: random.Random | None = None,
     ) -> Self:
@@ -126,8 +113,8 @@ class UnifiedLog:
             clock: Where the time comes from; the machine's clock without one.
             cleaner: For the expiry of producers.
             log_start_offset: The partition's entry in the log-start checkpoint.
-            recovery_point: The partition's entry in the recovery-point checkpoint, of a new log;
-                one that was closed cleanly is durable whole.
+            recovery_point: The partition's entry in the recovery-point checkpoint; it counts for
+                a new log only, for what was closed cleanly is durable.
             files: What writes segment files.
             dice: For the jitter of segments.
 
@@ -139,62 +126,18 @@ class UnifiedLog:
         partition = str(parse_partition_directory(directory.name))
         config = LogConfig() if config is None else config
         clock = SystemClock() if clock is None else clock
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(str(directory), error.strerror or str(error)) from error
-        store = LocalStore(directory)
-        is_new = not any(kind_of(file.name) == LOG_SUFFIX for file in store.list_files())
-        if is_new:
-            commit(plan_first_segment(store.location, log_start_offset), store)
-        now_ms = clock.now_ms()
-        loaded = load_log(
-            store,
+        opened = open_for_appends(
+            directory,
+            partition=partition,
             config=config,
             cleaner=CleanerConfig() if cleaner is None else cleaner,
-            now_ms=now_ms,
-            log_start_checkpoint=log_start_offset,
-            high_watermark=0,
-        )
-        commit(Plan(location=store.location, operations=loaded.operations), store)
-        producers = ActiveProducers(loaded.producers)
-        local = LocalLog(
-            partition,
-            store,
-            LocalAppendFiles(store) if files is None else files,
-            config,
-            loaded,
-            first_batch_timestamp=_first_batch_timestamp(store, loaded.active_segment.base_offset),
-            recovery_point=(
-                min(recovery_point or 0, loaded.log_end_offset)
-                if is_new
-                else loaded.log_end_offset
-            ),
-            now_ms=now_ms,
+            clock=clock,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            files=files,
             dice=random.SystemRandom() if dice is None else dice,
         )
-        snapshots = _Snapshots(
-            offsets=set(loaded.snapshot_offsets),
-            map_end=loaded.log_end_offset,
-            last=max(loaded.snapshot_offsets, default=loaded.log_start_offset),
-            loaded_txns=frozenset(
-                entry.current_txn_first_offset
-                for entry in loaded.producers
-                if entry.current_txn_first_offset >= 0
-            ),
-        )
-        epochs = LeaderEpochCache(loaded.epochs)
-        return cls(
-            partition,
-            store,
-            local,
-            config,
-            clock,
-            epochs,
-            producers,
-            snapshots,
-            loaded.log_start_offset,
-        )
+        return cls(partition, opened, config=config, clock=clock)
 
     def __enter__(self) -> Self:
         return self
@@ -258,9 +201,12 @@ class UnifiedLog:
         first = self._producers.first_unstable_offset
         if first is None:
             return None
-        if first < self._log_start_offset or first in self._snapshots.loaded_txns:
-            return self._batch_base_offset(max(first, self._log_start_offset))
-        return first
+        if first >= self._log_start_offset and first not in self._loaded_txns:
+            return first
+        # Kafka looks for the batch then, which may begin elsewhere.
+        bases = [base for base, _ in self.segments]
+        found = find_batch_base_offset(self._store, bases, max(first, self._log_start_offset))
+        return self.log_end_offset if found is None else found
 
     @property
     def last_stable_offset(self) -> int:
@@ -272,7 +218,7 @@ class UnifiedLog:
 
     def append_as_leader(
         self,
-        data: bytes | bytearray | memoryview | NDArray[np.uint8],
+        data: Bytes,
         *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
@@ -301,14 +247,11 @@ class UnifiedLog:
             data,
             leader_epoch=leader_epoch,
             origin=origin,
-            assigns_offsets=origin is not AppendOrigin.RAFT_LEADER,
             transaction_version=transaction_version,
             to_magic=to_magic,
         )
 
-    def append_as_follower(
-        self, data: bytes | bytearray | memoryview | NDArray[np.uint8], *, leader_epoch: int
-    ) -> LogAppendInfo:
+    def append_as_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
         """Append batches as a follower does: as they are, with the offsets that they have.
 
         Args:
@@ -321,18 +264,9 @@ class UnifiedLog:
             OffsetsOutOfOrderError: Their offsets do not rise.
             PylogError: As for append_as_leader.
         """
-        return self._append(
-            data,
-            leader_epoch=leader_epoch,
-            origin=AppendOrigin.REPLICATION,
-            assigns_offsets=False,
-            transaction_version=UNKNOWN_TRANSACTION_VERSION,
-            to_magic=MAGIC_V2,
-        )
+        return self._append(data, leader_epoch=leader_epoch, origin=AppendOrigin.REPLICATION)
 
-    def append_records_to_follower(
-        self, data: bytes | bytearray | memoryview | NDArray[np.uint8], *, leader_epoch: int
-    ) -> LogAppendInfo:
+    def append_records_to_follower(self, data: Bytes, *, leader_epoch: int) -> LogAppendInfo:
         """Append as a follower; an empty log that the first batch straddles starts over there.
 
         The log start offset may lie inside of a batch, after records were deleted: a follower that
@@ -347,7 +281,7 @@ class UnifiedLog:
             self.truncate_fully_and_start_at(error.first)
             return self.append_as_follower(data, leader_epoch=leader_epoch)
 
-    def end_transaction(
+    def end_transaction(  # noqa: PLR0913 - what a marker says
         self,
         *,
         producer_id: int,
@@ -393,7 +327,7 @@ class UnifiedLog:
         leader_epoch: int = 0,
         codec: Codec = Codec.NONE,
         batch_bytes: int | None = None,
-        batch_records: int = 2**31 - 1,
+        batch_records: int = _NO_LIMIT,
         producer: ProducerSettings | None = None,
     ) -> LogAppendInfo:
         """Append columns of records, as if a producer had sent them batch by batch.
@@ -421,127 +355,144 @@ class UnifiedLog:
         """
         self._check_open()
         now_ms = self._clock.now_ms()
-        self._check_columns(records, now_ms)
+        check_columns(self.partition, self.config, records, now_ms)
         first_offset = self.log_end_offset
-        limit = min(self.config.max_message_bytes, self.config.segment_bytes)
-        settings = self._batch_settings(codec, leader_epoch, now_ms, producer)
-        settings = replace(
-            settings,
-            max_batch_bytes=limit if batch_bytes is None else batch_bytes,
-            max_batch_records=batch_records,
+        settings = batch_settings(
+            self.config,
+            source=codec,
+            base_offset=first_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            producer=producer,
+            next_sequence=self._next_sequence(producer),
         )
-        max_timestamp, size = NO_TIMESTAMP, 0
+        settings = settings.limited(max_bytes=batch_bytes, max_records=batch_records)
+        info = _NOTHING
         for block in build_batches(records, settings):
             self._append_block(block.data, block.batches, now_ms)
-            max_timestamp = max(max_timestamp, int(block.batches.max_timestamp.max()))
-            size += block.data.size
-        return LogAppendInfo(
-            first_offset=first_offset if len(records) else -1,
-            last_offset=self.log_end_offset - 1 if len(records) else -1,
-            max_timestamp=max_timestamp,
-            append_time_ms=settings.fixed_timestamp,
-            valid_bytes=size,
-        )
+            info = LogAppendInfo(
+                first_offset=first_offset,
+                last_offset=self.log_end_offset - 1,
+                max_timestamp=max(info.max_timestamp, int(block.batches.max_timestamp.max())),
+                append_time_ms=settings.fixed_timestamp,
+                valid_bytes=info.valid_bytes + block.data.size,
+            )
+        return info
 
     def _append(
         self,
-        data: bytes | bytearray | memoryview | NDArray[np.uint8],
+        data: Bytes,
         *,
         leader_epoch: int,
         origin: AppendOrigin,
-        assigns_offsets: bool,
-        transaction_version: int,
-        to_magic: int,
+        transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
+        to_magic: int = MAGIC_V2,
     ) -> LogAppendInfo:
-        is_replication = origin is AppendOrigin.REPLICATION
-        own = np.frombuffer(bytearray(memoryview(data)), np.uint8)
+        own = np.frombuffer(bytearray(data), np.uint8)
+        keeps_offsets = origin in {AppendOrigin.REPLICATION, AppendOrigin.RAFT_LEADER}
+        is_limited = origin is not AppendOrigin.REPLICATION
         found = analyze_append(
             own,
             AppendSettings(
                 partition=self.partition,
                 origin=origin,
                 leader_epoch=leader_epoch,
-                max_message_bytes=None if is_replication else self.config.max_message_bytes,
-                keeps_offsets=not assigns_offsets,
+                max_message_bytes=self.config.max_message_bytes if is_limited else None,
+                keeps_offsets=keeps_offsets,
             ),
         )
         if not found.valid_bytes:
-            return LogAppendInfo(
-                first_offset=-1,
-                last_offset=-1,
-                max_timestamp=NO_TIMESTAMP,
-                append_time_ms=NO_TIMESTAMP,
-                valid_bytes=0,
-            )
+            return _NOTHING
         self._check_open()
         now_ms = self._clock.now_ms()
-        own, batches = own[: found.valid_bytes], found.batches
-        first_offset, last_offset = found.first_offset, found.last_offset
-        max_timestamp, append_time_ms = found.max_timestamp, NO_TIMESTAMP
-        if assigns_offsets:
+        own = own[: found.valid_bytes]
+        if keeps_offsets:
+            self._check_offsets(own, found)
+            first_offset = found.first_offset
+            valid = ValidatedBatches(
+                data=own,
+                batches=found.batches,
+                next_offset=found.last_offset + 1,
+                max_timestamp=found.max_timestamp,
+                is_rebuilt=False,
+            )
+        else:
             first_offset = self.log_end_offset
             valid = validate_and_assign_offsets(
                 own,
-                batches,
+                found.batches,
                 source_codec=found.source_codec,
                 first_offset=first_offset,
-                settings=self._validator_settings(
-                    found.source_codec, leader_epoch, origin, to_magic, now_ms
+                settings=validator_settings(
+                    self.partition,
+                    self.config,
+                    source=found.source_codec,
+                    leader_epoch=leader_epoch,
+                    origin=origin,
+                    to_magic=to_magic,
+                    now_ms=now_ms,
                 ),
             )
-            own, batches, max_timestamp = valid.data, valid.batches, valid.max_timestamp
-            last_offset = valid.next_offset - 1
-            if self._is_append_time:
-                append_time_ms = now_ms
             if valid.is_rebuilt:
-                self._check_sizes(batches)
-        else:
-            self._check_offsets(found)
-        self._note_epochs(batches)
-        if own.size > self.config.segment_bytes:
-            raise RecordBatchTooLargeError(self.partition, own.size, self.config.segment_bytes)
-        self._maybe_roll(own.size, first_offset, last_offset, max_timestamp, now_ms)
+                check_sizes(self.partition, self.config, valid.batches)
+        info = LogAppendInfo(
+            first_offset=first_offset,
+            last_offset=valid.next_offset - 1,
+            max_timestamp=valid.max_timestamp,
+            append_time_ms=(
+                now_ms if is_append_time(self.config) and not keeps_offsets else NO_TIMESTAMP
+            ),
+            valid_bytes=found.valid_bytes,
+        )
+        return self._write(valid, info, origin, transaction_version, now_ms)
+
+    def _write(
+        self,
+        valid: ValidatedBatches,
+        info: LogAppendInfo,
+        origin: AppendOrigin,
+        transaction_version: int,
+        now_ms: int,
+    ) -> LogAppendInfo:
+        """Write batches that have their offsets, if their producers may have written them."""
+        self._epochs.note(valid.batches)
+        check_append_size(self.partition, self.config, valid.data.size)
+        self._maybe_roll(valid, info.first_offset, now_ms)
         changes = analyze_producers(
-            self.partition, self._producers, batches, origin, transaction_version
+            self.partition, self._producers, valid.batches, origin, transaction_version
         )
         if changes.duplicate is not None:
             return LogAppendInfo(
                 first_offset=changes.duplicate.first_offset,
                 last_offset=changes.duplicate.last_offset,
-                max_timestamp=max_timestamp,
+                max_timestamp=info.max_timestamp,
                 append_time_ms=changes.duplicate.timestamp,
-                valid_bytes=found.valid_bytes,
+                valid_bytes=info.valid_bytes,
                 is_duplicate=True,
             )
-        self._local.active.append(own, batches)
-        self._finish_append(changes, last_offset, now_ms)
-        return LogAppendInfo(
-            first_offset=first_offset,
-            last_offset=last_offset,
-            max_timestamp=max_timestamp,
-            append_time_ms=append_time_ms,
-            valid_bytes=found.valid_bytes,
-        )
+        self._local.active.append(valid.data, valid.batches)
+        self._finish_append(changes, info.last_offset, now_ms)
+        return info
 
-    def _append_block(
-        self, data: NDArray[np.uint8], batches: BatchTable, now_ms: int
-    ) -> None:
+    def _append_block(self, data: NDArray[np.uint8], batches: BatchTable, now_ms: int) -> None:
         """Append batches of our own making, each as if it were alone."""
-        self._check_sizes(batches)
-        largest = int(batches.size.max())
-        if largest > self.config.segment_bytes:
-            raise RecordBatchTooLargeError(self.partition, largest, self.config.segment_bytes)
+        check_sizes(self.partition, self.config, batches)
+        check_append_size(self.partition, self.config, int(batches.size.max()))
         has_producer = bool(batches.has_producer_id[0])
         if has_producer:
             # Only the first can contradict the producer's state: the others follow it.
-            analyze_producers(
+            changes = analyze_producers(
                 self.partition,
                 self._producers,
                 batches.rows(0, 1),
                 AppendOrigin.CLIENT,
                 UNKNOWN_TRANSACTION_VERSION,
             )
-        self._note_epochs(batches.rows(0, 1))
+            if changes.duplicate is not None:
+                raise InvalidAppendError(
+                    self.partition, "a batch with these sequences was written before"
+                )
+        self._epochs.note(batches.rows(0, 1))
         row, was_rolled = 0, False
         while row < len(batches):
             rest = batches.rows(row, len(batches))
@@ -554,21 +505,16 @@ class UnifiedLog:
             )
             if count:
                 written = rest.rows(0, count)
-                changes = self._play(written) if has_producer else ProducerChanges()
+                changes = (
+                    follow_producer(self.partition, self._producers, written)
+                    if has_producer
+                    else ProducerChanges()
+                )
                 self._finish_append(changes, int(written.last_offset[-1]), now_ms)
             row += count
             was_rolled = row < len(batches)
             if was_rolled:
                 self.roll(int(batches.base_offset[row]))
-
-    def _play(self, batches: BatchTable) -> ProducerChanges:
-        changes = ProducerChanges()
-        producer_id = int(batches.producer_id[0])
-        info = self._producers.prepare(self.partition, producer_id, AppendOrigin.CLIENT)
-        for row in range(len(batches)):
-            info.append_data(data_batch(batches, row))
-        changes.infos[producer_id] = info
-        return changes
 
     def _finish_append(self, changes: ProducerChanges, last_offset: int, now_ms: int) -> None:
         self._local.advance(last_offset + 1)
@@ -591,35 +537,37 @@ class UnifiedLog:
         if unflushed >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
             self.flush()
 
-    # Checks.
-
     def _check_open(self) -> None:
         if self._is_closed:
             raise LogClosedError(self.partition)
 
-    def _check_offsets(self, found: AnalyzedAppend) -> None:
+    def _check_offsets(self, data: NDArray[np.uint8], found: AnalyzedAppend) -> None:
         first = found.first_or_last_offset_of_first_batch
         if first < self.log_end_offset:
             raise UnexpectedAppendOffsetError(
-                self.partition, first, found.last_offset, self.log_end_offset
+                self.partition,
+                find_first_offset(self.partition, data, found.batches),
+                found.last_offset,
+                self.log_end_offset,
             )
 
-    # Epochs, rolls, flushes.
+    def _next_sequence(self, producer: ProducerSettings | None) -> int:
+        """Return the sequence that is expected of a producer."""
+        known = None if producer is None else self._producers.producers.get(producer.producer_id)
+        if producer is None or known is None or known.producer_epoch != producer.producer_epoch:
+            return 0
+        return known.next_sequence
 
-    def _maybe_roll(
-        self,
-        size: int,
-        first_offset: int | None,
-        last_offset: int,
-        max_timestamp: int,
-        now_ms: int,
-    ) -> None:
+    # Rolls, flushes.
+
+    def _maybe_roll(self, valid: ValidatedBatches, first_offset: int | None, now_ms: int) -> None:
+        last_offset = valid.next_offset - 1
         params = RollParams(
             max_segment_ms=self.config.max_segment_ms,
             max_segment_bytes=self.config.segment_bytes,
-            max_timestamp=max_timestamp,
+            max_timestamp=valid.max_timestamp,
             last_offset=last_offset,
-            append_bytes=size,
+            append_bytes=valid.data.size,
             now_ms=now_ms,
         )
         if should_roll(self._local.active.age, params):
@@ -641,7 +589,7 @@ class UnifiedLog:
         old = self._local.roll(wanted_offset, now_ms)
         base_offset = self._local.active.base_offset
         self._snapshots.map_end = base_offset
-        self._take_snapshot()
+        self._snapshots.take(self._producers.snapshot())
         self._local.flush(base_offset, recovery_point=base_offset, now_ms=now_ms)
         old.close()
         return base_offset
@@ -693,12 +641,9 @@ class UnifiedLog:
             return False
         self._log_start_offset = offset
         self._local.recovery_point = max(self._local.recovery_point, offset)
-        if self._epochs.truncate_from_start(offset):
-            self._write_epochs()
+        self._epochs.truncate_from_start(offset)
         self._producers.forget_completed_below(offset)
-        snapshots = self._snapshots
-        snapshots.map_end = max(snapshots.map_end, offset)
-        snapshots.last = max(snapshots.offsets, default=offset)
+        self._snapshots.raise_log_start(offset)
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -706,20 +651,9 @@ class UnifiedLog:
         self._check_open()
         now_ms = self._clock.now_ms()
         self._local.truncate_fully_and_start_at(offset, now_ms)
-        self._epochs = LeaderEpochCache()
-        self._write_epochs()
+        self._epochs.clear()
         self._producers.clear()
-        commit(
-            Plan(
-                location=self._store.location,
-                operations=tuple(
-                    DeleteFile(name=snapshot_file(known), reason=f"the log starts at {offset}")
-                    for known in sorted(self._snapshots.offsets)
-                ),
-            ),
-            self._store,
-        )
-        self._snapshots = _Snapshots(offsets=set(), map_end=offset, last=offset)
+        self._snapshots.start_over(offset)
         self._log_start_offset = offset
         self._high_watermark = offset
 
@@ -735,7 +669,7 @@ class UnifiedLog:
         self._local.active.become_inactive()
         end = self.log_end_offset
         self._local.flush(end + 1, recovery_point=end, now_ms=self._clock.now_ms())
-        self._take_snapshot()
+        self._snapshots.take(self._producers.snapshot())
         self.abandon()
 
     def abandon(self) -> None:

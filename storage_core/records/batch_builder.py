@@ -13,7 +13,7 @@ Compressed batches have the same records, but the compressor's own bytes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -107,6 +107,14 @@ class BatchSettings:
         if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return self.append_time_ms
         return NO_TIMESTAMP
+
+    def limited(self, *, max_bytes: int | None, max_records: int) -> "BatchSettings":
+        """Return the same with other limits of a batch; max_bytes None keeps that one."""
+        return replace(
+            self,
+            max_batch_bytes=self.max_batch_bytes if max_bytes is None else max_bytes,
+            max_batch_records=max_records,
+        )
 
     def validate(self) -> None:
         """Raise what Kafka's builder raises for settings that contradict each other.

@@ -9,7 +9,7 @@ from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
 
 
-def end_txn_marker(
+def end_txn_marker(  # noqa: PLR0913 - what a marker says
     *,
     producer_id: int,
     producer_epoch: int,

@@ -52,8 +52,8 @@ class ByteColumn:
         """
         if start.shape != length.shape or start.ndim != 1:
             raise InvalidColumnError(
-                "start, length", f"expected two arrays of one length, found {start.shape}, "
-                f"{length.shape}"
+                "start, length",
+                f"expected two arrays of one length, found {start.shape}, {length.shape}",
             )
         start = np.ascontiguousarray(start, np.int64)
         length = np.ascontiguousarray(length, np.int64)
@@ -158,9 +158,7 @@ class HeaderColumn:
     values: ByteColumn
 
     @classmethod
-    def of(
-        cls, first: NDArray[np.int64], keys: ByteColumn, values: ByteColumn
-    ) -> "HeaderColumn":
+    def of(cls, first: NDArray[np.int64], keys: ByteColumn, values: ByteColumn) -> "HeaderColumn":
         """Return the column.
 
         Raises:

@@ -1,7 +1,8 @@
 """Random appends, good and bad, played to Kafka's UnifiedLog and to ours from the same bytes.
 
-A plan comes out of a seed: a configuration and steps. Every step is done by Kafka first, then by us;
-both have to answer alike, with the same offsets or the same kind of error, and stand alike after it.
+A plan comes out of a seed: a configuration and steps. Every step is done by Kafka first, then by
+us; both have to answer alike, with the same offsets or the same kind of error, and stand alike
+after it.
 """
 
 import dataclasses
@@ -72,18 +73,25 @@ class BothLogs:
     """One partition, held open by Kafka and by us, each in a directory of its own."""
 
     def __init__(
-        self, root: Path, config: Mapping[str, object], *, recompresses: bool = False
+        self,
+        root: Path,
+        config: Mapping[str, object],
+        *,
+        recompresses: bool = False,
+        log_start_offset: int = 0,
     ) -> None:
         self.kafka = Kafka(now_ms=START_MS)
         self.clock = ManualClock(START_MS)
         self.settings = dict(config)
         self.config = LogConfig.from_topic_overrides(
-            {key: str(value).lower() if isinstance(value, bool) else str(value)
-             for key, value in config.items()}
+            {
+                key: str(value).lower() if isinstance(value, bool) else str(value)
+                for key, value in config.items()
+            }
         )
         self.theirs_at, self.ours_at = root / "kafka" / "t-0", root / "ours" / "t-0"
         self.recompresses = recompresses
-        self.log_start_offset = 0
+        self.log_start_offset = log_start_offset
         self.open()
 
     def open(self) -> None:
@@ -231,8 +239,9 @@ def random_config(dice: random.Random, *, recompresses: bool) -> dict[str, objec
     target = dice.choice(("gzip", "snappy", "lz4", "zstd"))
     return {
         "cleanup.policy": dice.choice(("delete", "delete", "compact")),
-        "compression.type": target if recompresses else dice.choice(("producer", "producer",
-                                                                     "uncompressed")),
+        "compression.type": target
+        if recompresses
+        else dice.choice(("producer", "producer", "uncompressed")),
         "internal.segment.bytes": 10_000_000 if recompresses else dice.randrange(1_500, 12_000),
         "index.interval.bytes": dice.choice((0, 1, 200, 700, 4096)),
         "segment.index.bytes": dice.choice((10_485_760, 10_485_760, 12, 24, 36, 48, 120)),
@@ -293,7 +302,9 @@ class RandomAppends:
             RecordSpec(
                 key=None if dice.random() < 0.01 else b"k%d" % dice.randrange(50),
                 value=None if dice.random() < 0.1 else bytes(dice.randbytes(dice.randrange(60))),
-                timestamp=-1 if dice.random() < 0.02 else now_ms
+                timestamp=-1
+                if dice.random() < 0.02
+                else now_ms
                 - dice.choice((0, 0, 1, 50_000, 9_000_000 if is_old else 0))
                 + dice.choice((0, 0, 0, 9_000, 20_000 if is_old else 0)),
                 headers=tuple(
@@ -306,8 +317,14 @@ class RandomAppends:
 
     def batch(self, **fields: Any) -> BatchSpec:
         return BatchSpec(
-            **({"records": self.records(), "codec": self.dice.choice(self.codecs),
-                "leader_epoch": -1} | fields)
+            **(
+                {
+                    "records": self.records(),
+                    "codec": self.dice.choice(self.codecs),
+                    "leader_epoch": -1,
+                }
+                | fields
+            )
         )
 
     def lead(self, data: bytes, **fields: Any) -> Answer:
@@ -323,7 +340,9 @@ class RandomAppends:
             return self.dice.choice((0, 0, 3)), self.dice.choice((0, 0, 2**31 - 4))
         epoch = max(0, known.producer_epoch) + self.dice.choice((0,) * 12 + (1, -1))
         sequence = 0 if epoch > known.producer_epoch else known.next_sequence
-        return max(0, epoch), min(max(0, sequence + self.dice.choice((0,) * 12 + (1, -1))), 2**31 - 1)
+        return max(0, epoch), min(
+            max(0, sequence + self.dice.choice((0,) * 12 + (1, -1))), 2**31 - 1
+        )
 
     def idempotent(self) -> Answer:
         producer_id = 1000 + self.dice.randrange(3)
@@ -416,8 +435,9 @@ class RandomAppends:
                     base_offset=base_offset, leader_epoch=batch_epoch, timestamp_type=time_type
                 )
             parts.append(encode_batch(spec))
-            offset = spec.next_offset + self.dice.choice((0, 0, 3, -1 if self.dice.random() < 0.2
-                                                          else 0))
+            offset = spec.next_offset + self.dice.choice(
+                (0, 0, 3, -1 if self.dice.random() < 0.2 else 0)
+            )
         return self.logs.append_as_follower(b"".join(parts), leader_epoch=self.leader_epoch)
 
     def legacy(self) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 from storage_core.errors import DecompressionError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records.codecs import compress, decompress
-from tests.oracle.jvm import java, java_bytes, kafka_failures, python_bytes
+from tests.oracle.jvm import KafkaFailure, java, java_bytes, kafka_failures, python_bytes
 from tests.oracle.records import INTERNAL
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
@@ -45,13 +45,13 @@ def text(size: int) -> bytes:
 every_content = pytest.mark.parametrize("content", [zeros, noise, text])
 
 
-def kafka_compress(codec: Codec, data: bytes, *, at_once: int) -> bytes:
+def kafka_compress(codec: Codec, data: bytes, *, at_once: int, level: int | None = None) -> bytes:
     """Write data through Kafka's stream, so many bytes at a time, as its record builder does."""
     out = java("org.apache.kafka.common.utils.internals.ByteBufferOutputStream")(64)
     source = java_bytes(data)
     with kafka_failures():
         stream = java("java.io.DataOutputStream")(
-            _kafka_codec(codec).wrapForOutput(out, jpype.JByte(MAGIC))
+            _kafka_codec(codec, level).wrapForOutput(out, jpype.JByte(MAGIC))
         )
         for start in range(0, len(data), at_once):
             stream.write(source, start, min(at_once, len(data) - start))
@@ -70,9 +70,12 @@ def kafka_decompress(codec: Codec, data: bytes) -> bytes:
         return bytes(stream.readAllBytes())
 
 
-def _kafka_codec(codec: Codec) -> Any:
+def _kafka_codec(codec: Codec, level: int | None = None) -> Any:
+    compression = java("org.apache.kafka.common.compress.Compression")
+    if level is not None:
+        return getattr(compression, codec.name.lower())().level(level).build()
     kinds = java(INTERNAL + "CompressionType")
-    return java("org.apache.kafka.common.compress.Compression").of(kinds.forId(int(codec))).build()
+    return compression.of(kinds.forId(int(codec))).build()
 
 
 @pytest.mark.item("FMT-24", "FMT-25")
@@ -106,6 +109,38 @@ def test_the_compressed_bytes_are_kafkas(
         pytest.skip("Java's zlib is the original one, this Python's is zlib-ng")
     data = content(size)
     assert compress(codec, data) == kafka_compress(codec, data, at_once=size // writes + 1)
+
+
+LEVELS = {
+    Codec.GZIP: [-1, *range(1, 10)],
+    Codec.LZ4: list(range(1, 18)),
+    Codec.ZSTD: [-131072, -1, 0, 1, 2, 3, 10, 19, 22],
+}
+
+
+@pytest.mark.item("FMT-24", "FMT-27")
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [(codec, level) for codec, levels in LEVELS.items() for level in levels],
+    ids=lambda value: value.name.lower() if isinstance(value, Codec) else str(value),
+)
+def test_every_level_makes_kafkas_bytes(codec: Codec, level: int):
+    """As above, with the versions that are locked here."""
+    if codec is Codec.GZIP and "ng" in zlib.ZLIB_RUNTIME_VERSION:
+        pytest.skip("Java's zlib is the original one, this Python's is zlib-ng")
+    for data in (text(200), text(200_000), noise(70_000), zeros(70_000), b""):
+        ours = compress(codec, data, level=level)
+        assert decompress(codec, ours, limit_bytes=len(data)) == data
+        assert ours == kafka_compress(codec, data, at_once=max(1, len(data)), level=level)
+
+
+@pytest.mark.item("FMT-27")
+@pytest.mark.parametrize(
+    ("codec", "level"), [(Codec.GZIP, 0), (Codec.GZIP, 10), (Codec.LZ4, 0), (Codec.LZ4, 18)]
+)
+def test_kafka_has_no_other_levels(codec: Codec, level: int):
+    with pytest.raises(KafkaFailure):
+        kafka_compress(codec, b"data", at_once=4, level=level)
 
 
 @every_size

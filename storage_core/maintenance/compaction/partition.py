@@ -3,9 +3,11 @@
 import json
 import secrets
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import RecoveryRequiredError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -18,6 +20,7 @@ from storage_core.maintenance.compaction.plan import (
 )
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
@@ -79,14 +82,7 @@ def clean_partition(
             itself failed while the result was put into place.
     """
     store = LocalStore(directory)
-    log = load_log(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
-    )
+    log = _load(store, config, cleaner, request)
     cleanable = choose_range(log, config, request)
     if not cleanable.is_due:
         commit(Plan(location=store.location, operations=log.operations), store)
@@ -118,6 +114,35 @@ def clean_partition(
         raise
     commit(operations, store)
     return _done(log, index, groups, request)
+
+
+def _load(
+    store: LocalStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+) -> LoadedLog:
+    """Load a log; one with a segment that Kafka would repair while loading is repaired first."""
+    checkpoint = request.log_start_offset or 0
+    load = partial(
+        load_log,
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=checkpoint,
+        high_watermark=request.high_watermark,
+    )
+    try:
+        return load()
+    except RecoveryRequiredError:
+        repaired = plan_recovery(
+            store,
+            config=config,
+            cleaner=cleaner,
+            now_ms=request.now_ms,
+            log_start_offset=checkpoint,
+            clean_shutdown=True,
+        )
+        commit(Plan(location=store.location, operations=repaired.operations), store)
+        return load()
 
 
 def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -> CleanResult:

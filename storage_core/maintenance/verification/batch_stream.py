@@ -133,11 +133,12 @@ class BatchStream:
     def _is_zero(self, start: int) -> bool:
         """Whether the file has nothing but zeros from a position to its end."""
         position, size = start, self._reader.size_bytes
+        buffer = np.empty(min(_SEARCH_WINDOW_BYTES, size - start), np.uint8)
         while position < size:
-            data = self._read(position, min(_SEARCH_WINDOW_BYTES, size - position))
-            if not data.size or data.any():
+            filled = self._reader.read_into(position, buffer[: size - position])
+            if not filled or buffer[:filled].any():
                 return False
-            position += data.size
+            position += filled
         return True
 
     def _find_batch(self, start: int) -> int | None:

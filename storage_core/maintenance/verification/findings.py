@@ -66,6 +66,7 @@ class Code(enum.StrEnum):
     TXN_INDEX_MISSING = "TXN_INDEX_MISSING"
     INDEX_PREALLOCATED = "INDEX_PREALLOCATED"
     INDEX_RAGGED = "INDEX_RAGGED"
+    INDEX_BEYOND_LOG = "INDEX_BEYOND_LOG"
     OFFSET_INDEX_WRONG = "OFFSET_INDEX_WRONG"
     TIME_INDEX_WRONG = "TIME_INDEX_WRONG"
     TIME_INDEX_UNFINISHED = "TIME_INDEX_UNFINISHED"
@@ -325,6 +326,15 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.HARMLESS,
         meaning="An index ends inside of an entry; the rest of it counts.",
         fix="nothing",
+    ),
+    Code.INDEX_BEYOND_LOG: Kind(
+        severity=Severity.ERROR,
+        meaning="An index refers to batches behind the end of its log: the log lost its end.",
+        fix="delete the segment's .index and .timeindex, so that both are rebuilt: " + _RECOVER,
+        elsewhere=(
+            "warn in the last segment of a log that was not closed, because recovery rebuilds "
+            "it; harmless there in copies (role mirror)"
+        ),
     ),
     Code.OFFSET_INDEX_WRONG: Kind(
         severity=Severity.ERROR,

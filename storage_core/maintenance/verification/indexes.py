@@ -18,10 +18,11 @@ from storage_core.index.audit import (
     audit_offset_index,
     audit_time_index,
     audit_transaction_index,
+    count_used_entries,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
-from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.transactions import Aborted, missing_and_unknown
 from storage_core.records.reader import Window
 from storage_core.store.base import LogStore
@@ -87,6 +88,46 @@ class IndexedBatches:
         nothing = np.empty((3, 0), np.int64)
         position, last_offset, newest = np.concatenate([nothing, *self._parts], axis=1)
         return SegmentBatches(position=position, last_offset=last_offset, max_timestamp=newest)
+
+
+def drop_beyond_log(
+    name: str,
+    data: bytes,
+    entry: np.dtype[np.void],
+    *,
+    log_ends_at: int,
+    severity: Severity,
+    findings: FindingCollector,
+) -> bytes:
+    """Return an index without the entries at its end that refer to what the log does not have.
+
+    A log that lost its end is a finding; that its indexes still know of it is one more, not one
+    an entry.
+
+    Args:
+        name: Name of the index file.
+        data: The whole file.
+        entry: OFFSET_INDEX_ENTRY or TIME_INDEX_ENTRY.
+        log_ends_at: First position (of the log), or first offset above the base offset (for a
+            time index), that no batch has.
+        severity: How bad it is.
+        findings: Where to report.
+    """
+    entries = np.frombuffer(data, entry, len(data) // entry.itemsize)
+    used = count_used_entries(entries)
+    column = "position" if entry == OFFSET_INDEX_ENTRY else "relative_offset"
+    within = np.flatnonzero(entries[column][:used].astype(np.int64) < log_ends_at)
+    kept = int(within[-1]) + 1 if within.size else 0
+    if kept == used:
+        return data
+    findings.add(
+        Code.INDEX_BEYOND_LOG,
+        f"{used - kept} entries from number {kept} on refer to batches behind the log's end",
+        file=name,
+        position=kept * entry.itemsize,
+        severity=severity,
+    )
+    return data[: kept * entry.itemsize]
 
 
 def check_offset_index(

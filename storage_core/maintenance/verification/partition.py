@@ -155,7 +155,7 @@ def fold_partition(
         log_start_offset=whole.log_start_offset,
         findings=findings,
     )
-    _check_transactions(store, files, facts, options, findings)
+    _check_transactions(store, files, facts, whole.log_start_offset, options, findings)
     check_snapshots(store, files, log_end_offset=whole.log_end_offset, findings=findings)
     has_producers = any(segment.has_producers for segment in facts)
     if has_producers and not files.snapshots and surroundings.is_clean:
@@ -218,6 +218,7 @@ def _check_transactions(
     store: LogStore,
     files: PartitionFiles,
     facts: Sequence[SegmentFacts],
+    log_start_offset: int,
     options: VerifyOptions,
     findings: FindingCollector,
 ) -> None:
@@ -227,6 +228,8 @@ def _check_transactions(
         listed = by_base.get(segment.base_offset)
         if listed is None:
             continue
+        # Nobody reads below the log start: what is missing there misses nobody.
+        aborted = tuple(txn for txn in aborted if txn.last_offset >= log_start_offset)  # noqa: PLW2901
         markers = segment.transactions.abort_markers
         try:
             check_transaction_index(store, listed, aborted, markers, findings)

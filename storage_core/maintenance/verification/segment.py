@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from storage_core.errors import StorageError
 from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP
-from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.formats.index_entries import (
+    MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX_ENTRY,
+    TIME_INDEX_ENTRY,
+)
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.maintenance.verification.batch_stream import BatchStream, TailKind
 from storage_core.maintenance.verification.collector import KEPT_OF_A_KIND, FindingCollector
@@ -28,6 +32,7 @@ from storage_core.maintenance.verification.indexes import (
     IndexedBatches,
     check_offset_index,
     check_time_index,
+    drop_beyond_log,
 )
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.transactions import (
@@ -153,20 +158,60 @@ def verify_segment(
             scan.read(reader)
     except StorageError as error:
         report_unreadable(segment.log.name, error, store, options, findings)
-    batches = scan.indexed.result()
-    is_closed = not segment.is_last or (surroundings.is_clean and not surroundings.is_copy)
-    if offset_index is not None:
-        check_offset_index(segment, offset_index, batches, findings)
-    if time_index is not None:
-        check_time_index(
-            segment,
-            time_index,
-            batches,
-            is_closed=is_closed and not options.is_live,
-            findings=findings,
-        )
+        return scan.facts(time.perf_counter() - started), findings.findings()
+    _check_indexes(
+        segment,
+        offset_index,
+        time_index,
+        scan,
+        surroundings=surroundings,
+        options=options,
+        findings=findings,
+    )
     _report_tail(segment, scan, surroundings, options, findings)
     return scan.facts(time.perf_counter() - started), findings.findings()
+
+
+def _check_indexes(  # noqa: PLR0913 - a segment, its indexes, where it lies, how to look
+    segment: SegmentFiles,
+    offset_index: bytes | None,
+    time_index: bytes | None,
+    scan: "_SegmentScan",
+    *,
+    surroundings: Surroundings,
+    options: VerifyOptions,
+    findings: FindingCollector,
+) -> None:
+    batches = scan.indexed.result()
+    unclosed = Severity.HARMLESS if options.is_live else Severity.WARN
+    severity = surroundings.tail_severity(unclosed) if segment.is_last else Severity.ERROR
+    is_closed = not segment.is_last or (surroundings.is_clean and not surroundings.is_copy)
+    if segment.offset_index is not None and offset_index is not None:
+        offset_index = drop_beyond_log(
+            segment.offset_index.name,
+            offset_index,
+            OFFSET_INDEX_ENTRY,
+            log_ends_at=scan.end_position,
+            severity=severity,
+            findings=findings,
+        )
+        check_offset_index(segment, offset_index, batches, findings)
+    if segment.time_index is not None and time_index is not None:
+        kept = drop_beyond_log(
+            segment.time_index.name,
+            time_index,
+            TIME_INDEX_ENTRY,
+            log_ends_at=scan.next_offset - segment.base_offset,
+            severity=severity,
+            findings=findings,
+        )
+        check_time_index(
+            segment,
+            kept,
+            batches,
+            is_closed=is_closed and not options.is_live and len(kept) == len(time_index),
+            findings=findings,
+        )
 
 
 def report_unreadable(
@@ -247,6 +292,11 @@ class _SegmentScan:
                 stream.note_offset(self._last_offset)
         finally:
             self.end_position, self.tail = stream.end_position, stream.tail
+
+    @property
+    def next_offset(self) -> int:
+        """Just past the last batch, the base offset without any."""
+        return self._largest_so_far + 1
 
     def facts(self, read_seconds: float) -> SegmentFacts:
         """Return what was learnt."""

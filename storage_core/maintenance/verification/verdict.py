@@ -8,6 +8,7 @@ broker recovers with, how many tasks we run.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 from typing import Final
 
 from storage_core.catalog.roles import Role
@@ -199,7 +200,7 @@ def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> Start
             entry.read_bytes / broker_rate + entry.rebuilt_segments * SECONDS_A_SEGMENT
             for entry in found
         ]
-        shared = sum(costs) / pace.broker_threads
+        shared = fsum(costs) / pace.broker_threads
         broker_seconds = max(broker_seconds, shared, *costs)
     read_bytes = sum(entry.read_bytes for entry in partitions)
     rebuilt = sum(entry.rebuilt_segments for entry in partitions)

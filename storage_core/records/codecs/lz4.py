@@ -18,6 +18,7 @@ and without a content size.
 import functools
 from typing import Final
 
+import lz4.block
 import lz4.frame
 
 from storage_core.errors import DecompressionError
@@ -43,7 +44,10 @@ _VERSION: Final = 1
 
 # Kafka's default, which is the fast compressor; every other level is the slow one.
 _DEFAULT_LEVEL: Final = 9
-_FIRST_SLOW_LEVEL: Final = 3  # below it the library is fast
+_FIRST_LEVEL_OF_FRAMES: Final = 3  # below it the library makes frames by the fast one
+_BLOCK_BYTES: Final = 64 * 1024
+_STORED_BIT: Final = 1 << 31
+_END_MARK: Final = bytes(4)
 
 _BLOCK_SIZE_SHIFT: Final = 4
 _BLOCK_SIZES: Final = range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB + 1)
@@ -131,11 +135,16 @@ def _plain_header(block_size: int, has_checksums: bool) -> bytes:  # noqa: FBT00
 
 
 def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-    """Compress a block into one frame; see ``RecordCodec``."""
+    """Compress a block into one frame; see ``RecordCodec``.
+
+    Exactly at the default level Kafka takes the fast compressor, else the slow one of that level.
+    """
+    if level is not None and level < _FIRST_LEVEL_OF_FRAMES:
+        return _compress_in_blocks(memoryview(data), level)
     is_fast = level is None or level == _DEFAULT_LEVEL
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=0 if is_fast else max(level or 0, _FIRST_SLOW_LEVEL),
+        compression_level=0 if is_fast else level,
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
@@ -143,3 +152,17 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
         store_size=False,
     )
     return frame
+
+
+def _compress_in_blocks(view: memoryview, level: int) -> bytes:
+    """Return a frame of blocks made one by one: the library's frames begin with a higher level."""
+    parts = [_plain_header(lz4.frame.BLOCKSIZE_MAX64KB, has_checksums=False)]
+    for start in range(0, len(view), _BLOCK_BYTES):
+        block = view[start : start + _BLOCK_BYTES]
+        packed: bytes = lz4.block.compress(
+            block, mode="high_compression", compression=level, store_size=False
+        )
+        is_stored = len(packed) >= len(block)
+        head = len(block) | _STORED_BIT if is_stored else len(packed)
+        parts += (head.to_bytes(4, "little"), block if is_stored else packed)
+    return b"".join((*parts, _END_MARK))

@@ -28,6 +28,7 @@ from storage_core.testing.builders import (
 )
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import SegmentSpec, write_partition
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.golden_data import GOLDEN, Golden, Side, goldens
 
 LOG = "00000000000000000000.log"
@@ -153,6 +154,50 @@ def test_the_fields_of_a_line_are_the_documented_ones(pylog, tmp_path: Path):
     batch, record = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
     assert list(batch) == BATCH_FIELDS
     assert list(record) == RECORD_FIELDS
+
+
+@pytest.mark.item("FMT-22")
+def test_old_formats_say_what_their_headers_say(pylog, tmp_path: Path):
+    entries = [
+        LegacyMessage(offset=4, key=b"old", value=None, magic=0),
+        LegacySet(messages=(LegacyMessage(offset=5), LegacyMessage(offset=8)), timestamp=77),
+    ]
+    (tmp_path / LOG).write_bytes(b"".join(map(encode_entry, entries)))
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    batches = [line for line in lines if line["type"] == "batch"]
+    assert list(batches[0]) == BATCH_FIELDS
+    names = ("magic", "base_offset", "last_offset", "record_count", "timestamp_type", "crc_ok")
+    assert [tuple(line[name] for name in names) for line in batches] == [
+        (0, 4, 4, None, "NoTimestampType", True),
+        (1, 5, 8, None, "CreateTime", True),
+    ]
+    assert [line["offset"] for line in lines if line["type"] == "record"] == [4, 5, 8]
+    text = pylog("dump", tmp_path / LOG).stdout
+    assert "batch 4..4, magic 0, 1 records, 29 bytes at 0, none, NoTimestampType\n" in text
+    assert "batch 5..8, magic 1, 2 records" in text
+    assert "gzip, CreateTime up to 1970-01-01" in text
+    assert "leader epoch" not in text
+
+
+@pytest.mark.item("FMT-28")
+def test_a_magic_above_2_is_shown_as_it_lies_and_not_opened(pylog, tmp_path: Path):
+    odd = GOOD[:MAGIC_AT] + b"\x03" + GOOD[MAGIC_AT + 1 :]
+    (tmp_path / LOG).write_bytes(GOOD + odd)
+    result = pylog("dump", tmp_path / LOG, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    *_, batch, error = lines_of(result)
+    assert (batch["magic"], batch["crc_ok"], batch["record_count"]) == (3, True, 1)
+    assert error["message"] == "expected magic 0, 1 or 2, found 3"
+    assert error["position"] == len(GOOD)
+
+
+def test_what_stands_first_is_told_of_several_bad_batches(pylog, tmp_path: Path):
+    """Batches are opened in several steps; the second of these fails in an earlier one."""
+    bad_count, bad_codec = damage.with_lying_count(GOOD, 2**31 - 1), damage.with_codec(GOOD, 6)
+    (tmp_path / LOG).write_bytes(GOOD + bad_count + GOOD + bad_codec)
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert [line["type"] for line in lines] == ["batch", "record", "batch", "error"]
+    assert lines[-1]["position"] == len(GOOD)
 
 
 def test_headers_keep_order_and_repeats_and_tell_null_from_empty(pylog, tmp_path: Path):

@@ -23,6 +23,7 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
 
 LOG = "00000000000000000000.log"
 LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
@@ -127,6 +128,40 @@ def test_offsets_inside_of_batches_bound_the_range(tmp_path: Path):
     data = segment_bytes(some_batches(count=3, records=10))
     rows = read(tmp_path, data, start_offset=8, end_offset=12)
     assert [row["offset"] for row in rows] == [8, 9, 10, 11]
+
+
+OLD = [
+    LegacyMessage(offset=0, value=b"v0", magic=0),
+    LegacySet(
+        messages=tuple(LegacyMessage(offset=offset, value=b"set") for offset in (1, 4, 7)),
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        timestamp=SOME_TIME_MS,
+    ),
+    LegacyMessage(offset=8, value=b"v1"),
+    LegacySet(messages=tuple(LegacyMessage(offset=offset, magic=0) for offset in (9, 10)), magic=0),
+]
+
+
+@pytest.mark.item("FMT-21", "FMT-22")
+def test_old_formats_are_read(tmp_path: Path):
+    rows = read(tmp_path, b"".join(map(encode_entry, OLD)))
+    assert [row["offset"] for row in rows] == [0, 1, 4, 7, 8, 9, 10]
+    # As Spark's own source: no timestamp at all, the producer's, the broker's.
+    assert [row["timestampType"] for row in rows] == [-1, 1, 1, 1, 0, -1, -1]
+    times = [row["timestamp"].timestamp() * 1000 for row in rows]
+    assert times == [-1, *[SOME_TIME_MS] * 4, -1, -1]
+    assert {row["headers"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 20])
+def test_any_range_of_old_formats_is_read(tmp_path: Path, monkeypatch, window_bytes: int):
+    monkeypatch.setattr(read_segments, "_WINDOW_BYTES", window_bytes)
+    data = b"".join(map(encode_entry, OLD))
+    offsets = [0, 1, 4, 7, 8, 9, 10]
+    for start in range(12):
+        for end in range(start, 12):
+            rows = read(tmp_path, data, start_offset=start, end_offset=end)
+            assert [row["offset"] for row in rows] == [o for o in offsets if start <= o < end]
 
 
 def test_large_batches_come_in_pieces(tmp_path: Path, monkeypatch):

@@ -301,16 +301,6 @@ def test_zeros_after_the_last_batch_are_refused_as_soon_as_they_look_like_one(
     assert (caught.value.file, caught.value.position) == (log_file(20), size)
 
 
-def test_old_message_formats_are_refused_by_name(tmp_path):
-    directory = three_segments(tmp_path / "t-0")
-    path = directory / log_file(20)
-    data = bytearray(path.read_bytes())
-    data[16] = 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(UnsupportedFormatError, match="v1"):
-        load(directory)
-
-
 @pytest.mark.item("REC-24")
 @pytest.mark.parametrize(
     ("checkpoint", "start"), [(0, 200), (150, 200), (200, 200), (205, 205), (210, 210)]

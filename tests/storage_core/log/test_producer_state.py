@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from storage_core.errors import InvalidRecordError, InvalidTxnStateError
+from storage_core.filenames import log_file
 from storage_core.formats.control import ControlType
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.log.producer_events import events_of_windows
@@ -46,7 +47,7 @@ def marker(base_offset: int, *, producer_id: int = P, **fields: Any) -> BatchSpe
 
 def replayed(*batches: BatchSpec, state: ProducerState | None = None) -> ProducerState:
     state = state or ProducerState()
-    state.replay("segment", events_of_windows(windows_of(batches)))
+    state.replay(log_file(0), events_of_windows(windows_of(batches)))
     return state
 
 
@@ -267,6 +268,6 @@ def test_the_size_of_windows_does_not_matter(window_bytes):
     ]
     whole = replayed(*batches)
     state = ProducerState()
-    state.replay("segment", events_of_windows(windows_of(batches, window_bytes=window_bytes)))
+    state.replay(log_file(0), events_of_windows(windows_of(batches, window_bytes=window_bytes)))
     assert state.producers == whole.producers
     assert state.first_unstable_offset == whole.first_unstable_offset == 0

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from storage_core.plan import (
+    CopyRange,
     CreateEmptyFile,
     DeleteFile,
     Operation,
@@ -12,6 +13,7 @@ from storage_core.plan import (
     PromoteFile,
     RenameFile,
     SyncDirectory,
+    SyncFile,
     TruncateFile,
     WriteFile,
 )
@@ -47,6 +49,22 @@ DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
     (
         TruncateFile(name="f", size_bytes=3, reason="torn"),
         {"operation": "TruncateFile", "name": "f", "size_bytes": 3, "reason": "torn"},
+    ),
+    (
+        CopyRange(source="g", start=2, size_bytes=9, target="h", modified_ms=11, reason="split"),
+        {
+            "operation": "CopyRange",
+            "source": "g",
+            "start": 2,
+            "size_bytes": 9,
+            "target": "h",
+            "modified_ms": 11,
+            "reason": "split",
+        },
+    ),
+    (
+        SyncFile(name="h", reason="verified"),
+        {"operation": "SyncFile", "name": "h", "reason": "verified"},
     ),
     (SyncDirectory(reason="durable"), {"operation": "SyncDirectory", "reason": "durable"}),
 ]

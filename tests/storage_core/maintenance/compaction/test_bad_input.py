@@ -143,9 +143,7 @@ def test_a_truncated_batch_at_the_end_of_a_closed_segment_is_refused(tmp_path, s
 
 @pytest.mark.item("CMP-32")
 @pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_entry_that_would_have_to_stay_empty_is_refused_as_kafka_refuses_it(
-    tmp_path, magic
-):
+def test_an_old_entry_that_would_have_to_stay_empty_is_refused_as_kafka_refuses_it(tmp_path, magic):
     old = LegacyMessage(offset=4, magic=magic)
     directory = write_log(tmp_path / "t-0", [batch(0, record(b"a")), old], [batch(5, record(b"b"))])
     before = read_tree(directory)
@@ -163,9 +161,7 @@ def test_an_unknown_magic_is_refused_even_of_a_batch_without_records(tmp_path, m
     bad = encode_batch(batch(11, magic=magic))
     if magic < 0:
         bad = encode_entry(LegacyMessage(offset=11, magic=magic))
-    error = refused(
-        damaged_log(tmp_path / "t-0", bad), CorruptRecordError, checkpoint=checkpoint
-    )
+    error = refused(damaged_log(tmp_path / "t-0", bad), CorruptRecordError, checkpoint=checkpoint)
     assert error.position == POSITION
     assert f"found {magic}" in str(error)
 

@@ -5,7 +5,6 @@ import shutil
 import struct
 from collections.abc import Callable
 
-from storage_core.catalog.roles import Role
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -16,17 +15,16 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
 )
-from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_AT
+from storage_core.formats.batch_v2 import MAGIC_AT
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
+from storage_core.testing.builders import RecordSpec, encode_batch
 from storage_core.testing.damage import (
     BadRecord,
     bad_record,
     with_codec,
     with_lying_count,
     with_lying_length,
-    with_wrong_crc,
 )
 from storage_core.testing.directories import (
     AbortedTxnSpec,
@@ -126,7 +124,9 @@ def overflow(root: LogRoot) -> None:
 
 def overlap(root: LogRoot) -> None:
     specs = segments()
-    specs[2] = SegmentSpec(base_offset=20, batches=(batch(20, leader_epoch=3), batch(28, leader_epoch=3)))
+    specs[2] = SegmentSpec(
+        base_offset=20, batches=(batch(20, leader_epoch=3), batch(28, leader_epoch=3))
+    )
     root.write_segments(specs)
 
 
@@ -158,6 +158,11 @@ def preallocated(root: LogRoot) -> None:
 def ragged(root: LogRoot) -> None:
     with root.file(20, ".timeindex").open("ab") as file:
         file.write(b"\x07")
+
+
+def beyond_log(root: LogRoot) -> None:
+    with root.file(30, ".index").open("ab") as file:
+        file.write(struct.pack(">ii", 12, 5000))
 
 
 def offset_index(root: LogRoot) -> None:
@@ -265,7 +270,6 @@ def unreadable(root: LogRoot) -> None:
     (root.partition / PARTITION_METADATA_FILE).write_bytes(b"x" * (1 << 17))
 
 
-
 ACCIDENTS: dict[Code, Accident] = {
     Code.BATCH_CRC_WRONG: crc,
     Code.BATCH_LENGTH_IMPOSSIBLE: length,
@@ -296,6 +300,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.TXN_INDEX_MISSING: gone("00000000000000000010.txnindex"),
     Code.INDEX_PREALLOCATED: preallocated,
     Code.INDEX_RAGGED: ragged,
+    Code.INDEX_BEYOND_LOG: beyond_log,
     Code.OFFSET_INDEX_WRONG: offset_index,
     Code.TIME_INDEX_WRONG: time_index,
     Code.TIME_INDEX_UNFINISHED: time_index_unfinished,
@@ -336,9 +341,23 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.META_PROPERTIES_MISSING: in_root(META_PROPERTIES_FILE, None),
     Code.META_PROPERTIES_BROKEN: in_root(META_PROPERTIES_FILE, "version=1\n"),
 }
-# What is found with them, because it follows from the same bytes.
+# What follows from the same bytes: batches that were put in as they stand are in no index.
+_NOT_INDEXED = {Code.OFFSET_INDEX_WRONG, Code.TIME_INDEX_UNFINISHED}
 FOLLOWING: dict[Code, set[Code]] = {
-    Code.RECORD_COUNT_NEGATIVE: set(),
+    Code.BATCH_LENGTH_IMPOSSIBLE: _NOT_INDEXED,
+    Code.RECORDS_MALFORMED: _NOT_INDEXED,
+    Code.CODEC_UNKNOWN: _NOT_INDEXED,
+    Code.RECORD_COUNT_NEGATIVE: _NOT_INDEXED,
+    Code.OFFSET_OVERFLOW: _NOT_INDEXED,
+    Code.OFFSETS_NOT_RISING: {Code.OFFSET_INDEX_WRONG},
+    # The indexes know of the batch that is not whole any more.
+    Code.TORN_SEGMENT: {Code.INDEX_BEYOND_LOG},
+    Code.SEGMENT_TOO_LARGE: {Code.ZERO_TAIL},
+    Code.NO_SEGMENT: {
+        Code.CLEANER_POINT_OUTSIDE_LOG,
+        Code.HIGH_WATERMARK_BEYOND_END,
+        Code.RECOVERY_POINT_BEYOND_END,
+    },
     Code.LOG_START_BEYOND_END: {Code.CLEANER_POINT_OUTSIDE_LOG},
 }
 DEEP = {

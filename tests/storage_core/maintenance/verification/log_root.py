@@ -27,6 +27,7 @@ from storage_core.filenames import (
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.log_directories import (
+    CHECKPOINT_FILES,
     VERIFIED_KINDS,
     verify_log_directories,
 )
@@ -155,9 +156,15 @@ class LogRoot:
         write_partition(self.partition, specs, index_interval_bytes=INTERVAL_BYTES)
 
     def write_batches(self, *specs: BatchSpec | bytes, base_offset: int = 0) -> None:
-        """Replace the segments by one with these batches; as bytes, they are as they stand."""
+        """Replace the segments by one with these batches; as bytes, they are as they stand.
+
+        The checkpoints go: they were of the other segments.
+        """
+        for name in CHECKPOINT_FILES:
+            (self.path / name).unlink()
         good = [spec for spec in specs if isinstance(spec, BatchSpec)]
-        self.write_segments([SegmentSpec(base_offset=base_offset, batches=good)])
+        spec = SegmentSpec(base_offset=base_offset, batches=good, producers=())
+        self.write_segments([spec])
         data = b"".join(s if isinstance(s, bytes) else encode_batch(s) for s in specs)
         self.file(base_offset).write_bytes(data)
 
@@ -211,5 +218,3 @@ def log_root(path: Path) -> LogRoot:
 
 def long_to_bytes(number: int) -> bytes:
     return np.array([number], ">i8").tobytes()
-
-

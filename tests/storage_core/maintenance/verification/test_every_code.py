@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.maintenance.verification.findings import KINDS, Code, Severity, describe_fix
+from storage_core.maintenance.verification.findings import KINDS, Code, Severity
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP, FOLLOWING
 from tests.storage_core.maintenance.verification.log_root import LogRoot, log_root
 
@@ -30,8 +30,11 @@ def test_nothing_is_found_in_a_log_directory_that_is_whole(root, is_deep):
 @pytest.mark.parametrize("code", sorted(set(ACCIDENTS) - ELSEWHERE))
 def test_an_accident_is_found_with_its_code_and_severity(root, code):
     ACCIDENTS[code](root)
-    found = [f for f in root.findings(is_deep=code in DEEP) if f.code is code]
+    everything = root.findings(is_deep=code in DEEP)
+    found = [f for f in everything if f.code is code]
     assert found
+    bad = {f.code for f in everything if f.severity.rank >= Severity.WARN.rank}
+    assert bad - {code} <= FOLLOWING.get(code, set())
     expected = Severity.ERROR if code is Code.ZERO_TAIL else KINDS[code].severity
     if code is Code.TORN_TAIL:  # the directory says that it was cleanly shut down
         expected = Severity.ERROR

@@ -28,6 +28,32 @@ def test_a_frame_is_written_as_kafka_writes_it():
     assert 15 + first_block + second_block + 4 == len(frame)
 
 
+@pytest.mark.item("FMT-27")
+@pytest.mark.parametrize("level", range(1, 18))
+def test_every_level_makes_such_a_frame_and_only_the_default_one_is_fast(level: int):
+    for data in (TEXT, b"", b"a", bytes(range(256)) * 300):
+        frame = codec.compress(data, level=level)
+        assert frame[:7] == bytes.fromhex("04224d18604082")
+        assert frame[-4:] == END_MARK
+        assert codec.decompress(frame, limit_bytes=len(data)) == data
+    mixed = b"".join(b"%d and %d, " % (i * i % 977, i % 13) for i in range(6000))
+    is_fast = codec.compress(mixed, level=level) == codec.compress(mixed)
+    assert is_fast == (level == 9)
+
+
+@pytest.mark.item("FMT-26")
+def test_the_checksum_of_the_header_is_not_looked_at_where_it_is_known_to_be_wrong():
+    for options in ({}, {"content_checksum": True, "block_checksum": True, "store_size": True}):
+        frame = frame_of(**options)
+        at = CHECKSUM_AT + (8 if "store_size" in options else 0)
+        wrong = patched(frame, at, frame[at] ^ 0xFF)
+        with pytest.raises(DecompressionError):
+            codec.decompress(wrong, limit_bytes=len(TEXT))
+        assert codec.decompress(wrong, limit_bytes=len(TEXT), checks_header=False) == TEXT
+        with pytest.raises(DecompressionError, match="truncated"):
+            codec.decompress(wrong[:-5], limit_bytes=len(TEXT), checks_header=False)
+
+
 def test_what_does_not_compress_is_stored():
     frame = codec.compress(bytes(range(256)))
     assert frame[7:11] == (256 | 1 << 31).to_bytes(4, "little")

@@ -1,0 +1,55 @@
+"""Directories that Kafka loads in a way that this project does not follow (docs/differences.md).
+
+Kafka's loader makes an index of zeros for a swap file that has none, and leaves a segment in place
+whose split it began before it had taken note of the segment.
+"""
+
+import struct
+from pathlib import Path
+from typing import Final
+
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_of,
+)
+from storage_core.formats.batch_v2 import (
+    LAST_OFFSET_DELTA_AT,
+    MAGIC_AT,
+    MAGIC_V2,
+)
+from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.testing.file_damage import batch_positions
+
+MAX_MAGIC: Final = 127
+
+
+def is_loaded_otherwise(directory: Path) -> bool:
+    """Return whether a partition directory is one of those."""
+    names = {path.name for path in directory.iterdir()}
+    for name in names:
+        if not name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
+            continue
+        index = name.replace(LOG_SUFFIX, OFFSET_INDEX_SUFFIX)
+        if name.endswith(SWAP_SUFFIX) and index not in names:
+            return True
+        transactions = name.replace(LOG_SUFFIX, TXN_INDEX_SUFFIX)
+        is_recovered_early = index not in names or transactions in names
+        if is_recovered_early and _overflows(directory / name):
+            return True
+    return False
+
+
+def _overflows(log: Path) -> bool:
+    """Return whether an offset of a segment does not fit it."""
+    data, base_offset = log.read_bytes(), offset_of(log.name) or 0
+    for position, size in batch_positions(data):
+        (last,) = struct.unpack_from(">q", data, position)
+        has_delta = size >= LAST_OFFSET_DELTA_AT + 4
+        if has_delta and MAGIC_V2 <= data[position + MAGIC_AT] <= MAX_MAGIC:
+            last += struct.unpack_from(">i", data, position + LAST_OFFSET_DELTA_AT)[0]
+        if not 0 <= last - base_offset <= MAX_RELATIVE_OFFSET:
+            return True
+    return False

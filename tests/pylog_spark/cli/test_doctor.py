@@ -1,0 +1,167 @@
+"""``pylog doctor``: a verdict, its reasons, the next command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.tasks.diagnosis import is_small
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verified_roots import observe_roots
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
+from storage_core.testing.builders import encode_batch
+from tests.golden_data import Golden
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, batch, log_root
+
+CLOCK = ("--now-ms", NOW_MS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> LogRoot:
+    return log_root(tmp_path / "log")
+
+
+def ask(pylog, *arguments) -> tuple[int, dict[str, Any]]:
+    result = pylog("doctor", *arguments, "--output", "json")
+    return result.exit_code, json.loads(result.stdout)
+
+
+def crash(root: LogRoot) -> None:
+    """Let the broker have died: no marker, the last segment not flushed since offset 30."""
+    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    root.write_checkpoint("recovery-point-offset-checkpoint", 30)
+
+
+def test_after_a_clean_shutdown_the_broker_may_start(pylog, broker_dir):
+    status, answer = ask(pylog, broker_dir)
+    assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
+    assert answer["start"]["read_bytes"] == 0
+    assert answer["commands"] == []
+    [state] = answer["roots"]
+    assert (state["role"], state["is_clean"], state["partitions"]) == ("broker", True, 14)
+
+
+def test_after_a_kill_it_foretells_what_a_start_would_do(pylog, unclean_broker_dir):
+    case = Golden("broker-dir-unclean").case
+    status, answer = ask(pylog, unclean_broker_dir, "--now-ms", case["clock_ms"])
+    assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
+    assert answer["start"]["recovered_partitions"] == 13
+    assert answer["start"]["cut_bytes"] == 0
+    ends = {f"{row['topic']}-{row['partition']}": row for row in answer["partitions"]}
+    for name, of in case["expected"].items():
+        if "expected" in of:
+            assert ends[name]["log_end_offset"] == of["expected"]["leo"]
+
+
+def test_a_torn_tail_is_cut_by_the_broker_itself(pylog, root):
+    crash(root)
+    with root.file(30).open("ab") as file:
+        file.write(encode_batch(batch(40))[:-1])
+    status, answer = ask(pylog, root.path, *CLOCK)
+    assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
+    assert answer["start"]["cut_bytes"] == len(encode_batch(batch(40))) - 1
+    assert answer["start"]["cut_records"] == 0
+    assert answer["partitions"][0]["log_end_offset"] == 40
+
+
+def test_who_would_lose_readable_records_is_told_to_look_first(pylog, root):
+    crash(root)
+    root.change(root.file(30), len(encode_batch(batch(30))) - 1, b"\x55")
+    root.write_checkpoint(REPLICATION_FILE, 40)
+    status, answer = ask(pylog, root.path, *CLOCK)
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "look-before-start")
+    [partition] = answer["partitions"]
+    assert (partition["cut_records"], partition["log_end_offset"]) == (5, 30)
+    assert partition["lost_below_high_watermark"] == 10
+    assert any("--salvage" in command for command in answer["commands"])
+
+
+def test_what_stops_a_broker_is_named(pylog, root):
+    root.change(root.file(10, ".txnindex"), 1, b"\x09")
+    status, answer = ask(pylog, root.path, *CLOCK)
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "do-not-start")
+    assert answer["start"]["refused"] == 1
+    assert "txnindex" in answer["reasons"][0]
+
+
+def test_a_log_that_a_start_would_delete_is_fatal(pylog, root):
+    root.write_checkpoint("log-start-offset-checkpoint", 1000)
+    status, answer = ask(pylog, root.path, *CLOCK)
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "do-not-start")
+    assert {count["code"] for count in answer["counts"]} >= {"LOG_START_BEYOND_END"}
+
+
+def test_a_directory_in_use_is_told_apart_and_its_lock_stays(pylog, root):
+    with LogDirectoryLock(root.path) as lock:
+        _, answer = ask(pylog, root.path, *CLOCK)
+        assert answer["advice"] == "in-use"
+        assert f"process {lock.proof.holder_pid}" in answer["headline"]
+        lock.validate_held()
+
+
+def test_a_person_reads_the_verdict_first(pylog, root):
+    root.file(20, ".index").unlink()
+    result = pylog("doctor", root.path, *CLOCK)
+    assert result.exit_code == ExitCode.DONE
+    assert result.stdout.splitlines()[0].startswith("Just start the broker: it mends this")
+    assert "A broker's start would recover 1 partitions" in result.stdout
+    assert "OFFSET_INDEX_MISSING" in result.stdout
+    assert "nobody holds its lock" in result.stdout
+
+
+def test_a_copy_is_never_started(pylog, root):
+    with root.file(30).open("ab") as file:
+        file.write(b"\0\0\0")
+    status, answer = ask(pylog, root.path, *CLOCK, "--role", "mirror")
+    assert (status, answer["advice"]) == (ExitCode.DONE, "copy-whole")
+    root.change(root.file(20), -1, b"\x55")
+    status, answer = ask(pylog, root.path, *CLOCK, "--role", "mirror")
+    assert (status, answer["advice"]) == (ExitCode.FINDINGS, "copy-damaged")
+
+
+def test_recovery_threads_come_from_the_brokers_own_file(pylog, root, tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("num.recovery.threads.per.data.dir=7\n")
+    _, answer = ask(pylog, root.path, *CLOCK, "--server-properties", file)
+    assert answer["pace"]["broker_threads"] == 7
+    _, answer = ask(pylog, root.path, *CLOCK, "--set", "num.recovery.threads.per.data.dir=3")
+    assert answer["pace"]["broker_threads"] == 3
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["missing", "twice"])
+def test_wrong_roots_are_wrong_usage(pylog, root, twice):
+    places = [root.path, root.path] if twice else [root.path / "no-such"]
+    assert pylog("doctor", *places).exit_code == ExitCode.USAGE
+
+
+def test_large_logs_are_for_spark(root):
+    roots = observe_roots([(str(root.path), Role.BROKER)], TopicFilter(), is_live=False)
+    assert is_small(roots.targets)
+    assert not is_small(roots.targets, limit_bytes=100)
+
+
+def test_small_logs_need_no_spark(root):
+    """Neither a session nor the package, which takes seconds to import."""
+    program = (
+        "import sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "from pylog_spark.cli.program import run\n"
+        f"sys.exit(run(['doctor', {str(root.path)!r}, '--now-ms', '{NOW_MS}']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Just start the broker." in done.stdout
+
+
+@pytest.mark.spark
+def test_a_master_asks_for_spark(spark, pylog, root):
+    status, answer = ask(pylog, root.path, *CLOCK, "--master", "local[2]")
+    assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")

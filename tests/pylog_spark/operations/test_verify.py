@@ -1,0 +1,255 @@
+"""Verification on Spark finds what it finds in process, however it is spread."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.config import JobOptions, Tuning
+from pylog_spark.ledger import LedgerTable, read_table
+from pylog_spark.log_directory import LogDirectory
+from pylog_spark.operations.doctor import diagnose
+from pylog_spark.operations.verify import (
+    FindingCount,
+    VerifyRequest,
+    cut_partition,
+    exit_code_of,
+    verify,
+)
+from pylog_spark.planning import ITEM_OVERHEAD_BYTES
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED, rows_to_batch
+from pylog_spark.tasks.diagnosis import Threads, diagnose_here
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import (
+    Stretch,
+    Target,
+    finding_rows,
+    fold_rows,
+    verify_stretch,
+    verify_stretches,
+)
+from pylog_spark.tasks.verified_roots import observe_roots
+from storage_core.catalog.roles import Role
+from storage_core.errors import ConfigError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import PartitionCheckpoints
+from storage_core.maintenance.verification.verdict import Advice
+from tests.golden_data import Golden
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
+
+OPTIONS = JobOptions(now_ms=NOW_MS, now_is_said=True)
+
+
+def damaged(path: Path) -> LogRoot:
+    """Return a log directory with something of every severity."""
+    root = log_root(path)
+    root.change(root.file(20), -1, b"\x55")
+    root.file(10, ".txnindex").unlink()
+    (root.partition / "foo.log").touch()
+    (root.partition / "foo.txt").touch()
+    (root.partition / "00000000000000000077.index").touch()
+    root.file(30, ".index").unlink()
+    return root
+
+
+def rows_in_process(path: Path, **options) -> list[tuple]:
+    roots = observe_roots([(str(path), Role.BROKER)], TopicFilter(), is_live=False)
+    rows = list(roots.rows)
+    for target in roots.targets:
+        rows += verify_stretch(Stretch(target=target), VerifyOptions(now_ms=NOW_MS, **options))
+    return sorted(
+        (tuple(row[name] for name in FINDING.names) for row in rows if row["row"] == "finding"),
+        key=str,
+    )
+
+
+def target(directory: str = "/logs/t-0") -> Target:
+    return Target(
+        ordinal=3,
+        root="/logs",
+        directory=directory,
+        partition=TopicPartition("t", 0),
+        surroundings=Surroundings(role=Role.BROKER, is_clean=True),
+        checkpoints=PartitionCheckpoints(),
+    )
+
+
+def test_a_partition_is_cut_at_segments_and_nothing_of_it_is_lost():
+    offsets, sizes = [100, 200, 300, 400, 500], [10, 10, 25, 1, 1]
+    cut = cut_partition(target(), offsets, sizes, unit_bytes=20)
+    assert [size for _, size in cut] == [20, 25, 2]
+    stretches = [stretch for stretch, _ in cut]
+    assert [[base for base in offsets if s.holds(base)] for s in stretches] == [
+        [100, 200],
+        [300],
+        [400, 500],
+    ]
+    # Segments that appear or go meanwhile belong to one of them as well.
+    assert [sum(s.holds(base) for s in stretches) for base in (0, 250, 10**9)] == [1, 1, 1]
+    assert not any(stretch.is_whole for stretch in stretches)
+    [(whole, size)] = cut_partition(target(), offsets, sizes, unit_bytes=100)
+    assert whole.is_whole
+    assert size == 47 + 5 * ITEM_OVERHEAD_BYTES
+    assert cut_partition(target(), [], [], unit_bytes=1)[0][0].is_whole
+
+
+@pytest.mark.parametrize(
+    ("failed", "worst", "fail_on", "status"),
+    [
+        (0, None, Severity.INFO, 0),
+        (0, Severity.WARN, Severity.ERROR, 0),
+        (0, Severity.ERROR, Severity.ERROR, 1),
+        (0, Severity.FATAL, Severity.ERROR, 1),
+        (0, Severity.FATAL, None, 0),
+        (1, None, None, 4),
+        (1, Severity.FATAL, Severity.INFO, 4),
+    ],
+)
+def test_exit_statuses(failed, worst, fail_on, status):
+    counts = [] if worst is None else [FindingCount(severity=worst.value, code="X", count=1)]
+    assert exit_code_of(failed, counts, fail_on) == status
+
+
+def test_a_finding_names_its_file_whole_and_says_what_to_run():
+    found = Finding(code=Code.OFFSET_INDEX_WRONG, severity=Severity.ERROR, message="m", file="x")
+    [row] = finding_rows(target(), [found])
+    assert row["file"] == "/logs/t-0/x"
+    assert row["fix"].startswith("delete /logs/t-0/x, ")
+    assert row["fix"].endswith("pylog recover /logs --role broker --topics t")
+    entry = replace(found, file="replication-offset-checkpoint")
+    assert finding_rows(target(), [entry])[0]["file"] == "/logs/replication-offset-checkpoint"
+    assert rows_to_batch(VERIFIED, [row]).num_rows == 1
+
+
+def test_a_partition_that_vanished_is_a_row_and_a_finding(tmp_path):
+    gone = target(str(tmp_path / "t-0"))
+    for is_live, severity in ((False, "warn"), (True, "info")):
+        options = VerifyOptions(now_ms=0, is_live=is_live)
+        finding, partition = verify_stretch(Stretch(target=gone), options)
+        assert (finding["code"], finding["severity"]) == ("CHANGED_WHILE_READ", severity)
+        assert partition["row"] == "partition"
+
+
+def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch):
+    root = log_root(tmp_path / "log")
+    roots = observe_roots([(str(root.path), Role.BROKER)], TopicFilter(), is_live=False)
+    module = "pylog_spark.tasks.verification.verify_segments"
+
+    def fail(*_args):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, fail)
+    options = VerifyOptions(now_ms=NOW_MS)
+    [row] = verify_stretch(Stretch(target=roots.targets[0]), options)
+    assert (row["row"], row["error_class"]) == ("partition", "ZeroDivisionError")
+    parts = [
+        Stretch(target=roots.targets[0], end_offset=20),
+        Stretch(target=roots.targets[0], first_offset=20),
+    ]
+    [batch] = verify_stretches(parts, options)
+    [folded] = [
+        row for b in fold_rows(_table(batch), roots.targets, options) for row in b.to_pylist()
+    ]
+    assert (folded["row"], folded["error_class"]) == ("partition", "ZeroDivisionError")
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("unit_bytes", [1, 1 << 30], ids=["a unit a segment", "whole"])
+def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tmp_path, unit_bytes):
+    root = damaged(tmp_path / "log")
+    tuning = Tuning(unit_min_bytes=unit_bytes, unit_max_bytes=unit_bytes)
+    options = replace(OPTIONS, role=Role.BROKER, tuning=tuning)
+    report = verify(spark, [root.path], options)
+    expected = rows_in_process(root.path)
+    found = [tuple(row[name] for name in FINDING.names) for row in report.findings]
+    assert sorted(found, key=str) == expected
+    frame = report.findings_frame().toArrow().to_pylist()
+    assert sorted((tuple(row.values()) for row in frame), key=str) == expected
+    assert {row[0] for row in found} == {"fatal", "error", "warn", "harmless", "info"}
+    ranks = [Severity(row[0]).rank for row in found]
+    assert ranks == sorted(ranks, reverse=True)
+    assert sum(count.count for count in report.counts) == len(found)
+    [result] = report.results.to_pylist()
+    assert (result["status"], result["segments_before"]) == ("done", 4)
+    assert result["records_before"] == 35  # the batch that is damaged has five more
+    assert report.exit_code == 1
+    report.release()
+
+
+@pytest.mark.spark
+@pytest.mark.item("DIR-05")
+def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
+    path = Golden("broker-dir").unpack(tmp_path / "broker")
+    (path / "lost+found").mkdir()
+    broken = min((path / "events-0").glob("*.log"))
+    broken.write_bytes(broken.read_bytes()[:-1])
+    ledger = str(tmp_path / "ledger")
+    options = replace(OPTIONS, now_ms=1_795_251_360_000, ledger=ledger)
+    report = verify(spark, [path], options, VerifyRequest(is_deep=True, shown=2))
+    assert len(report.findings) == 2
+    assert report.findings[0]["code"] == "DIRECTORY_FOREIGN"
+    assert report.summary.done == 14
+    found = read_table(spark, ledger, LedgerTable.FINDINGS).toArrow().to_pylist()
+    assert len(found) == sum(count.count for count in report.counts)
+    assert list(found[0]) == RECORDED_FINDING.names
+    assert {row["run_id"] for row in found} == {report.run_id}
+    codes = {row["code"] for row in found if row["severity"] in {"error", "fatal"}}
+    assert codes >= {"DIRECTORY_FOREIGN", "TORN_SEGMENT"}
+    assert {row["topic"] for row in found if row["severity"] == "error"} == {"events"}
+    runs = read_table(spark, ledger, LedgerTable.RUNS).toArrow().to_pylist()
+    assert sorted(run["event"] for run in runs) == ["END", "START"]
+    assert {run["action"] for run in runs} == {"verify"}
+    only = verify(spark, [path], replace(OPTIONS, include=("compacted*",)))
+    assert {row["topic"] for row in only.results.to_pylist()} == {"compacted", "compacted-delete"}
+
+
+@pytest.mark.spark
+def test_the_public_face_returns_findings_as_rows(spark, tmp_path):
+    root = damaged(tmp_path / "log")
+    directory = LogDirectory.for_path(spark, root.path, options=OPTIONS)
+    frame = directory.verify()
+    assert frame.columns == FINDING.names
+    assert frame.where("severity = 'fatal'").count() == 1
+    assert directory.verify(live=True).where("code = 'BATCH_CRC_WRONG'").count() == 1
+
+
+@pytest.mark.spark
+def test_an_empty_log_directory_has_nothing_wrong_but_its_owner(spark, tmp_path):
+    (tmp_path / "log").mkdir()
+    report = verify(spark, [tmp_path / "log"], OPTIONS)
+    assert [count.code for count in report.counts] == ["META_PROPERTIES_MISSING"]
+    assert report.results.num_rows == 0
+    assert report.exit_code == 0
+
+
+@pytest.mark.spark
+def test_a_ledger_inside_of_a_log_directory_is_refused(spark, tmp_path):
+    root = log_root(tmp_path / "log")
+    options = replace(OPTIONS, ledger=str(root.path / "ledger"))
+    with pytest.raises(ConfigError, match="lies inside"):
+        verify(spark, [root.path], options)
+
+
+@pytest.mark.spark
+def test_the_doctor_says_the_same_on_spark_and_in_process(spark, tmp_path):
+    path = Golden("broker-dir-unclean").unpack(tmp_path / "broker")
+    now_ms = Golden("broker-dir-unclean").case["clock_ms"]
+    on_spark = diagnose(
+        spark, [path], replace(OPTIONS, now_ms=now_ms), VerifyRequest(), broker_threads=2
+    )
+    roots = observe_roots([(str(path), Role.BROKER)], TopicFilter(), is_live=False)
+    here = diagnose_here(
+        roots, VerifyOptions(now_ms=now_ms), Threads(of_broker=2, ours=on_spark.pace.our_tasks)
+    )
+    assert on_spark.verdict == here.verdict
+    assert on_spark.verdict.advice is Advice.START_BROKER
+    assert on_spark.start == here.start
+    assert on_spark.counts == here.counts
+    assert on_spark.roots == here.roots

@@ -1,0 +1,184 @@
+"""Messages of formats v0 and v1 in a round: what stays of them becomes format v2."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_core.errors import ChangedWhileReadError, InvalidRecordError
+from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import Codec, TimestampType
+from storage_core.maintenance.compaction import partition
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.partition_views import batches_in
+from tests.storage_core.maintenance.compaction.hand_made import (
+    NOW,
+    RETENTION_MS,
+    batch,
+    clean,
+    cleaning,
+    record,
+    records_in,
+    write_log,
+)
+
+every_magic = pytest.mark.parametrize("magic", [0, 1])
+OLD_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+END = batch(90, record(b"end"))
+
+
+def message(offset: int, key: bytes | None, value: bytes | None = b"v", *, magic: int = 1):
+    return LegacyMessage(offset=offset, key=key, value=value, timestamp=NOW - offset, magic=magic)
+
+
+@pytest.mark.item("CMP-31")
+@every_magic
+def test_every_message_becomes_a_v2_batch_of_its_own_even_if_all_stay(tmp_path, magic):
+    old = [message(offset, b"k%d" % offset, magic=magic) for offset in (0, 1, 5)]
+    directory = write_log(tmp_path / "t-0", old, [END])
+    result = clean(directory)
+    assert result.messages_written == 4
+    found = batches_in(directory)[:3]
+    assert [(one.base_offset, one.last_offset) for one in found] == [(0, 0), (1, 1), (5, 5)]
+    for one in found:
+        created = NOW - one.base_offset if magic else -1
+        assert one.header | {"batch_length": 0, "crc": 0} == {
+            "base_offset": one.base_offset,
+            "batch_length": 0,
+            "partition_leader_epoch": -1,
+            "magic": 2,
+            "crc": 0,
+            "attributes": 0,
+            "last_offset_delta": 0,
+            "base_timestamp": created,
+            "max_timestamp": created,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "base_sequence": -1,
+            "record_count": 1,
+        }
+        assert [record.timestamp for record in one.records] == [created]
+
+
+@pytest.mark.item("CMP-31")
+@every_magic
+@pytest.mark.parametrize("codec", OLD_CODECS, ids=lambda codec: codec.name)
+def test_a_set_begins_with_the_first_kept_message_and_ends_with_the_last(tmp_path, codec, magic):
+    keys = [b"a", b"b", b"c", b"d", b"e"]
+    inside = tuple(message(10 * i, key, magic=magic) for i, key in enumerate(keys))
+    later = [batch(60, record(b"a"), record(b"e"))]
+    directory = write_log(
+        tmp_path / "t-0", [LegacySet(messages=inside, codec=codec, magic=magic)], later
+    )
+    clean(directory)
+    found = batches_in(directory)[0]
+    assert (found.base_offset, found.last_offset) == (10, 30)
+    assert found.header["attributes"] == codec
+    assert [(one.offset, one.key) for one in found.records] == [(10, b"b"), (20, b"c"), (30, b"d")]
+
+
+@pytest.mark.item("CMP-31", "FMT-21")
+def test_the_brokers_time_stays_the_time_of_the_batch(tmp_path):
+    inside = (message(0, b"a"), message(1, b"b"), message(2, b"a"))
+    append_time = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "timestamp": NOW + 7}
+    directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside, **append_time)], [END])
+    clean(directory)
+    found = batches_in(directory)[0]
+    assert found.header["attributes"] == Codec.GZIP | 8
+    assert found.header["max_timestamp"] == found.header["base_timestamp"] == NOW + 7
+    assert [one.timestamp for one in found.records] == [NOW + 7] * 2
+
+
+@pytest.mark.item("CMP-22", "CMP-31")
+@every_magic
+def test_a_tombstone_gets_a_horizon_on_its_first_visit_and_goes_by_it(tmp_path, magic):
+    old = [message(0, b"a", None, magic=magic), message(1, b"b", magic=magic)]
+    directory = write_log(tmp_path / "t-0", old, [END])
+    clean(directory)
+    first = batches_in(directory)[0]
+    assert first.header["attributes"] == 0x40
+    assert first.header["base_timestamp"] == NOW + RETENTION_MS
+    assert first.records[0].timestamp == (NOW if magic else -1)
+    clean(directory, now_ms=NOW + RETENTION_MS, cleaner_checkpoint=0)
+    assert [offset for offset, _, _ in records_in(directory)] == [1, 90]
+
+
+@pytest.mark.item("CMP-21", "SEG-10")
+@every_magic
+@pytest.mark.parametrize(
+    ("age_ms", "stays"),
+    [
+        pytest.param(RETENTION_MS + 1, False, id="older than the horizon"),
+        pytest.param(RETENTION_MS, False, id="on the horizon"),
+        pytest.param(RETENTION_MS - 1, True, id="younger"),
+    ],
+)
+def test_an_old_tombstone_goes_by_the_age_of_its_file(tmp_path, magic, age_ms, stays):
+    directory = write_log(
+        tmp_path / "t-0",
+        [message(0, b"a", None, magic=magic), message(1, b"b", magic=magic)],
+        [message(2, b"c", magic=magic)],
+        [END],
+    )
+    # The last segment of the clean part sets the measure.
+    for base, modified_ms in ((2, NOW - 5000), (0, NOW - 5000 - age_ms)):
+        path = directory / log_file(base)
+        os.utime(path, ns=(modified_ms * 10**6, modified_ms * 10**6))
+    clean(directory, cleaner_checkpoint=90, overrides={"internal.segment.bytes": 50})
+    offsets = [offset for offset, _, _ in records_in(directory)]
+    assert offsets == ([0, 1, 2, 90] if stays else [1, 2, 90])
+    # Young or old, what is left takes over the time of its source.
+    assert (directory / log_file(0)).stat().st_mtime_ns // 10**6 == NOW - 5000 - age_ms
+
+
+@pytest.mark.item("CMP-21")
+def test_without_a_clean_part_every_old_tombstone_stays(tmp_path):
+    directory = write_log(tmp_path / "t-0", [message(0, b"a", None)], [END])
+    os.utime(directory / log_file(0), ns=(10**6, 10**6))
+    clean(directory, overrides={"delete.retention.ms": 0})
+    assert [offset for offset, _, _ in records_in(directory)] == [0, 90]
+
+
+@pytest.mark.item("CMP-19")
+def test_old_messages_without_a_key_go_and_are_counted(tmp_path):
+    inside = (message(0, None), message(1, b"a"), message(2, None))
+    directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside), message(3, None)], [END])
+    assert clean(directory).invalid_messages_read == 3
+    assert [offset for offset, _, _ in records_in(directory)] == [1, 90]
+
+
+@pytest.mark.item("CMP-15", "CMP-31")
+@pytest.mark.parametrize(("keys", "next_offset", "left"), [(2, 2, 6), (3, 3, 6), (5, 91, 5)])
+def test_a_full_map_ends_the_round_inside_of_a_set(tmp_path, keys, next_offset, left):
+    inside = tuple(message(i, key) for i, key in enumerate([b"a", b"b", b"c", b"a", b"d"]))
+    directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside)], [END])
+    full = cleaning().with_cleaner(dedupe_buffer_bytes=keys * 24, load_factor=1.0)
+    assert full.clean(directory).next_offset == next_offset
+    assert len(records_in(directory)) == left
+    assert {one.header["magic"] for one in batches_in(directory)} == {2}
+
+
+@pytest.mark.parametrize("window_bytes", [1, 1 << 20])
+def test_a_set_that_changes_between_the_passes_is_told(tmp_path, monkeypatch, window_bytes):
+    inside = tuple(message(i, b"k%d" % i) for i in range(3))
+    directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside)], [END])
+    noted = partition.CompactionIndexer.run
+
+    def noted_otherwise(indexer):
+        index = noted(indexer)
+        for known in index.segments.values():
+            known.legacy_counts[:] -= 1
+        return index
+
+    monkeypatch.setattr(partition.CompactionIndexer, "run", noted_otherwise)
+    with pytest.raises(ChangedWhileReadError):
+        cleaning().with_cleaner(window_bytes=window_bytes).clean(directory)
+
+
+def test_a_set_that_cannot_be_opened_stops_the_round(tmp_path: Path):
+    bad = LegacySet(messages=(message(0, b"a"),), payload=b"no gzip")
+    directory = write_log(tmp_path / "t-0", [bad], [END])
+    with pytest.raises(InvalidRecordError, match="gzip") as caught:
+        clean(directory)
+    assert (caught.value.file, caught.value.position) == (log_file(0), 0)
+    assert (directory / log_file(0)).read_bytes() == encode_entry(bad)

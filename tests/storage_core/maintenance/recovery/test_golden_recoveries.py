@@ -1,0 +1,108 @@
+"""Directories that Kafka's own loader repaired, repaired again."""
+
+import pytest
+
+from tests.golden_data import Golden, goldens
+from tests.golden_loading import problems_of
+
+
+def name_of(golden: Golden) -> str:
+    return golden.name
+
+
+@pytest.mark.item("REC-01", "REC-10", "REC-11", "REC-21", "IDX-20")
+@pytest.mark.parametrize(
+    "golden", [*goldens("recover-good*"), *goldens("recover-seqwrap*")], ids=name_of
+)
+def test_whole_logs_are_rebuilt_as_they_were(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-13")
+@pytest.mark.parametrize(
+    "golden", [*goldens("recover-torn*"), *goldens("recover-tail*")], ids=name_of
+)
+def test_a_torn_or_padded_tail_is_cut(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-12", "REC-17")
+@pytest.mark.parametrize(
+    "golden",
+    [
+        *goldens("recover-flip*"),
+        *goldens("recover-duplicate*"),
+        *goldens("recover-offset*"),
+        *goldens("recover-odd*"),
+    ],
+    ids=name_of,
+)
+def test_of_what_a_changed_byte_leads_to_only_the_envelope_counts(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-14", "REC-15")
+@pytest.mark.parametrize(
+    "golden", [*goldens("recover-earlier*"), *goldens("recover-middle*")], ids=name_of
+)
+def test_damage_below_the_recovery_point_stays_and_above_it_ends_the_log(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-06")
+@pytest.mark.parametrize("golden", goldens("leftover-*"), ids=name_of)
+def test_a_swap_that_was_interrupted_ends_as_the_old_or_the_new_log(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-08", "IDX-17")
+@pytest.mark.parametrize(
+    "golden",
+    [
+        *goldens("*-index-*"),
+        *goldens("*-timeindex-*"),
+        *goldens("*-txnindex-*"),
+        *goldens("*-all-missing-*"),
+        *goldens("load-orphan-indexes*"),
+    ],
+    ids=name_of,
+)
+def test_missing_and_wrong_indexes_are_rebuilt_where_kafka_notices(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-19", "REC-20")
+@pytest.mark.parametrize(
+    "golden", [*goldens("*-logstart-*"), *goldens("recover-empty-*")], ids=name_of
+)
+def test_a_log_below_its_start_or_without_segments_begins_anew(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-18", "REC-25")
+@pytest.mark.parametrize("golden", goldens("overflow-*-[lr]*"), ids=name_of)
+def test_a_segment_whose_offsets_do_not_fit_is_split(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "golden",
+    [
+        *goldens("*-snapshot-*"),
+        *goldens("load-epochs-*"),
+        *goldens("recover-epochs-*"),
+        *goldens("load-expired*"),
+    ],
+    ids=name_of,
+)
+def test_snapshots_and_epochs_are_kept_dropped_and_written_as_kafka_does(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "golden",
+    [*goldens("load-legacy*"), *goldens("recover-legacy*"), *goldens("recover-upgrade*")],
+    ids=name_of,
+)
+def test_logs_of_old_message_formats_are_loaded(golden, tmp_path):
+    assert problems_of(golden, tmp_path) == []

@@ -1,0 +1,166 @@
+"""Several log directories of one broker, and files that vanish."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.roles import Role
+from storage_core.errors import StorageError
+from storage_core.filenames import META_PROPERTIES_FILE, PARTITION_METADATA_FILE
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.log_directories import verify_log_directories
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.segment import verify_segment
+from storage_core.store import LocalStore
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, PARTITION, log_root
+
+
+def found_in(*paths: Path, role: Role = Role.BROKER) -> list:
+    _, placed = verify_log_directories([(str(path), role) for path in paths])
+    return placed
+
+
+def codes(placed) -> set[Code]:
+    return {entry.finding.code for entry in placed}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two log directories of one broker, with one partition each."""
+    one, other = log_root(tmp_path / "one"), log_root(tmp_path / "other")
+    other.partition.rename(other.path / "t-1")
+    for path in other.path.glob("*checkpoint"):
+        path.unlink()
+    return one.path, other.path
+
+
+def test_two_directories_of_one_broker_agree(two):
+    assert found_in(*two) == []
+
+
+@pytest.mark.item("DIR-09")
+def test_a_partition_in_two_directories_is_fatal_and_both_are_named(two):
+    (two[1] / "t-1").rename(two[1] / "t-0")
+    [placed] = found_in(*two)
+    assert (placed.finding.code, placed.finding.severity) == (
+        Code.PARTITION_DUPLICATE,
+        Severity.FATAL,
+    )
+    assert placed.partition == PARTITION
+    assert all(str(path / "t-0") in placed.finding.message for path in two)
+
+
+def test_a_partition_and_the_copy_that_a_move_makes_are_no_duplicates(two):
+    name = "t-0.0123456789abcdef0123456789abcdef-future"
+    (two[1] / "t-1").rename(two[1] / name)
+    assert codes(found_in(*two)) == {Code.DIRECTORY_FUTURE}
+
+
+def test_the_same_partition_of_two_brokers_is_no_duplicate(two):
+    (two[1] / "t-1").rename(two[1] / "t-0")
+    (two[1] / META_PROPERTIES_FILE).write_text(
+        "version=1\nnode.id=2\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
+    )
+    assert codes(found_in(*two)) == {Code.DIRECTORIES_INCONSISTENT}
+
+
+@pytest.mark.item("DIR-11")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version=1\nnode.id=2\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n",
+        "version=1\nnode.id=1\ncluster.id=3BBfqQbWRHy_3kC4SIuLMw\n",
+    ],
+    ids=["another node", "another cluster"],
+)
+def test_directories_of_several_owners_are_fatal_and_in_copies_a_warning(two, text):
+    (two[1] / META_PROPERTIES_FILE).write_text(text)
+    for role, severity in ((Role.BROKER, Severity.FATAL), (Role.MIRROR, Severity.WARN)):
+        [placed] = found_in(*two, role=role)
+        assert placed.finding.code is Code.DIRECTORIES_INCONSISTENT
+        assert placed.finding.severity is severity
+
+
+@pytest.mark.item("DIR-10")
+def test_partitions_of_one_topic_with_two_ids_are_an_error(two):
+    other = "version: 0\ntopic_id: 4CCfqQbWRHy_3kC4SIuLMw"
+    (two[1] / "t-1" / PARTITION_METADATA_FILE).write_text(other)
+    [placed] = found_in(*two)
+    assert placed.finding.code is Code.TOPIC_ID_INCONSISTENT
+    (two[1] / "t-1" / PARTITION_METADATA_FILE).unlink()
+    assert found_in(*two) == []
+
+
+@pytest.mark.item("DIR-05", "DIR-06", "DIR-08")
+def test_what_is_no_log_is_named_and_not_looked_into(tmp_path):
+    root = log_root(tmp_path / "log")
+    unique = "0123456789abcdef0123456789abcdef"
+    for name in ("remote-log-index-cache", "lost+found", f"t-3.{unique}-delete"):
+        (root.path / name).mkdir()
+    shutil.copytree(root.partition, root.path / f"t-4.{unique}-stray")
+    observed, placed = verify_log_directories([(str(root.path), Role.BROKER)])
+    assert {entry.finding.file: entry.finding.code for entry in placed} == {
+        "lost+found": Code.DIRECTORY_FOREIGN,
+        f"t-3.{unique}-delete": Code.DIRECTORY_DELETED,
+        f"t-4.{unique}-stray": Code.DIRECTORY_STRAY,
+    }
+    assert root.codes(Severity.FATAL) == {Code.DIRECTORY_FOREIGN}
+    assert len(observed[0].entries) == 5
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path):
+    with pytest.raises(StorageError, match="no-such"):
+        verify_log_directories([(str(tmp_path / "no-such"), Role.BROKER)])
+
+
+@pytest.mark.item("CKP-05")
+def test_a_broken_checkpoint_is_told_and_the_others_still_count(tmp_path):
+    root = log_root(tmp_path / "log")
+    for text in ("0\n1\nt 0\n", "0\n2\nt 0 7\n", "9\n0\n", "0\n1\nt 0 x\n"):
+        (root.path / "recovery-point-offset-checkpoint").write_text(text)
+        observed, placed = verify_log_directories([(str(root.path), Role.BROKER)])
+        [found] = placed
+        assert found.finding.code is Code.CHECKPOINT_BROKEN
+        assert found.finding.file == "recovery-point-offset-checkpoint"
+        said = observed[0].checkpoints_of(PARTITION)
+        assert (said.recovery_point, said.high_watermark) == (None, 40)
+        assert (root.path / "recovery-point-offset-checkpoint").read_text() == text
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize(("is_live", "severity"), [(False, Severity.WARN), (True, Severity.INFO)])
+def test_a_file_that_vanishes_between_listing_and_reading_is_told(
+    tmp_path, suffix, is_live, severity
+):
+    root = log_root(tmp_path / "log")
+    store = LocalStore(root.partition)
+    segment = sort_files(store.list_files()).segments[2]
+    root.file(20, suffix).unlink()
+    options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
+    _, found = verify_segment(
+        store, segment, Surroundings(role=Role.BROKER, is_clean=True), options
+    )
+    gone = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
+    assert [(f.file, f.severity) for f in gone] == [(root.file(20, suffix).name, severity)]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_an_error(tmp_path):
+    root = log_root(tmp_path / "log")
+    root.file(20).chmod(0)
+    assert Code.FILE_UNREADABLE in root.codes(Severity.ERROR)
+
+
+def test_verification_changes_nothing(tmp_path):
+    root = log_root(tmp_path / "log")
+    root.change(root.file(20), -1, b"\x55")
+
+    def state() -> list:
+        return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in tmp_path.rglob("*"))
+
+    before = state()
+    root.findings(is_deep=True)
+    assert state() == before

@@ -1,0 +1,311 @@
+"""What decides how bad a finding is, and what is no finding at all."""
+
+import dataclasses
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from storage_core.catalog.roles import Role
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LEADER_EPOCH_FILE,
+    REPLICATION_FILE,
+)
+from storage_core.formats.control import ControlType
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import (
+    PartitionCheckpoints,
+    fold_partition,
+    verify_partition,
+    verify_segments,
+)
+from storage_core.maintenance.verification.segment import SegmentFacts
+from storage_core.store import LocalStore
+from storage_core.testing.builders import encode_batch
+from storage_core.testing.damage import with_lying_length, with_wrong_crc
+from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec
+from tests.golden_data import Golden
+from tests.storage_core.maintenance.verification.log_root import (
+    ABORTS,
+    COMMITS,
+    END_OFFSET,
+    NOW_MS,
+    LogRoot,
+    batch,
+    log_root,
+    marker,
+    segments,
+    transactional,
+)
+
+CLEAN_BROKER = Surroundings(role=Role.BROKER, is_clean=True)
+OPTIONS = VerifyOptions(now_ms=NOW_MS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> LogRoot:
+    return log_root(tmp_path / "log")
+
+
+def severities(root: LogRoot, code: Code, **options) -> set[Severity]:
+    return {f.severity for f in root.findings(**options) if f.code is code}
+
+
+def add_to_last(root: LogRoot, data: bytes) -> None:
+    with root.file(30).open("ab") as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("role", "is_clean", "torn", "zeros"),
+    [
+        (Role.BROKER, True, Severity.ERROR, Severity.ERROR),
+        (Role.BROKER, False, Severity.WARN, Severity.HARMLESS),
+        (Role.MIRROR, True, Severity.HARMLESS, Severity.HARMLESS),
+        (Role.MIRROR, False, Severity.HARMLESS, Severity.HARMLESS),
+    ],
+)
+def test_bytes_behind_the_last_batch_are_as_bad_as_what_happens_next(
+    root, role, is_clean, torn, zeros
+):
+    root = dataclasses.replace(root, role=role)
+    if not is_clean:
+        (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    add_to_last(root, encode_batch(batch(40))[:-1])
+    assert severities(root, Code.TORN_TAIL) == {torn}
+    size = root.file(30).stat().st_size
+    os.truncate(root.file(30), size - len(encode_batch(batch(40))) + 1)
+    add_to_last(root, bytes(100))
+    assert severities(root, Code.ZERO_TAIL) == {zeros}
+
+
+def test_a_live_log_may_end_inside_of_a_batch_and_ahead_of_its_checkpoints(root):
+    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    add_to_last(root, encode_batch(batch(40))[:-1])
+    root.write_checkpoint(REPLICATION_FILE, 1000)
+    assert root.codes(Severity.WARN, is_live=True) == set()
+    assert root.codes(Severity.WARN) == {Code.TORN_TAIL, Code.HIGH_WATERMARK_BEYOND_END}
+
+
+def test_a_checkpoint_ahead_of_its_log_is_less_bad_in_a_copy(root):
+    root.write_checkpoint(REPLICATION_FILE, END_OFFSET + 1)
+    assert severities(root, Code.HIGH_WATERMARK_BEYOND_END) == {Severity.ERROR}
+    copy = dataclasses.replace(root, role=Role.MIRROR)
+    assert severities(copy, Code.HIGH_WATERMARK_BEYOND_END) == {Severity.WARN}
+
+
+@pytest.mark.item("CKP-07")
+def test_a_high_watermark_up_to_the_end_is_no_finding(root):
+    for offset in (0, 7, END_OFFSET):
+        root.write_checkpoint(REPLICATION_FILE, offset)
+        assert root.codes() == set()
+
+
+@pytest.mark.item("CKP-08")
+def test_deletion_may_overtake_the_cleaner(root):
+    root.write_checkpoint(CLEANER_FILE, 0)
+    assert severities(root, Code.CLEANER_POINT_OUTSIDE_LOG) == {Severity.INFO}
+
+
+def test_after_a_bad_batch_the_scan_goes_on(root):
+    data = encode_batch(batch(5))
+    root.write_batches(
+        batch(0),
+        with_wrong_crc(data),
+        batch(10),
+        with_lying_length(encode_batch(batch(15)), 2**30),
+        batch(20),
+        b"\0" * 40,
+        batch(25),
+    )
+    found = [f for f in root.findings() if f.code is not Code.OFFSET_INDEX_WRONG]
+    size = len(data)
+    assert {(f.code, f.position) for f in found} == {
+        (Code.BATCH_CRC_WRONG, size),
+        (Code.BATCH_LENGTH_IMPOSSIBLE, 3 * size),
+        (Code.BATCH_LENGTH_IMPOSSIBLE, 5 * size),
+    }
+    facts, _ = verify_partition(
+        LocalStore(root.partition), CLEAN_BROKER, OPTIONS, PartitionCheckpoints()
+    )
+    assert (facts.log_end_offset, facts.batches) == (30, 5)
+
+
+def test_what_only_looks_like_a_batch_is_not_taken_for_one(root):
+    """A header with a wrong checksum, and one whose offset does not follow, are passed over."""
+    forged = with_wrong_crc(encode_batch(batch(20)))
+    early = encode_batch(batch(0))
+    root.write_batches(batch(0), batch(5), b"\0" * 30 + forged + early, batch(30))
+    [gap] = [f for f in root.findings() if f.code is Code.BATCH_LENGTH_IMPOSSIBLE]
+    size = len(early)
+    assert gap.position == 2 * size
+    assert f"found {30 + 2 * size} bytes further on" in gap.message
+
+
+@pytest.mark.item("SEG-05")
+def test_offsets_up_to_two_billion_above_the_base_fit(root):
+    root.write_batches(batch(0), encode_batch(batch(2**31 - 5)))
+    assert Code.OFFSET_OVERFLOW not in root.codes()
+    (root.path / "again").mkdir()
+    other = log_root(root.path / "again" / "log")
+    other.write_batches(batch(0), encode_batch(batch(2**31 - 4)))
+    assert Code.OFFSET_OVERFLOW in other.codes()
+
+
+@pytest.mark.item("SEG-05")
+def test_a_segment_of_2_gib_is_refused_by_kafka_and_so_fatal(root):
+    os.truncate(root.file(30), 2**31 - 1)
+    assert Code.SEGMENT_TOO_LARGE not in root.codes()
+    os.truncate(root.file(30), 2**31)
+    assert severities(root, Code.SEGMENT_TOO_LARGE) == {Severity.FATAL}
+
+
+def test_a_transaction_may_span_segments(root):
+    first = SegmentSpec(
+        base_offset=0, batches=(transactional(0, ABORTS), transactional(4, COMMITS)), producers=()
+    )
+    middle = SegmentSpec(base_offset=8, batches=(batch(8),))
+    aborted = AbortedTxnSpec(
+        producer_id=ABORTS, first_offset=0, last_offset=14, last_stable_offset=4
+    )
+    last = SegmentSpec(
+        base_offset=13,
+        batches=(
+            marker(13, COMMITS, ControlType.COMMIT),
+            marker(14, ABORTS, ControlType.ABORT),
+            transactional(15, ABORTS),
+        ),
+        aborted=(aborted,),
+    )
+    root.write_segments([first, middle, last])
+    found = [f for f in root.findings() if not f.code.name.endswith("_END")]
+    assert {f.code for f in found} <= {Code.TRANSACTION_OPEN, Code.CLEANER_POINT_OUTSIDE_LOG}
+    [still_open] = [f for f in found if f.code is Code.TRANSACTION_OPEN]
+    assert still_open.offset == 15
+    root.file(13, ".txnindex").unlink()
+    [missing] = [f for f in root.findings() if f.code is Code.TXN_INDEX_MISSING]
+    assert (missing.offset, missing.severity) == (0, Severity.ERROR)
+
+
+@pytest.mark.item("PRD-17")
+def test_an_open_transaction_hangs_once_it_is_older_than_any_may_be(root):
+    spec = transactional(5, COMMITS)
+    root.write_batches(batch(0), spec)
+    newest = max(record.timestamp for record in spec.records)
+    limit = newest + 900_000 + 300_000
+    [young] = [f for f in root.findings(now_ms=limit) if "TRANSACTION" in f.code]
+    [late] = [f for f in root.findings(now_ms=limit + 1) if "TRANSACTION" in f.code]
+    assert (young.code, late.code) == (Code.TRANSACTION_OPEN, Code.TRANSACTION_HANGING)
+    assert (late.offset, late.severity) == (5, Severity.WARN)
+    assert f"producer {COMMITS} " in late.message
+    assert "1200 s old" in late.message
+
+
+@pytest.mark.item("CKP-14")
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("0\n2\n0 0\n3 15\n", True),
+        ("0\n2\n0 5\n3 15\n", True),  # begins at the log start, as a broker trims it
+        ("0\n3\n0 0\n2 15\n3 15\n", False),
+        ("0\n3\n0 0\n3 15\n4 40\n", True),  # elected, and nothing written yet
+        ("0\n2\n0 0\n3 16\n", False),
+        ("0\n2\n0 0\n3 12\n", False),
+        ("0\n1\n3 15\n", False),
+        ("0\n1\n0 0\n", False),
+        ("0\n0\n", False),
+        ("", False),
+    ],
+)
+def test_the_epoch_file_has_to_name_the_epoch_of_every_batch(root, text, is_right):
+    (root.partition / LEADER_EPOCH_FILE).write_text(text)
+    found = root.codes(Severity.WARN)
+    assert (found == set()) == is_right
+    assert is_right or found <= {Code.EPOCH_FILE_WRONG, Code.EPOCH_FILE_NOT_RISING}
+
+
+def test_of_many_findings_of_a_kind_in_a_file_five_are_told_and_the_rest_counted(root):
+    bad = [with_wrong_crc(encode_batch(batch(5 * n))) for n in range(1, 9)]
+    root.write_batches(batch(0), *bad)
+    found = [f for f in root.findings() if f.code is Code.BATCH_CRC_WRONG]
+    assert len(found) == 6
+    assert found[-1].message == "3 more like these in this file"
+    assert found[-1].position is None
+
+
+def test_facts_survive_their_way_between_tasks_and_stretches_give_what_the_whole_gives(root):
+    """Segments verified apart, in any grouping, and put together: nothing gained, nothing lost."""
+    root.change(root.file(20), -1, b"\x55")
+    (root.partition / LEADER_EPOCH_FILE).write_text("0\n1\n0 0\n")
+    root.file(10, ".txnindex").unlink()
+    store = LocalStore(root.partition)
+    said = PartitionCheckpoints(high_watermark=99)
+    expected = verify_partition(store, CLEAN_BROKER, OPTIONS, said)
+    files = sort_files(store.list_files())
+    facts, found = [], []
+    for segment in files.segments:
+        [of_segment], findings = verify_segments(store, files, [segment], CLEAN_BROKER, OPTIONS)
+        again = SegmentFacts.from_plain(json.loads(json.dumps(asdict(of_segment))))
+        assert again == of_segment
+        facts.append(again)
+        found += findings
+    whole, more = fold_partition(store, files, facts, CLEAN_BROKER, OPTIONS, said)
+    assert found + more == expected[1]
+    assert dataclasses.replace(whole, read_seconds=0.0) == dataclasses.replace(
+        expected[0], read_seconds=0.0
+    )
+
+
+def test_verification_of_a_window_of_any_size_finds_the_same(root):
+    root.change(root.file(20), -1, b"\x55")
+    root.file(10, ".txnindex").unlink()
+    add_to_last(root, b"\0" * 7)
+    expected = root.findings()
+    for window_bytes in (61, 200, 500):
+        assert root.findings(window_bytes=window_bytes) == expected
+
+
+@pytest.mark.parametrize("is_deep", [False, True], ids=["headers", "deep"])
+def test_nothing_bad_is_found_in_what_apache_kafka_closed(tmp_path, is_deep):
+    found = _findings_of("broker-dir", tmp_path, is_deep=is_deep)
+    assert {f.code for f in found} == {Code.INDEX_PREALLOCATED}  # of the controllers' own log
+    assert {f.severity for f in found} == {Severity.HARMLESS}
+
+
+@pytest.mark.parametrize("is_deep", [False, True], ids=["headers", "deep"])
+def test_after_a_kill_there_are_open_transactions_and_nothing_else_to_mend(tmp_path, is_deep):
+    found = _findings_of("broker-dir-unclean", tmp_path, is_deep=is_deep)
+    case = Golden("broker-dir-unclean").case["expected"]
+    first_unstable = {
+        name: of["expected"]["first_unstable"]
+        for name, of in case.items()
+        if of.get("expected", {}).get("first_unstable") is not None
+    }
+    bad = [f for f in found if f.severity.rank >= Severity.WARN.rank]
+    assert {f.code for f in bad} == {Code.TRANSACTION_HANGING}
+    assert sorted(f.offset for f in bad) == sorted(first_unstable.values())
+    assert {f.code for f in found} == {
+        Code.TRANSACTION_HANGING,
+        Code.INDEX_PREALLOCATED,
+        Code.LEFTOVER,
+        Code.UNCLEAN_SHUTDOWN,
+    }
+
+
+def _findings_of(name: str, tmp_path: Path, *, is_deep: bool) -> list:
+    golden = Golden(name)
+    path = golden.unpack(tmp_path / "broker")
+    case = golden.case
+    root = LogRoot(path=path)
+    # An hour later, so that no coordinator would still end what is open.
+    return root.findings(is_deep=is_deep, now_ms=case["clock_ms"] + 3_600_000)
+
+
+def test_segments_of_the_sample_are_what_other_tests_take_them_for():
+    assert [spec.base_offset for spec in segments()] == [0, 10, 20, 30]

@@ -1,0 +1,135 @@
+"""What to do, as a function of what was found."""
+
+import dataclasses
+
+import pytest
+
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.lock_query import LockState
+from storage_core.maintenance.verification.verdict import (
+    ASSUMED_BYTES_PER_SECOND,
+    BROKER_BYTES_PER_SECOND,
+    LEAST_MEASURED_BYTES,
+    OUR_START_SECONDS,
+    SECONDS_A_SEGMENT,
+    Advice,
+    Pace,
+    PartitionForecast,
+    RootState,
+    decide,
+    forecast_start,
+    measure_pace,
+)
+
+GB = 10**9
+ROOT = RootState(
+    location="/logs",
+    role=Role.BROKER,
+    is_clean=False,
+    lock=LockState(is_held=False),
+    partitions=1,
+    size_bytes=GB,
+)
+PACE = Pace(bytes_per_second=0.5e9, is_measured=True, broker_threads=2, our_tasks=8)
+
+
+def partition(name: str = "t-0", root: str = "/logs", **facts) -> PartitionForecast:
+    return PartitionForecast(root=root, name=name, **facts)
+
+
+def verdict(
+    *partitions: PartitionForecast, root: RootState = ROOT, fatal: int = 0, errors: int = 0
+):
+    start = forecast_start(partitions, PACE)
+    return decide([root], partitions, start, fatal=fatal, errors=errors)
+
+
+def test_a_start_is_as_slow_as_the_slowest_directory_and_its_biggest_log():
+    evenly = [partition(f"t-{n}", read_bytes=10 * GB) for n in range(4)]
+    assert forecast_start(evenly, PACE).broker_seconds == pytest.approx(40)
+    skewed = [partition(read_bytes=30 * GB), partition("t-1", read_bytes=GB)]
+    assert forecast_start(skewed, PACE).broker_seconds == pytest.approx(60)
+    two_disks = [partition(read_bytes=30 * GB), partition("t-1", "/other", read_bytes=30 * GB)]
+    start = forecast_start(two_disks, PACE)
+    assert start.broker_seconds == pytest.approx(60)
+    assert start.our_seconds == pytest.approx(OUR_START_SECONDS + 60 / (0.5 * 8))
+
+
+def test_a_broker_is_no_faster_than_one_of_its_threads():
+    fast = dataclasses.replace(PACE, bytes_per_second=10e9, broker_threads=1)
+    start = forecast_start([partition(read_bytes=14 * GB, rebuilt_segments=100)], fast)
+    expected = 14e9 / BROKER_BYTES_PER_SECOND + 100 * SECONDS_A_SEGMENT
+    assert start.broker_seconds == pytest.approx(expected)
+
+
+def test_a_rate_counts_only_if_enough_was_read():
+    little = measure_pace(
+        read_bytes=LEAST_MEASURED_BYTES - 1, read_seconds=1.0, broker_threads=0, our_tasks=0
+    )
+    assert (little.bytes_per_second, little.is_measured) == (ASSUMED_BYTES_PER_SECOND, False)
+    assert (little.broker_threads, little.our_tasks) == (1, 1)
+    much = measure_pace(read_bytes=10**9, read_seconds=4.0, broker_threads=2, our_tasks=2)
+    assert (much.bytes_per_second, much.is_measured) == (0.25e9, True)
+
+
+def test_nothing_to_recover_is_a_reason_to_start():
+    clean = dataclasses.replace(ROOT, is_clean=True)
+    found = verdict(partition(), root=clean)
+    assert (found.advice, found.headline) == (Advice.START_BROKER, "Just start the broker.")
+    assert found.commands == ()
+
+
+def test_a_broker_that_is_fast_enough_should_just_be_started():
+    found = verdict(partition(read_bytes=GB, rebuilt_segments=1, cut_bytes=17))
+    assert found.advice is Advice.START_BROKER
+    assert "17 bytes" in " ".join(found.reasons)
+
+
+def test_recovery_pays_where_it_saves_minutes():
+    found = verdict(*[partition(f"t-{n}", read_bytes=20 * GB) for n in range(10)])
+    assert found.advice is Advice.RECOVER
+    assert found.commands == ("pylog recover /logs --role broker",)
+    assert "3 minutes" in found.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "errors", "says"),
+    [
+        ({"cut_records": 3, "cut_bytes": 300}, 0, "3 records that can still be read"),
+        ({"lost_below_high_watermark": 9}, 0, "9 offsets below a checkpointed high watermark"),
+        ({}, 2, "2 findings are errors"),
+    ],
+)
+def test_who_would_lose_records_should_look_first(facts, errors, says):
+    found = verdict(partition(**facts), errors=errors)
+    assert found.advice is Advice.LOOK_BEFORE_START
+    assert says in " ".join(found.reasons)
+    assert found.commands[0].endswith("--dry-run")
+    assert "--salvage" in found.commands[1]
+
+
+def test_what_would_stop_a_broker_is_named():
+    refused = [partition(f"t-{n}", error="bad index") for n in range(7)]
+    found = verdict(*refused, fatal=2)
+    assert found.advice is Advice.DO_NOT_START
+    assert found.reasons[0] == "t-0: bad index"
+    assert found.reasons[-2:] == (
+        "and 2 more partitions",
+        "2 fatal findings, listed with what to do about each",
+    )
+
+
+def test_a_directory_in_use_is_left_alone_whatever_was_found():
+    lock = LockState(is_held=True, holder_pid=4711, command="java kafka.Kafka")
+    found = verdict(partition(error="x"), root=dataclasses.replace(ROOT, lock=lock), fatal=3)
+    assert found.advice is Advice.IN_USE
+    assert "process 4711 (java kafka.Kafka)" in found.headline
+    unseen = dataclasses.replace(ROOT, lock=LockState(is_held=True))
+    assert "another process" in verdict(root=unseen).headline
+
+
+def test_a_copy_is_whole_or_damaged_and_never_started():
+    copy = dataclasses.replace(ROOT, role=Role.MIRROR)
+    assert verdict(partition(cut_bytes=9), root=copy).advice is Advice.COPY_WHOLE
+    assert verdict(partition(), root=copy, errors=1).advice is Advice.COPY_DAMAGED
+    assert verdict(partition(error="x"), root=copy).advice is Advice.COPY_DAMAGED
