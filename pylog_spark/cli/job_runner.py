@@ -27,6 +27,7 @@ from pylog_spark.report import (
 )
 from pylog_spark.session import build_session
 from storage_core.clock import SystemClock
+from storage_core.maintenance.verification.findings import Severity
 
 _OPERATIONS: Final[dict[str, Callable[..., RunReport]]] = {
     "run": run_nightly,
@@ -35,7 +36,14 @@ _OPERATIONS: Final[dict[str, Callable[..., RunReport]]] = {
 _RECOVER: Final = "recover"
 
 
-def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> int:
+def run_job(
+    job: str,
+    roots: Sequence[Path],
+    flags: Flags,
+    *,
+    as_json: bool,
+    fail_on: Severity | None = None,
+) -> int:
     """Run a job and print what it did.
 
     Args:
@@ -43,6 +51,7 @@ def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> 
         roots: Log directories.
         flags: What the command line says.
         as_json: JSON lines instead of a table: one a partition, then one of the run.
+        fail_on: Of recovery: cuts as bad as this make the exit status 1.
 
     Returns:
         The exit status.
@@ -65,7 +74,7 @@ def run_job(job: str, roots: Sequence[Path], flags: Flags, *, as_json: bool) -> 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if job == _RECOVER:
         with ProgressLine(is_shown=not as_json) as line:
-            report = recover(session, roots, options, on_progress=line.on_progress)
+            report = recover(session, roots, options, on_progress=line.on_progress, fail_on=fail_on)
     else:
         report = _OPERATIONS[job](session, roots, options)
     rows = report.results.to_pylist()

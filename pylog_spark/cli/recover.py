@@ -7,6 +7,7 @@ import typer
 
 from pylog_spark.cli.arguments import parse_offset
 from pylog_spark.cli.output import OutputFormat
+from pylog_spark.cli.verify import FailOn
 from storage_core.catalog.roles import Role
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -57,6 +58,12 @@ def recover(  # noqa: PLR0913  # one argument an option
             help="Cut even below a checkpointed high watermark, or a log that is all lost.",
         ),
     ] = False,
+    fail_on: Annotated[
+        FailOn,
+        typer.Option(
+            help="Exit with 1 if something is cut: warn for any cut, error for readable records."
+        ),
+    ] = FailOn.NEVER,
     no_mark_clean: Annotated[
         bool, typer.Option("--no-mark-clean", help="Write no clean-shutdown marker at the end.")
     ] = False,
@@ -104,6 +111,7 @@ def recover(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
     from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
+    from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
     flags = Flags(
         config_files=config_files or (),
@@ -122,6 +130,12 @@ def recover(  # noqa: PLR0913  # one argument an option
         max_truncate_bytes=max_truncate_bytes,
         salvage=salvage,
     )
-    status = run_job("recover", roots, flags, as_json=output is OutputFormat.JSON)
+    status = run_job(
+        "recover",
+        roots,
+        flags,
+        as_json=output is OutputFormat.JSON,
+        fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
+    )
     if status:
         raise typer.Exit(status)

@@ -35,7 +35,13 @@ from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.run_report import (
+    EXIT_DONE,
+    EXIT_FINDINGS,
+    RunReport,
+    exit_code_of,
+    summarise,
+)
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import (
     CUT,
@@ -63,6 +69,7 @@ from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, WriteConte
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
@@ -105,6 +112,7 @@ def recover(
     action: str = Action.RECOVER.value,
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
+    fail_on: Severity | None = None,
 ) -> RunReport:
     """Recover every partition, so that the broker starts at once.
 
@@ -116,6 +124,9 @@ def recover(
         action: The command that asked for it.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         on_progress: Told how far the reading has come.
+        fail_on: Cuts as bad as this make the exit status 1; None for none. A cut of which batches
+            can still be read, or below the checkpointed high watermark, is an error, others are
+            warnings.
 
     Raises:
         ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
@@ -142,6 +153,9 @@ def recover(
     results = recovery.results()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
     exit_code = exit_code_of(results, refused_alone=_GUARDS)
+    worst = recovery.worst_cut()
+    if exit_code == EXIT_DONE and fail_on and worst and worst.rank >= fail_on.rank:
+        exit_code = EXIT_FINDINGS
     report = RunReport(
         run_id=job.run_id,
         action=action,
@@ -205,6 +219,7 @@ class _Recovery:
         self._partitions = RECOVERY_WORK.empty_table()
         self._outcomes: dict[int, Row] = {}
         self._recorded: set[int] = set()
+        self._is_low = False
         self.notes: list[str] = []
 
     def run(self) -> None:
@@ -264,6 +279,14 @@ class _Recovery:
                     | {"is_whole_segment": cut["is_whole_segment"], "salvaged_to": place}
                 )
         return pa.Table.from_batches([rows_to_batch(CUT, rows)], schema=CUT)
+
+    def worst_cut(self) -> Severity | None:
+        """Return how bad the worst cut is, None without any."""
+        cuts = [cut for row in self._outcomes.values() for cut in json.loads(row["cuts"] or "[]")]
+        if not cuts:
+            return None
+        is_bad = self._is_low or any(cut["records"] for cut in cuts)
+        return Severity.ERROR if is_bad else Severity.WARN
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
         job, dispatcher = self._job, self._dispatcher
@@ -559,6 +582,7 @@ class _Recovery:
                 name = self._name(ordinal)
                 low.append(f"{name['topic']}-{name['partition']} at {end} instead of {mark}")
         if low:
+            self._is_low = True
             more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
             self.notes.append(
                 f"{len(low)} logs end, or would end, below their checkpointed high watermark: "

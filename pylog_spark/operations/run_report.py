@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pylog_spark.schemas import CUT, PLAN, RESULT, Reason, Status, spark_ddl
 
 EXIT_DONE: Final = 0
+EXIT_FINDINGS: Final = 1
 EXIT_REFUSED: Final = 3
 EXIT_PARTLY_FAILED: Final = 4
 

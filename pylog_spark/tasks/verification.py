@@ -173,6 +173,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
             directory=target.directory,
             partition=target.partition,
             ordinal=target.ordinal,
+            log_start_offset=target.checkpoints.log_start_offset,
         )
         for finding in findings
     ]
@@ -185,6 +186,7 @@ def place_finding(
     directory: str | None,
     partition: TopicPartition | None,
     ordinal: int | None = None,
+    log_start_offset: int | None = None,
 ) -> Row:
     """Return a finding as a row of ``schemas.VERIFIED``, with its place and what to do.
 
@@ -194,6 +196,7 @@ def place_finding(
         directory: Of the partition, None where the log directory itself is meant.
         partition: Whose it is, None where nobody's.
         ordinal: Number of the partition in the run.
+        log_start_offset: What the checkpoint says of it, None for nothing.
     """
     # A finding about a partition's line in a checkpoint names a file of the log directory.
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
@@ -219,6 +222,7 @@ def place_finding(
             root=root,
             directory=directory or "",
             topic=None if partition is None else partition.topic,
+            log_start_offset=log_start_offset,
         ),
     }
 

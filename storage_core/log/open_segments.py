@@ -4,6 +4,7 @@ from contextlib import closing
 
 import numpy as np
 
+from storage_core.errors import CorruptRecordError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -79,14 +80,20 @@ def describe_segment(
 
 
 def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
-    """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one."""
+    """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one.
+
+    A segment that begins with something else is loaded all the same: nobody may ever ask for it.
+    """
     header = np.empty(HEADER_BYTES, np.uint8)
     with closing(view.open(log_name)) as reader:
         if reader.read_into(0, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
             field = header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8].tobytes()
             return int.from_bytes(field, "big", signed=True)
-        for window in scan_windows(
+        windows = scan_windows(
             reader, window_bytes=_LEGACY_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
-        ):
-            return int(window.batches.max_timestamp[0])
-    return NO_TIMESTAMP
+        )
+        try:
+            first = next(windows, None)
+        except CorruptRecordError:
+            return NO_TIMESTAMP
+        return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])

@@ -79,7 +79,7 @@ def build_entries(  # noqa: PLR0913 - what a set of entries has
         newest = int(timestamps[first:end].max())
         pieces.append(
             _wrap(
-                compress(codec, inner.data, level=level),
+                compress(codec, inner.data, level=level, magic=magic),
                 magic,
                 attributes | int(codec),
                 int(absolute[end - 1]),

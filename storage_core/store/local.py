@@ -2,7 +2,8 @@
 
 Every failure of the operating system becomes a ``StorageError`` that names the path. Files that
 this store creates get owner, group and mode of their kin, the file they replace or, without one,
-the directory, so that a broker running as another user can open them.
+the directory, so that a broker running as another user can open them; a file that is replaced
+hands on its extended attributes too.
 """
 
 import errno
@@ -103,7 +104,7 @@ class LocalStore:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
-                _adopt_owner(file.fileno(), self._kin_of(path))
+                self._adopt_manners(file.fileno(), path)
                 if modified_ms is not None:
                     _set_modified(file.fileno(), modified_ms)
                 os.fsync(file.fileno())
@@ -140,7 +141,7 @@ class LocalStore:
         with _storage_errors(path):
             descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                _adopt_owner(descriptor, self._kin_of(path))
+                self._adopt_manners(descriptor, path)
             finally:
                 os.close(descriptor)
             Path(scratch_path).replace(path)
@@ -160,16 +161,25 @@ class LocalStore:
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
 
-        Raises:
-            StorageError: The file has several hard links: cutting it would cut the other names'
-                data too.
+        A file with several hard links is replaced by what is left of it: the other names' data,
+        somebody's snapshot maybe, stays.
         """
         path = self.directory / name
         with _storage_errors(path), path.open("rb+") as file:
-            if os.fstat(file.fileno()).st_nlink > 1:
-                raise StorageError(str(path), "has several hard links and may not be cut in place")
-            file.truncate(size_bytes)
-            os.fsync(file.fileno())
+            facts = os.fstat(file.fileno())
+            if facts.st_nlink == 1:
+                file.truncate(size_bytes)
+                os.fsync(file.fileno())
+                return
+            temporary = path.with_name(name + TEMPORARY_SUFFIX)
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as copy:
+                _copy(file.fileno(), 0, min(size_bytes, facts.st_size), copy.fileno())
+                copy.truncate(size_bytes)
+                self._adopt_manners(copy.fileno(), path)
+                os.fsync(copy.fileno())
+            temporary.replace(path)
+        self.sync_directory()
 
     def sync_file(self, name: str) -> None:
         """Make a file's content durable."""
@@ -189,6 +199,12 @@ class LocalStore:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def _adopt_manners(self, descriptor: int, path: Path) -> None:
+        """Give a file that is about to take a name what the one of that name has."""
+        _adopt_owner(descriptor, self._kin_of(path))
+        if path.exists():
+            _adopt_attributes(descriptor, path)
 
     def _kin_of(self, path: Path) -> os.stat_result:
         """Return what a file of that name should be like: the present one, else the directory."""
@@ -219,3 +235,24 @@ def _adopt_owner(descriptor: int, kin: os.stat_result) -> None:
     mode = stat.S_IMODE(kin.st_mode) & 0o666
     if stat.S_IMODE(mine.st_mode) != mode:
         os.fchmod(descriptor, mode)
+
+
+def _adopt_attributes(descriptor: int, path: Path) -> None:
+    """Copy extended attributes, access control lists among them."""
+    try:
+        names = os.listxattr(path)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return
+        raise
+    present = set(os.listxattr(descriptor))
+    for name in names:
+        value = os.getxattr(path, name)
+        if name in present and os.getxattr(descriptor, name) == value:
+            continue
+        try:
+            os.setxattr(descriptor, name, value)
+        except OSError as error:
+            # Labels of a security module are its own to give; only a privileged process may.
+            if error.errno not in {errno.EPERM, errno.EACCES, errno.ENOTSUP}:
+                raise

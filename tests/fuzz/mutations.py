@@ -49,6 +49,10 @@ class Mutator:
             path = self._random.choice(others)
             path.write_bytes(self._mutate_bytes(path.read_bytes()))
 
+    def change_bytes(self, data: bytes) -> bytes:
+        """Change a few bytes of a small file."""
+        return self._mutate_bytes(data)
+
     def _mutate_log(self, path: Path) -> None:
         batches = self._split(path.read_bytes())
         if not batches:

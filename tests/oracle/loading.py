@@ -281,7 +281,6 @@ def _clean_until(directory: Path, plan: LoadPlan, log: WrittenLog, stop_at: int)
         cleaner=CleanerSettings(map_bytes=OFFSET_MAP_BYTES, io_buffer_bytes=IO_BUFFER_BYTES),
         window_bytes=WINDOW_BYTES,
     )
-    with patch(_STORE_OF_CLEANING, faulty):
-        with contextlib.suppress(SimulatedCrash, PylogError):
-            clean_by_us(directory, task)
+    with patch(_STORE_OF_CLEANING, faulty), contextlib.suppress(SimulatedCrash, PylogError):
+        clean_by_us(directory, task)
     return sum(len(store.changes) for store in stores)

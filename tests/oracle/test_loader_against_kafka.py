@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from storage_core.errors import PylogError
+from storage_core.filenames import TEMPORARY_SUFFIX
 from storage_core.testing.compare import Exactness, compare_partitions, read_tree
 from storage_core.testing.file_damage import Accident, Damage, damage
 from tests.oracle.jvm import KafkaFailure
@@ -125,8 +126,14 @@ def loads_of(plan: LoadPlan) -> Iterator[PlayedLoad]:
 
 
 def differences(played: PlayedLoad) -> list[str]:
-    found = compare_partitions(read_tree(played.after), read_tree(played.before), Exactness.BYTES)
+    found = compare_partitions(lasting(played.after), lasting(played.before), Exactness.BYTES)
     return [str(difference) for difference in found]
+
+
+def lasting(directory: Path) -> dict[str, bytes]:
+    """Return all files but the leftovers of writes, whose names the next write uses again."""
+    files = read_tree(directory)
+    return {name: data for name, data in files.items() if not name.endswith(TEMPORARY_SUFFIX)}
 
 
 def compare_load(played: PlayedLoad) -> None:

@@ -96,8 +96,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
         scans=scans,
         on_bytes=on_bytes,
     )
-    loader.load()
-    return loader.finish(high_watermark=high_watermark)
+    return loader.load().close(high_watermark=high_watermark)
 
 
 def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader

@@ -7,6 +7,7 @@ from pathlib import Path
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
+from storage_core.log.log_truncation import truncate_log
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
@@ -63,9 +64,9 @@ def plan_truncation(
         log_start_checkpoint=log_start_offset,
         clean_shutdown=True,
     )
-    loader.load()
-    truncated = loader.truncate_to(to)
-    return truncated, loader.finish()
+    log = loader.load()
+    truncated = truncate_log(log, to)
+    return truncated, log.close()
 
 
 def truncate_partition(

@@ -122,7 +122,8 @@ class Kind:
         severity: In a broker's directory.
         meaning: One sentence.
         fix: What to do about it. ``{root}``, ``{directory}`` (the partition's), ``{topic}`` and
-            ``{file}`` stand for those of the finding.
+            ``{file}`` stand for those of the finding, ``{start}`` for the option that says where
+            the log starts, if a checkpoint does.
         elsewhere: When it is of another severity; empty where it never is.
     """
 
@@ -155,7 +156,9 @@ class Finding:
 
 _RECOVER: Final = "pylog recover {root} --role broker --topics {topic}"
 _FETCH: Final = "delete the partition on this broker and let it fetch from a healthy replica"
-_REBUILD: Final = "delete {file} and run: " + _RECOVER
+# With the broker stopped. From the first segment on: every index, epochs, producers.
+_REBUILD_ALL: Final = "pylog partition recover {directory}{start} --now-ms $(date +%s000)"
+_REBUILD: Final = "delete {file} and run: " + _REBUILD_ALL
 
 KINDS: Final[dict[Code, Kind]] = {
     Code.BATCH_CRC_WRONG: Kind(
@@ -271,7 +274,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.EPOCH_FILE_MISSING: Kind(
         severity=Severity.WARN,
         meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",
-        fix="rebuild it from the batches: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.EPOCH_FILE_BROKEN: Kind(
         severity=Severity.FATAL,
@@ -291,7 +294,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.OFFSET_INDEX_MISSING: Kind(
         severity=Severity.WARN,
         meaning="A segment has no offset index; a broker reads the whole segment at its start.",
-        fix="nothing, the broker rebuilds it; or " + _RECOVER,
+        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
     ),
     Code.TIME_INDEX_MISSING: Kind(
         severity=Severity.WARN,
@@ -299,7 +302,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "A segment has no time index. A broker creates an empty one that stays empty: the "
             "segment's age becomes that of its file, look-ups by time scan it."
         ),
-        fix="delete the segment's .index too, so that both are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.TIME_INDEX_EMPTY: Kind(
         severity=Severity.WARN,
@@ -307,7 +310,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "A segment has records with timestamps and an empty time index: its age is that of "
             "its file, look-ups by time scan it."
         ),
-        fix="delete the segment's .index and .timeindex, so that both are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.TXN_INDEX_MISSING: Kind(
         severity=Severity.ERROR,
@@ -315,7 +318,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "Transactions were aborted in a segment that has no transaction index: consumers "
             "that read committed records get aborted ones."
         ),
-        fix="delete the segment's .index, so that all are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.INDEX_PREALLOCATED: Kind(
         severity=Severity.HARMLESS,
@@ -330,7 +333,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.INDEX_BEYOND_LOG: Kind(
         severity=Severity.ERROR,
         meaning="An index refers to batches behind the end of its log: the log lost its end.",
-        fix="delete the segment's .index and .timeindex, so that both are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
         elsewhere=(
             "warn in the last segment of a log that was not closed, because recovery rebuilds "
             "it; harmless there in copies (role mirror)"
@@ -339,22 +342,22 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.OFFSET_INDEX_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="Entries of an offset index do not fit its log: look-ups end in the wrong place.",
-        fix="delete {file}, so that it is rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.TIME_INDEX_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="Entries of a time index do not fit its log: look-ups by time go wrong.",
-        fix="delete the segment's .index and .timeindex, so that both are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.TIME_INDEX_UNFINISHED: Kind(
         severity=Severity.WARN,
         meaning="A closed segment's time index does not end with its newest record: it looks old.",
-        fix="delete the segment's .index and .timeindex, so that both are rebuilt: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.TXN_INDEX_BROKEN: Kind(
         severity=Severity.WARN,
         meaning="A transaction index breaks its own rules; a broker recovers the segment.",
-        fix="nothing, the broker rebuilds it; or " + _RECOVER,
+        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
     ),
     Code.TXN_INDEX_VERSION_UNKNOWN: Kind(
         severity=Severity.FATAL,
@@ -380,7 +383,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.SNAPSHOT_CORRUPT: Kind(
         severity=Severity.WARN,
         meaning="A producer snapshot cannot be read; a broker deletes it and tries an older one.",
-        fix="nothing; or rebuild it: " + _RECOVER,
+        fix="nothing; or rebuild it: " + _REBUILD_ALL,
     ),
     Code.SNAPSHOT_MISSING: Kind(
         severity=Severity.WARN,
@@ -388,7 +391,7 @@ KINDS: Final[dict[Code, Kind]] = {
             "A log that was closed cleanly has producers and no producer snapshot: a broker "
             "forgets them, duplicates and open transactions pass unseen."
         ),
-        fix="remove the clean-shutdown marker, so that they are found again: " + _RECOVER,
+        fix="rebuild it: " + _REBUILD_ALL,
     ),
     Code.SNAPSHOT_STRAY: Kind(
         severity=Severity.HARMLESS,
@@ -574,7 +577,14 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(finding: Finding, *, root: str, directory: str, topic: str | None) -> str:
+def describe_fix(
+    finding: Finding,
+    *,
+    root: str,
+    directory: str,
+    topic: str | None,
+    log_start_offset: int | None = None,
+) -> str:
     """Return what to do about a finding, with the names of its place.
 
     Args:
@@ -582,10 +592,13 @@ def describe_fix(finding: Finding, *, root: str, directory: str, topic: str | No
         root: Path of the log directory.
         directory: Path of the partition's directory; empty where none is meant.
         topic: The topic; None where none is meant.
+        log_start_offset: What the checkpoint says of it; None where it says nothing.
     """
+    start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
     return KINDS[finding.code].fix.format(
         root=root,
         directory=directory or root,
         topic=topic or "'*'",
         file=finding.file or directory or root,
+        start=start,
     )

@@ -321,7 +321,8 @@ def _look_first(names: str, start: StartForecast, lost: int, errors: int) -> Ver
         reasons=tuple(reasons),
         commands=(
             f"pylog recover {names} --role broker --dry-run",
-            f"pylog recover {names} --role broker --salvage DIR",
+            f"pylog recover {names} --role broker --salvage DIR"
+            + (" --allow-truncate" if lost else ""),
         ),
     )
 

@@ -18,7 +18,6 @@ and without a content size.
 import functools
 from typing import Final
 
-import lz4.block
 import lz4.frame
 
 from storage_core.errors import DecompressionError
@@ -34,6 +33,10 @@ _HEADER_BYTES: Final = _BLOCK_DESCRIPTOR_AT + 2  # with the header checksum
 _CONTENT_SIZE_BYTES: Final = 8
 _CHECKSUM_BYTES: Final = 4
 
+_CHECKSUM_AT: Final = _BLOCK_DESCRIPTOR_AT + 1
+# What the writers of message format v0 made of the header that Kafka writes.
+_CHECKSUM_OF_V0: Final = b"\x1a"
+
 _RESERVED_FLAGS: Final = 0x03  # the lower one is nowadays a dictionary's
 _CONTENT_CHECKSUM_FLAG: Final = 0x04
 _CONTENT_SIZE_FLAG: Final = 0x08
@@ -44,10 +47,7 @@ _VERSION: Final = 1
 
 # Kafka's default, which is the fast compressor; every other level is the slow one.
 _DEFAULT_LEVEL: Final = 9
-_FIRST_LEVEL_OF_FRAMES: Final = 3  # below it the library makes frames by the fast one
-_BLOCK_BYTES: Final = 64 * 1024
-_STORED_BIT: Final = 1 << 31
-_END_MARK: Final = bytes(4)
+_FIRST_SLOW_LEVEL: Final = 3  # below it the library is fast
 
 _BLOCK_SIZE_SHIFT: Final = 4
 _BLOCK_SIZES: Final = range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB + 1)
@@ -139,12 +139,10 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
 
     Exactly at the default level Kafka takes the fast compressor, else the slow one of that level.
     """
-    if level is not None and level < _FIRST_LEVEL_OF_FRAMES:
-        return _compress_in_blocks(memoryview(data), level)
     is_fast = level is None or level == _DEFAULT_LEVEL
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=0 if is_fast else level,
+        compression_level=0 if is_fast else max(level or 0, _FIRST_SLOW_LEVEL),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
@@ -154,15 +152,6 @@ def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) 
     return frame
 
 
-def _compress_in_blocks(view: memoryview, level: int) -> bytes:
-    """Return a frame of blocks made one by one: the library's frames begin with a higher level."""
-    parts = [_plain_header(lz4.frame.BLOCKSIZE_MAX64KB, has_checksums=False)]
-    for start in range(0, len(view), _BLOCK_BYTES):
-        block = view[start : start + _BLOCK_BYTES]
-        packed: bytes = lz4.block.compress(
-            block, mode="high_compression", compression=level, store_size=False
-        )
-        is_stored = len(packed) >= len(block)
-        head = len(block) | _STORED_BIT if is_stored else len(packed)
-        parts += (head.to_bytes(4, "little"), block if is_stored else packed)
-    return b"".join((*parts, _END_MARK))
+def with_checksum_of_v0(frame: bytes) -> bytes:
+    """Return a frame that compress made, with the header's checksum as message format v0 has it."""
+    return frame[:_CHECKSUM_AT] + _CHECKSUM_OF_V0 + frame[_CHECKSUM_AT + len(_CHECKSUM_OF_V0) :]

@@ -46,7 +46,11 @@ def decompress(
 
 
 def compress(
-    codec: Codec, data: bytes | bytearray | memoryview, *, level: int | None = None
+    codec: Codec,
+    data: bytes | bytearray | memoryview,
+    *,
+    level: int | None = None,
+    magic: int = MAGIC_V2,
 ) -> bytes:
     """Compress records, framed as Kafka frames them; NONE gives a copy.
 
@@ -54,5 +58,8 @@ def compress(
         codec: The codec.
         data: The records.
         level: As Kafka's ``compression.*.level`` has it; None for its default.
+        magic: Format of the batch, as in decompress: readers of v0 may expect its wrong checksum.
     """
+    if codec is Codec.LZ4 and magic == MAGIC_V0:
+        return lz4.with_checksum_of_v0(lz4.compress(data, level=level))
     return bytes(data) if codec is Codec.NONE else _CODECS[codec].compress(data, level=level)

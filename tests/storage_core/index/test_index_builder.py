@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.errors import CorruptIndexError, IndexFullError, OffsetOverflowError
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.time_index import TimeIndex
 from storage_core.testing.decode import decode_segment
@@ -149,3 +150,27 @@ def test_offsets_that_do_not_rise_are_refused():
 
 def test_a_segment_without_batches_has_empty_indexes():
     assert builder_of().finish() == (b"", b"")
+
+
+@pytest.mark.item("IDX-09")
+@pytest.mark.parametrize(
+    ("max_index_bytes", "offset_entries", "time_entries"),
+    [(10_485_760, 1_310_720, 873_813), (4_099, 512, 341)],
+)
+def test_an_index_holds_as_many_entries_as_kafka_would_preallocate_and_no_padding(
+    max_index_bytes, offset_entries, time_entries
+):
+    builder = IndexBuilder("f", 0, interval_bytes=0, max_index_bytes=max_index_bytes)
+    # One batch more than entries, for the first gets none; equal times leave the time index free.
+    count = offset_entries + 1
+    numbers = np.arange(count, dtype=np.int64)
+    builder.add(np.full(count, 100), numbers, np.full(count, 5))
+    offsets, times = builder.finish()
+    assert len(offsets) == offset_entries * OFFSET_INDEX_ENTRY.itemsize
+    assert len(times) == TIME_INDEX_ENTRY.itemsize
+    fresh = IndexBuilder("f", 0, interval_bytes=0, max_index_bytes=max_index_bytes)
+    with pytest.raises(IndexFullError, match=f"{offset_entries} entries"):
+        fresh.add(np.full(count + 1, 100), np.arange(count + 1), np.full(count + 1, 5))
+    timed = IndexBuilder("f", 0, interval_bytes=0, max_index_bytes=max_index_bytes)
+    with pytest.raises(IndexFullError):
+        timed.add(np.full(time_entries + 2, 100), *[np.arange(time_entries + 2)] * 2)

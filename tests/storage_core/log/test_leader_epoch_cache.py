@@ -127,3 +127,32 @@ def test_an_empty_cache_has_nothing_to_cut():
     assert not known.truncate_from_end(0)
     assert not known.truncate_from_start(100)
     assert known.entries == ()
+
+
+@pytest.mark.item("CKP-11")
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        pytest.param(-1, (-1, -1), id="unknown"),
+        pytest.param(1, (1, 10), id="below the earliest"),
+        pytest.param(3, (3, 40), id="known"),
+        pytest.param(5, (3, 40), id="between two"),
+        pytest.param(6, (6, 70), id="before the latest"),
+        pytest.param(8, (8, 99), id="the latest"),
+        pytest.param(9, (-1, -1), id="above the latest"),
+    ],
+)
+def test_an_epoch_ends_where_the_next_one_begins(epoch, expected):
+    known = cache((3, 10), (6, 40), (8, 70))
+    assert known.end_offset_for(epoch, 99) == expected
+
+
+@pytest.mark.item("CKP-11")
+def test_a_log_without_epochs_knows_no_end():
+    assert cache().end_offset_for(0, 99) == (-1, -1)
+
+
+@pytest.mark.item("CKP-14")
+@pytest.mark.parametrize(("offset", "epoch"), [(9, None), (10, 3), (39, 3), (40, 6), (99, 6)])
+def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_below_it(offset, epoch):
+    assert cache((3, 10), (6, 40)).epoch_for_offset(offset) == epoch

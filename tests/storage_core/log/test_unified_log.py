@@ -207,8 +207,8 @@ def recover(directory):
         now_ms=SOME_TIME_MS,
         clean_shutdown=False,
     )
-    loader.load()
-    commit(Plan(location=store.location, operations=loader.finish().operations), store)
+    operations = loader.load().close().operations
+    commit(Plan(location=store.location, operations=operations), store)
 
 
 @pytest.mark.item("APP-01")

@@ -20,7 +20,7 @@ from storage_core.errors import (
     UnsupportedFormatError,
 )
 from storage_core.filenames import log_file
-from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, MAGIC_AT, Codec
+from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, Codec
 from storage_core.log.committed_view import scan_committed_view
 from storage_core.store.local import LocalStore
 from storage_core.testing.builders import (

@@ -4,6 +4,8 @@ import lz4.frame
 import pytest
 
 from storage_core.errors import DecompressionError
+from storage_core.formats.batch_v2 import Codec
+from storage_core.records.codecs import compress, decompress
 from storage_core.records.codecs import lz4 as codec
 
 TEXT = b"a fox and another fox and one fox more" * 3000  # two blocks of 64 KiB
@@ -39,6 +41,17 @@ def test_every_level_makes_such_a_frame_and_only_the_default_one_is_fast(level: 
     mixed = b"".join(b"%d and %d, " % (i * i % 977, i % 13) for i in range(6000))
     is_fast = codec.compress(mixed, level=level) == codec.compress(mixed)
     assert is_fast == (level == 9)
+
+
+@pytest.mark.item("FMT-26")
+def test_message_format_v0_has_a_wrong_checksum_in_the_header():
+    plain = compress(Codec.LZ4, TEXT)
+    old = compress(Codec.LZ4, TEXT, magic=0)
+    assert old == patched(plain, CHECKSUM_AT, 0x1A)
+    assert compress(Codec.LZ4, TEXT, magic=1) == plain
+    assert decompress(Codec.LZ4, old, limit_bytes=len(TEXT), magic=0) == TEXT
+    with pytest.raises(DecompressionError):
+        decompress(Codec.LZ4, old, limit_bytes=len(TEXT), magic=1)
 
 
 @pytest.mark.item("FMT-26")

@@ -1,0 +1,297 @@
+"""A log while it is loaded: its directory as it will be, its segments, epochs and producers.
+
+Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
+"""
+
+from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import CheckpointError
+from storage_core.filenames import (
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    log_file,
+    segment_file,
+)
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.end_offset import find_batch, find_next_offset, read_offset_index
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
+from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
+from storage_core.log.open_segments import describe_segment
+from storage_core.log.producer_state_manager import ProducerStateManager
+from storage_core.plan.operations import Operation, SyncDirectory, SyncFile
+from storage_core.store.base import LogStore
+
+_MAX_EPOCH_FILE_BYTES = 1 << 26
+_FIRST_EPOCH_LINE = 3
+
+
+class LoadingLog:
+    """One log, from the listing of its directory to its clean close.
+
+    Args:
+        store: The partition directory.
+        config: The topic's configuration.
+        cleaner: For the expiry of producers, and limits of decompression.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Attributes:
+        view: The directory with all that is planned so far.
+        config: As given.
+        cleaner: As given.
+        base_offsets: Of the segments, ascending.
+        epochs: The leader epochs.
+        producers: The producers.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        recovery_point: First offset that is not known to be on the disk.
+
+    Raises:
+        CheckpointError: The leader epoch file is malformed.
+        StorageError: The store failed.
+    """
+
+    def __init__(
+        self, store: LogStore, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
+    ) -> None:
+        self.view = DirectoryView(store)
+        self.config = config
+        self.cleaner = cleaner
+        self.base_offsets: list[int] = []
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self._now_ms = now_ms
+        self._cuts: dict[int, Cut] = {}
+        self._rebuilt: set[int] = set()
+        self._split: list[int] = []
+        self._scanned_bytes = 0
+        self._epochs_changed = False
+        self.epochs = self._read_epochs()
+        self.producers = self.new_producers()
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        return self.view.store.location
+
+    @property
+    def directory_name(self) -> str:
+        """Name of the directory."""
+        return self.location.rstrip("/").rpartition("/")[2]
+
+    def new_producers(self) -> ProducerStateManager:
+        """Return a manager without producers yet, for the snapshots that there are now."""
+        return ProducerStateManager(
+            self.view,
+            now_ms=self._now_ms,
+            expiration_ms=self.cleaner.producer_id_expiration_ms,
+        )
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Take note that a batch has an epoch, if that is newer than all known ones."""
+        latest = self.epochs.entries[-1].epoch if self.epochs.entries else -1
+        if epoch > latest:
+            self._epochs_changed |= self.epochs.assign(epoch, start_offset)
+
+    def truncate_epochs(self, *, start: int | None = None, end: int | None = None) -> None:
+        """Drop the epochs at or above an end, and let the first one begin at a start."""
+        if end is not None:
+            self._epochs_changed |= self.epochs.truncate_from_end(end)
+        if start is not None:
+            self._epochs_changed |= self.epochs.truncate_from_start(start)
+
+    def clear_epochs(self) -> None:
+        """Forget all epochs."""
+        self.epochs = LeaderEpochCache()
+        self._epochs_changed = True
+
+    def write_epochs(self) -> None:
+        """Plan the epoch file as the epochs are now."""
+        if self._epochs_changed:
+            content = encode_leader_epochs(self.epochs.entries)
+            self.view.write(LEADER_EPOCH_FILE, content, "epochs of the log")
+
+    def create_segment(self, base_offset: int) -> None:
+        """Plan an empty segment as the only one."""
+        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self.view.write(segment_file(base_offset, suffix), b"", "the log has no segment")
+        self.base_offsets = [base_offset]
+
+    def remove_segment(self, base_offset: int, reason: str) -> None:
+        """Plan that a segment and its producer snapshot are gone; note what is lost."""
+        size_bytes = self.view.source(log_file(base_offset)).size_bytes
+        self._note_cut(base_offset, 0, size_bytes, base_offset, reason)
+        for suffix in SEGMENT_SUFFIXES:
+            if segment_file(base_offset, suffix) in self.view:
+                self.view.delete(segment_file(base_offset, suffix), reason)
+        self.base_offsets.remove(base_offset)
+        self._rebuilt.discard(base_offset)
+        self.producers.forget_segment(base_offset)
+
+    def cut_segment(self, base_offset: int, size_bytes: int, end_offset: int, reason: str) -> int:
+        """Plan to cut a segment to a length and return how many bytes that takes.
+
+        Args:
+            base_offset: Of the segment.
+            size_bytes: What it keeps.
+            end_offset: The first offset that the log does not have any more.
+            reason: Why.
+        """
+        name = log_file(base_offset)
+        lost = self.view.source(name).size_bytes - size_bytes
+        if lost > 0:
+            self._note_cut(base_offset, size_bytes, lost, end_offset, reason)
+            self.view.truncate(name, size_bytes, reason)
+        return lost
+
+    def write_indexes(
+        self, base_offset: int, offset_index: bytes, time_index: bytes, reason: str
+    ) -> None:
+        """Plan a segment's offset and time index."""
+        why = f"rebuilt: {reason}"
+        self.view.write(segment_file(base_offset, OFFSET_INDEX_SUFFIX), offset_index, why)
+        self.view.write(segment_file(base_offset, TIME_INDEX_SUFFIX), time_index, why)
+
+    def note_rebuilt(self, base_offset: int) -> None:
+        """Take note that a segment's indexes were built anew."""
+        self._rebuilt.add(base_offset)
+
+    def note_scanned(self, size_bytes: int) -> None:
+        """Take note that a segment was read from end to end."""
+        self._scanned_bytes += size_bytes
+
+    def replace_segment(self, base_offset: int, parts: list[int]) -> None:
+        """Take note that a segment was split into parts, given by their base offsets."""
+        self._split.append(base_offset)
+        if base_offset not in parts:
+            self.producers.forget_segment(base_offset)
+        self.base_offsets = sorted({*self.base_offsets, *parts} - {base_offset} | set(parts))
+
+    def read_next_offset(self) -> int:
+        """Return the offset after the last batch of the last segment."""
+        base_offset = self.base_offsets[-1]
+        index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+        return find_next_offset(self.view, base_offset, log_file(base_offset), index_name)
+
+    def close(self, *, high_watermark: int | None = None) -> LoadedLog:
+        """Close the log cleanly, as far as its files go, and return it.
+
+        Args:
+            high_watermark: Clamped into the log; None for the log end offset.
+        """
+        self.producers.take_snapshot()
+        self.write_epochs()
+        self._trim_active_indexes()
+        segments = tuple(
+            describe_segment(self.view, base, needs_first_timestamp=self.config.is_compacted)
+            for base in self.base_offsets
+        )
+        end, start = self.log_end_offset, self.log_start_offset
+        watermark = end if high_watermark is None else min(max(high_watermark, start), end)
+        state = self.producers.state
+        state.advance_high_watermark(watermark)
+        unstable = state.first_unstable_offset
+        stable = watermark
+        if unstable is not None:
+            stable = min(watermark, self._batch_base_offset(max(unstable, start)))
+        return LoadedLog(
+            location=self.view.store.location,
+            segments=segments,
+            log_start_offset=start,
+            log_end_offset=end,
+            recovery_point=self.recovery_point,
+            high_watermark=watermark,
+            last_stable_offset=stable,
+            producers=tuple(state.producers.values()),
+            epochs=self.epochs.entries,
+            snapshot_offsets=frozenset(self.producers.snapshots),
+            operations=(*self.view.operations, *self._syncs()),
+            repairs=LogRepairs(
+                cuts=tuple(self._cuts[base] for base in sorted(self._cuts)),
+                rebuilt=tuple(sorted(self._rebuilt & set(self.base_offsets))),
+                split=tuple(self._split),
+                scanned_bytes=self._scanned_bytes,
+            ),
+        )
+
+    def _read_epochs(self) -> LeaderEpochCache:
+        if LEADER_EPOCH_FILE not in self.view:
+            self.view.write(LEADER_EPOCH_FILE, b"", "the leader epoch file is missing")
+            return LeaderEpochCache()
+        data = self.view.read(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
+        entries = parse_leader_epochs(data, file=LEADER_EPOCH_FILE)
+        for number, entry in enumerate(entries):
+            if entry.epoch < 0 or entry.start_offset < 0:
+                raise CheckpointError(
+                    LEADER_EPOCH_FILE,
+                    number + _FIRST_EPOCH_LINE,
+                    f"expected numbers of at least 0, found {entry.epoch} {entry.start_offset}",
+                )
+        return LeaderEpochCache(entries)
+
+    def _note_cut(
+        self,
+        base_offset: int,
+        position: int,
+        size_bytes: int,
+        first_offset: int,
+        reason: str,
+    ) -> None:
+        file, start = self.view.place(log_file(base_offset))
+        before = self._cuts.get(base_offset)
+        if size_bytes == 0 and position == 0:
+            # An empty segment that goes is no loss.
+            return
+        self._cuts[base_offset] = Cut(
+            base_offset=base_offset,
+            file=file,
+            position=start + position,
+            size_bytes=size_bytes + (before.size_bytes if before else 0),
+            first_offset=first_offset,
+            is_whole_segment=position == 0,
+            reason=before.reason if before else reason,
+        )
+
+    def _syncs(self) -> list[Operation]:
+        """Return the operations that make what was verified durable: a crash may have undone it.
+
+        A loader that finds the log clean the next time will not look at these bytes again.
+        """
+        reason = "verified, and from here on taken to be on the disk"
+        rebuilt = sorted(self._rebuilt & set(self.base_offsets))
+        syncs: list[Operation] = [
+            SyncFile(name=log_file(base_offset), reason=reason) for base_offset in rebuilt
+        ]
+        return [*syncs, SyncDirectory(reason=reason)] if syncs else []
+
+    def _trim_active_indexes(self) -> None:
+        """Do what a clean close does to the active segment's indexes: a ragged tail goes."""
+        for suffix, entry_bytes in (
+            (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_ENTRY.itemsize),
+            (TIME_INDEX_SUFFIX, TIME_INDEX_ENTRY.itemsize),
+        ):
+            name = segment_file(self.base_offsets[-1], suffix)
+            size = self.view.source(name).size_bytes
+            if size % entry_bytes:
+                self.view.truncate(name, size - size % entry_bytes, "tail that is no whole entry")
+
+    def _batch_base_offset(self, offset: int) -> int:
+        """Return the base offset of the first batch that reaches offset, the log's end without one.
+
+        This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
+        batch may begin below it, or above it where compaction left a gap.
+        """
+        floor = max((base for base in self.base_offsets if base <= offset), default=0)
+        for base in self.base_offsets:
+            if base < floor:
+                continue
+            index_name = segment_file(base, OFFSET_INDEX_SUFFIX)
+            index = read_offset_index(self.view, base, index_name)
+            batch = find_batch(self.view, log_file(base), offset, index.look_up(offset))
+            if batch is not None:
+                return batch.base_offset
+        return self.log_end_offset

@@ -1,0 +1,124 @@
+"""Truncating a loaded log to an offset, with all that belongs to it."""
+
+import numpy as np
+
+from storage_core.errors import IndexFullError
+from storage_core.filenames import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    log_file,
+    segment_file,
+)
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.index.time_index import TimeIndex
+from storage_core.index.transaction_index import encode_transaction_index
+from storage_core.index.truncation import (
+    truncate_aborted,
+    truncate_offset_index,
+    truncate_time_index,
+)
+from storage_core.log.end_offset import (
+    MAX_INDEX_BYTES,
+    find_newest_batch,
+    find_position,
+    read_offset_index,
+)
+from storage_core.log.loading_log import LoadingLog
+from storage_core.log.open_segments import read_aborted
+
+
+def truncate_log(log: LoadingLog, offset: int) -> bool:
+    """Cut a loaded log, as a replica does that follows a new leader.
+
+    Args:
+        log: The log.
+        offset: The log's new end. A batch that reaches it goes as a whole.
+
+    Returns:
+        Whether the log ended above the offset.
+
+    Raises:
+        ValueError: The offset is negative.
+        PylogError: As ``LogLoader.load``, for what has to be replayed.
+    """
+    if offset < 0:
+        raise ValueError(f"expected an offset of at least 0, found {offset}")
+    if offset >= log.log_end_offset:
+        log.truncate_epochs(end=log.log_end_offset)
+        return False
+    reason = f"the log is truncated to offset {offset}"
+    if log.base_offsets[0] > offset:
+        _start_over(log, offset, reason)
+    else:
+        for base_offset in [base for base in log.base_offsets if base > offset]:
+            log.remove_segment(base_offset, reason)
+        _truncate_active(log, offset, reason)
+        log.truncate_epochs(end=offset)
+        log.log_start_offset = min(offset, log.log_start_offset)
+    log.log_end_offset = offset
+    log.recovery_point = min(log.recovery_point, offset)
+    log.producers.rebuild(
+        log.base_offsets,
+        log_start_offset=log.log_start_offset,
+        end_offset=offset,
+        after_clean_shutdown=False,
+    )
+    return True
+
+
+def _start_over(log: LoadingLog, offset: int, reason: str) -> None:
+    for base_offset in list(log.base_offsets):
+        log.remove_segment(base_offset, reason)
+    log.create_segment(offset)
+    log.clear_epochs()
+    log.producers.truncate_fully_and_start_at(offset)
+    log.log_start_offset = offset
+
+
+def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
+    base_offset = log.base_offsets[-1]
+    index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+    time_name = segment_file(base_offset, TIME_INDEX_SUFFIX)
+    txn_name = segment_file(base_offset, TXN_INDEX_SUFFIX)
+    index = read_offset_index(log.view, base_offset, index_name)
+    position = find_position(log.view, log_file(base_offset), offset, index.look_up(offset))
+    offsets = log.view.read(index_name, limit_bytes=MAX_INDEX_BYTES)
+    log.view.write(index_name, truncate_offset_index(base_offset, offsets, offset), reason)
+    times = log.view.read(time_name, limit_bytes=MAX_INDEX_BYTES)
+    times = truncate_time_index(base_offset, times, offset)
+    if txn_name in log.view:
+        aborted = truncate_aborted(read_aborted(log.view, base_offset), offset)
+        log.view.write(txn_name, encode_transaction_index(aborted), reason)
+    if position is not None:
+        log.cut_segment(base_offset, position, offset, reason)
+    times += _last_time_entry(log, base_offset, times)
+    log.view.write(time_name, times, reason)
+
+
+def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
+    """Return the entry that closing adds for batches newer than what the time index says.
+
+    With no entry left Kafka does not look for any: the segment's age is not known then.
+    """
+    time_index = TimeIndex.parse(base_offset, times)
+    if time_index.last_timestamp < 0:
+        return b""
+    index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+    index = read_offset_index(log.view, base_offset, index_name)
+    newest = find_newest_batch(
+        log.view, log_file(base_offset), index.look_up(time_index.last_entry.offset)
+    )
+    if newest is None or newest.max_timestamp <= time_index.last_timestamp:
+        return b""
+    most = log.config.segment_index_bytes
+    if len(times) + TIME_INDEX_ENTRY.itemsize > most:
+        raise IndexFullError(
+            segment_file(base_offset, TIME_INDEX_SUFFIX),
+            len(times),
+            f"no room for the last entry in the {most} bytes of segment.index.bytes",
+        )
+    entry = np.zeros(1, TIME_INDEX_ENTRY)
+    entry["timestamp"] = newest.max_timestamp
+    entry["relative_offset"] = newest.last_offset - base_offset
+    return entry.tobytes()

@@ -1,0 +1,110 @@
+"""Verification of one partition in MB/s: headers and checksums, and every record; caches warm.
+
+    python -m tests.bench.bench_verify [--directory DIR] [--rounds 5] [--processes 1 2]
+
+The partition is that of the compaction bench, made by Kafka's classes and kept under ``build/``, or
+any other one. Segments are the units, as they are on Spark; several processes take them in turns.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.verification.files import sort_files
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.partition import verify_segments
+from storage_core.store import LocalStore
+from tests.bench.bench_compaction import CACHE
+from tests.bench.generated_partition import NOW_MS, Size, generated_partition
+
+SURROUNDINGS: Final = Surroundings(role=Role.BROKER, is_clean=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast one way of looking was.
+
+    Attributes:
+        name: Which one.
+        log_bytes: Bytes of the log.
+        seconds: One a round, the first one, cold, first.
+    """
+
+    name: str
+    log_bytes: int
+    seconds: tuple[float, ...]
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The median of the rounds after the first."""
+        return self.log_bytes / statistics.median(self.seconds[1:])
+
+    def line(self) -> str:
+        """Return the rate as text."""
+        return (
+            f"{self.name:<28} {self.bytes_per_second / 1e6:8.0f} MB/s "
+            f"(first round {self.log_bytes / self.seconds[0] / 1e6:.0f} MB/s)"
+        )
+
+
+def look(directory: Path, bases: Sequence[int], *, is_deep: bool) -> int:
+    """Verify some segments and return how many batches they have; nothing may be found."""
+    store = LocalStore(directory)
+    files = sort_files(store.list_files())
+    segments = [segment for segment in files.segments if segment.base_offset in bases]
+    options = VerifyOptions(now_ms=NOW_MS, is_deep=is_deep)
+    facts, found = verify_segments(store, files, segments, SURROUNDINGS, options)
+    bad = [finding for finding in found if finding.severity.rank > 1]
+    if bad:
+        raise AssertionError(f"the sample is damaged: {bad[0]}")
+    return sum(segment.batches for segment in facts)
+
+
+def measure(directory: Path, *, rounds: int, processes: Sequence[int]) -> Iterator[Rate]:
+    """Yield the rates of all ways of looking.
+
+    Args:
+        directory: The partition.
+        rounds: At least 2; the first one warms up.
+        processes: Numbers of processes.
+    """
+    files = sort_files(LocalStore(directory).list_files())
+    bases = [segment.base_offset for segment in files.segments]
+    for is_deep in (False, True):
+        for count in processes:
+            shares = [bases[number::count] for number in range(count)]
+            with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+                seconds = []
+                for _ in range(rounds):
+                    started = time.perf_counter()
+                    jobs = [pool.submit(look, directory, s, is_deep=is_deep) for s in shares]
+                    for job in jobs:
+                        job.result()
+                    seconds.append(time.perf_counter() - started)
+            name = f"{'every record' if is_deep else 'headers, CRC, indexes'}, {count} processes"
+            yield Rate(name=name, log_bytes=files.size_bytes, seconds=tuple(seconds))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--records", type=int, default=Size().records)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    options = parser.parse_args(arguments)
+    directory = options.directory or generated_partition(CACHE, Size(records=options.records))
+    for rate in measure(directory, rounds=options.rounds, processes=options.processes):
+        print(rate.line())  # noqa: T201 - the report is what it is for
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,193 @@
+"""``pylog recover``: options in, rows, cuts and an exit status out."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.operations.progress import Progress
+from pylog_spark.schemas import CUT, RESULT
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.crashed_roots import (
+    MARKER_OF_OURS,
+    NOW_MS,
+    CrashedRoot,
+    crashed_directory,
+    forget_high_watermarks,
+    logs_of,
+    tear,
+)
+
+TORN, WHOLE = "clean-group-all-s211", "clean-epochs-mixed-s151"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> CrashedRoot:
+    made = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(made.path)
+    tear(made.path / f"{TORN}-0")
+    return made
+
+
+def options_of(root: CrashedRoot, folder: Path) -> list[object]:
+    file = folder / "topics.yaml"
+    file.write_text(yaml.safe_dump({"topics": dict(root.options.topic_configs)}))
+    return [root.path, "--config", file, "--now-ms", NOW_MS, "--role", "broker"]
+
+
+def lines_of(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def tree_of(root: Path) -> dict[str, dict[str, bytes]]:
+    return {path.name: read_tree(path) for path in [root, *root.iterdir()] if path.is_dir()}
+
+
+@pytest.mark.spark
+def test_json_has_a_line_a_partition_one_a_cut_and_one_of_the_run(spark, pylog, root, tmp_path):
+    arguments = [*options_of(root, tmp_path), "--output", "json"]
+    before = tree_of(root.path)
+    said = pylog("recover", *arguments, "--dry-run")
+    assert said.exit_code == ExitCode.DONE, said.stderr
+    assert tree_of(root.path) == before
+    done = pylog("recover", *arguments, "--salvage", tmp_path / "salvage")
+    assert done.exit_code == ExitCode.DONE, done.stderr
+    *rows, cut, run = lines_of(done)
+    assert [list(row) for row in rows] == [["type", *RESULT.names]] * 2
+    assert {(row["type"], row["status"], row["action"]) for row in rows} == {
+        ("result", "done", "recover")
+    }
+    assert list(cut) == ["type", *CUT.names]
+    assert (cut["type"], cut["topic"], cut["is_whole_segment"]) == ("cut", TORN, False)
+    assert Path(cut["salvaged_to"]).is_relative_to(tmp_path / "salvage" / run["run_id"])
+    assert (run["type"], run["done"], run["exit_code"], run["dry_run"]) == ("run", 2, 0, False)
+    *planned, would_cut, dry = lines_of(said)
+    assert (dry["planned"], dry["dry_run"]) == (2, True)
+    assert {row["status"] for row in planned} == {"planned"}
+    assert would_cut == cut | {"salvaged_to": None}
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
+
+
+@pytest.mark.spark
+def test_the_table_names_every_cut(spark, pylog, root, tmp_path):
+    result = pylog("recover", *options_of(root, tmp_path), "--dry-run")
+    assert "dry run, nothing was written: 2 planned" in result.stdout
+    [torn] = [log for log in logs_of(root.path / f"{TORN}-0") if log.name in result.stdout]
+    assert torn.stat().st_size
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("level", "status"),
+    [("never", ExitCode.DONE), ("warn", ExitCode.FINDINGS), ("error", ExitCode.DONE)],
+)
+def test_cuts_are_findings_where_somebody_asks(spark, pylog, root, tmp_path, level, status):
+    arguments = [*options_of(root, tmp_path), "--dry-run", "--output", "json"]
+    result = pylog("recover", *arguments, "--fail-on", level)
+    assert result.exit_code == status
+    assert lines_of(result)[-1]["exit_code"] == status
+
+
+@pytest.mark.spark
+def test_a_cut_of_batches_that_can_be_read_is_an_error(spark, pylog, root, tmp_path):
+    log = logs_of(root.path / f"{TORN}-0")[1]
+    data = bytearray(log.read_bytes())
+    data[40] ^= 0xFF
+    log.write_bytes(data)
+    arguments = [*options_of(root, tmp_path), "--dry-run", "--fail-on", "error"]
+    assert pylog("recover", *arguments).exit_code == ExitCode.FINDINGS
+
+
+@pytest.mark.spark
+def test_a_refused_cut_ends_with_three_and_says_how_to_allow_it(spark, pylog, root, tmp_path):
+    arguments = [*options_of(root, tmp_path), "--output", "json", "--max-truncate-bytes", 0]
+    result = pylog("recover", *arguments)
+    assert result.exit_code == ExitCode.REFUSED
+    row = next(line for line in lines_of(result) if line.get("topic") == TORN)
+    assert (row["status"], row["reason"]) == ("skipped", "CUTS_TOO_MUCH")
+    assert "override: --max-truncate-bytes" in row["error"]
+
+
+def test_a_role_that_nobody_said_is_refused_before_spark_starts(pylog, root, tmp_path):
+    result = pylog("recover", *options_of(root, tmp_path)[:-2])
+    assert result.exit_code == ExitCode.REFUSED
+    assert "--role broker" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.spark
+def test_a_directory_in_use_is_refused_with_three(spark, pylog, root, tmp_path):
+    with LogDirectoryLock(root.path) as lock:
+        result = pylog("recover", *options_of(root, tmp_path))
+        assert result.exit_code == ExitCode.REFUSED
+        assert f"process {lock.proof.holder_pid}" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--salvage", "LOG/salvage"], "lies inside the log directory"),
+        (["--max-truncate-bytes", "many"], "whole number"),
+        (["--fail-on", "sometimes"], "fail-on"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_has_its_status(pylog, root, tmp_path, change, said):
+    words = [word.replace("LOG", str(root.path)) for word in change]
+    result = pylog("recover", *options_of(root, tmp_path), *words)
+    assert result.exit_code == ExitCode.USAGE
+    assert said in " ".join(result.stderr.split())
+
+
+def test_partition_recover_says_first_what_it_would_do(pylog, root):
+    directory = root.path / f"{TORN}-0"
+    before = read_tree(directory)
+    settings = [
+        word
+        for key, value in root.configs[directory.name].items()
+        for word in ("--set", f"{key}={value}")
+    ]
+    arguments = ["recover", directory, "--now-ms", NOW_MS, *settings]
+    said = json.loads(pylog("partition", *arguments, "--dry-run").stdout)
+    assert read_tree(directory) == before
+    done = json.loads(pylog("partition", *arguments).stdout)
+    assert {name: said[name] for name in done} == done
+    assert said["dry_run"] is True
+    [cut] = said["cuts"]
+    assert cut["size_bytes"] == done["truncated_bytes"] > 0
+    assert "TruncateFile" in {step["operation"] for step in said["operations"]}
+    again = json.loads(pylog("partition", *arguments).stdout)
+    assert again["truncated_bytes"] == 0
+
+
+def test_partition_truncate_says_first_what_it_would_do(pylog, root):
+    directory = root.path / f"{WHOLE}-0"
+    before = read_tree(directory)
+    settings = [
+        word
+        for key, value in root.configs[directory.name].items()
+        for word in ("--set", f"{key}={value}")
+    ]
+    arguments = ["truncate", directory, "--now-ms", NOW_MS, "--to", 20, *settings]
+    said = json.loads(pylog("partition", *arguments, "--dry-run").stdout)
+    assert read_tree(directory) == before
+    done = json.loads(pylog("partition", *arguments).stdout)
+    assert (said["truncated"], said["log_end_offset"]) == (True, done["log_end_offset"])
+    assert done["log_end_offset"] <= 20
+
+
+def test_no_progress_is_drawn_where_no_terminal_is(capsys):
+    with ProgressLine(is_shown=True) as line:
+        line.on_progress(
+            Progress(done_bytes=1, total_bytes=2, done_segments=0, total_segments=1, seconds=1.0)
+        )
+        time.sleep(0.01)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")

@@ -1,0 +1,315 @@
+"""What recovery may not do without being asked, what it sets aside, and when it marks."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+
+import pytest
+
+from pylog_spark.config import Tuning
+from pylog_spark.operations.recover import recover
+from storage_core.catalog.roles import Role
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    TopicPartition,
+    log_file,
+)
+from storage_core.log.segment_scan import scan_segment
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.store import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import read_points
+from tests.pylog_spark.crashed_roots import (
+    MARKER_OF_OURS,
+    NOW_MS,
+    crashed_directory,
+    forget_high_watermarks,
+    killed_broker,
+    logs_of,
+    tear,
+)
+
+pytestmark = pytest.mark.spark
+
+TORN, WHOLE = "clean-group-all-s211", "clean-epochs-mixed-s151"
+SPREAD = Tuning(unit_min_bytes=1, unit_max_bytes=1)
+
+
+def row_of(report, topic=TORN) -> dict:
+    return next(row for row in report.results.to_pylist() if row["topic"] == topic)
+
+
+def state_of(path) -> list:
+    return sorted((str(p), p.lstat().st_mtime_ns, p.lstat().st_size) for p in path.rglob("*"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two logs, one of them torn in its last segment; nothing says what was acknowledged."""
+    made = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(made.path)
+    tear(made.path / f"{TORN}-0")
+    return made
+
+
+def corrupt(log, position: int) -> None:
+    data = bytearray(log.read_bytes())
+    data[position] ^= 0xFF
+    log.write_bytes(data)
+
+
+def assert_refused(report, root, before, reason: str) -> None:
+    """The torn log is as it was and listed; the other one was recovered; exit status 3."""
+    row = row_of(report)
+    assert (row["status"], row["reason"]) == ("skipped", reason)
+    assert "override: --" in row["error"]
+    assert report.exit_code == 3
+    assert row_of(report, WHOLE)["status"] == "done"
+    assert state_of(root.path / f"{TORN}-0") == before
+    assert list(read_points(root.path, RECOVERY_POINT_FILE)) == [TopicPartition(WHOLE, 0)]
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    [note] = [note for note in report.notes if "not marked as cleanly shut down" in note]
+    assert "1 of its logs were not recovered" in note
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
+def test_a_log_that_would_lose_more_than_is_allowed_is_left_alone_and_listed(spark, root, tuning):
+    before = state_of(root.path / f"{TORN}-0")
+    options = root.with_options(tuning=tuning, max_truncate_bytes=10)
+    said = recover(spark, [root.path], root.with_options(max_truncate_bytes=10, dry_run=True))
+    assert (row_of(said)["status"], row_of(said)["reason"]) == ("skipped", "CUTS_TOO_MUCH")
+    assert said.exit_code == 3
+    report = recover(spark, [root.path], options)
+    assert_refused(report, root, before, "CUTS_TOO_MUCH")
+    [cut] = report.cuts.to_pylist()
+    assert f"--max-truncate-bytes {cut['size_bytes']})" in row_of(report)["error"]
+    enough = root.with_options(tuning=tuning, max_truncate_bytes=cut["size_bytes"])
+    assert row_of(recover(spark, [root.path], enough))["status"] == "done"
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
+
+
+def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp_path):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    tear(root.path / f"{TORN}-0")
+    before = state_of(root.path / f"{TORN}-0")
+    report = recover(spark, [root.path], root.options)
+    assert_refused(report, root, before, "CUTS_BELOW_HIGH_WATERMARK")
+    [advice] = [note for note in report.notes if "Start the brokers" in note]
+    assert f"1 logs end, or would end, below their checkpointed high watermark: {TORN}-0" in advice
+    report = recover(spark, [root.path], root.with_options(allow_truncate=True))
+    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    assert any("Start the brokers" in note for note in report.notes)
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
+    end = read_points(root.path, RECOVERY_POINT_FILE)[TopicPartition(TORN, 0)]
+    marks = read_points(root.path, "replication-offset-checkpoint")
+    assert (
+        marks[TopicPartition(TORN, 0)] == end < root.facts.high_watermarks[TopicPartition(TORN, 0)]
+    )
+
+
+@pytest.mark.item("REC-15", "REC-16")
+def test_a_log_of_which_nothing_would_be_left_waits_for_a_word(spark, root):
+    log = logs_of(root.path / f"{TORN}-0")[0]
+    corrupt(log, 40)
+    before = state_of(root.path / f"{TORN}-0")
+    report = recover(spark, [root.path], root.options)
+    assert_refused(report, root, before, "CUTS_WHOLE_LOG")
+    report = recover(spark, [root.path], root.with_options(allow_truncate=True))
+    assert (report.exit_code, row_of(report)["bytes_after"]) == (0, 0)
+
+
+@pytest.mark.item("REC-19", "FLT-06")
+def test_a_log_that_ends_below_its_log_start_waits_for_a_word(spark, root):
+    starts = {TopicPartition(TORN, 0): 5_000}
+    (root.path / LOG_START_FILE).write_bytes(encode_offset_checkpoint(starts))
+    before = state_of(root.path / f"{TORN}-0")
+    report = recover(spark, [root.path], root.options)
+    assert_refused(report, root, before, "CUTS_WHOLE_LOG")
+    report = recover(spark, [root.path], root.with_options(allow_truncate=True))
+    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    assert [log.name for log in logs_of(root.path / f"{TORN}-0")] == [log_file(5_000)]
+
+
+def test_a_mirror_is_reported_on_and_not_touched(spark, root):
+    before = state_of(root.path.parent)
+    said = recover(spark, [root.path], root.with_options(dry_run=True))
+    for role in (Role.MIRROR, Role.MANAGED):
+        for changes in ({"dry_run": True}, {}):
+            if role is Role.MANAGED and not changes:
+                continue
+            report = recover(spark, [root.path], root.with_options(role=role, **changes))
+            assert report.dry_run
+            assert report.cuts.equals(said.cuts)
+            assert report.cuts.num_rows == 1
+            assert state_of(root.path.parent) == before
+    report = recover(spark, [root.path], root.with_options(role=Role.MIRROR, allow_truncate=True))
+    assert report.dry_run
+    assert "a mirror is only reported on" in report.notes[0]
+    assert state_of(root.path.parent) == before
+
+
+def test_a_role_that_was_only_guessed_is_enough_to_look(spark, root):
+    with pytest.raises(GuardRefusedError, match="ROLE_NOT_SAID"):
+        recover(spark, [root.path], root.with_options(role=None))
+    report = recover(spark, [root.path], root.with_options(role=None, dry_run=True))
+    assert report.cuts.num_rows == 1
+
+
+def test_a_mirror_is_cut_where_that_is_allowed_and_salvaged_but_never_marked(spark, root, tmp_path):
+    twin = root.copy(tmp_path / "twin")
+    twin.recover_one_by_one()
+    options = root.with_options(
+        role=Role.MIRROR, allow_truncate=True, salvage=str(tmp_path / "salvage")
+    )
+    report = recover(spark, [root.path], options)
+    assert (report.exit_code, report.dry_run, report.summary.done) == (0, False, 2)
+    assert root.trees() == twin.trees()
+    assert report.cuts["salvaged_to"].to_pylist() != [None]
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
+def test_what_is_cut_is_set_aside_first_as_it_was_and_as_segments_that_open(
+    spark, tmp_path, tuning
+):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(root.path)
+    directory = root.path / f"{TORN}-0"
+    # In the middle of the second segment: it is cut there, and all that follow go.
+    corrupt(logs_of(directory)[1], logs_of(directory)[1].stat().st_size // 2)
+    before = read_tree(directory)
+    options = root.with_options(
+        tuning=tuning, allow_truncate=True, salvage=str(tmp_path / "salvage")
+    )
+    report = recover(spark, [root.path], options)
+    cuts = report.cuts.to_pylist()
+    assert [cut["is_whole_segment"] for cut in cuts] == [False] + [True] * (len(cuts) - 1)
+    [place] = {cut["salvaged_to"] for cut in cuts}
+    store = LocalStore(tmp_path / "salvage" / report.run_id / directory.relative_to("/"))
+    assert str(store.directory) == place
+
+    for cut in cuts:
+        raw = store.directory / f"cut-{cut['file'][:-4]}-{cut['position']}.raw"
+        assert raw.read_bytes() == before[cut["file"]][cut["position"] :]
+    log = plan_recovery(
+        store,
+        config=LogConfig.from_topic_overrides(root.facts.configs[TORN]),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+    )
+    assert not log.repairs.cuts
+    assert log.log_end_offset == root.facts.high_watermarks[TopicPartition(TORN, 0)]
+    assert records_in(store) == sum(cut["records"] for cut in cuts) > 0
+    # The run's cuts and what it kept are all that there was.
+    kept = read_points(root.path, RECOVERY_POINT_FILE)[TopicPartition(TORN, 0)]
+    assert kept == cuts[0]["first_offset"]
+
+
+def records_in(store: LocalStore) -> int:
+    total = 0
+    for log in logs_of(store.directory):
+        with closing(store.open_file(log.name)) as reader:
+            scan = scan_segment(
+                reader, int(log.stem), index_interval_bytes=4096, max_index_bytes=1 << 20
+            )
+        total += scan.records
+    return total
+
+
+def test_a_later_run_leaves_what_an_earlier_one_set_aside(spark, root, tmp_path):
+    options = root.with_options(salvage=str(tmp_path / "salvage"))
+    recover(spark, [root.path], options)
+    first = {p: p.read_bytes() for p in (tmp_path / "salvage").rglob("*") if p.is_file()}
+    assert first
+    (root.path / CLEAN_SHUTDOWN_FILE).unlink()
+    tear(root.path / f"{TORN}-0")
+    recover(spark, [root.path], options)
+    after = {p: p.read_bytes() for p in (tmp_path / "salvage").rglob("*") if p.is_file()}
+    assert first.items() < after.items()
+
+
+def test_a_place_for_salvage_inside_a_log_directory_is_refused(spark, root):
+    options = root.with_options(salvage=str(root.path / "salvage"))
+    with pytest.raises(ConfigError, match="lies inside the log directory"):
+        recover(spark, [root.path], options)
+
+
+@pytest.mark.item("DIR-03")
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mark_clean": False}, None),
+        ({"include": ("clean-*",)}, "--topics or --exclude left logs out"),
+        ({"exclude": ("other",)}, "--topics or --exclude left logs out"),
+        (
+            {"broker_settings": {"log.dirs": "/a/b, /nowhere/else"}},
+            "the broker's log directory /nowhere/else was not given",
+        ),
+    ],
+    ids=["no-mark-clean", "topics", "exclude", "server.properties"],
+)
+def test_a_directory_is_not_marked_where_the_claim_could_be_false(spark, root, changes, reason):
+    report = recover(spark, [root.path], root.with_options(**changes))
+    assert (report.exit_code, report.summary.done) == (0, 2)
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    assert [reason in note for note in report.notes] == ([True] if reason else [])
+
+
+@pytest.mark.item("DIR-03")
+def test_a_broker_whose_other_directory_was_not_given_is_not_marked(spark, tmp_path):
+    root = killed_broker(tmp_path)
+    forget_high_watermarks(root.path)
+    properties = root.path / "meta.properties"
+    lines = properties.read_text().splitlines()
+    own = next(line.partition("=")[2] for line in lines if line.startswith("directory.id"))
+    # The cluster's metadata registers a directory whose id nobody of those given has.
+    other = ["directory.id=qWJtEzNdQ0iZ2gXjWmBv3A" if own in line else line for line in lines]
+    properties.write_text("\n".join(other) + "\n")
+    report = recover(spark, [root.path], root.options)
+    assert report.exit_code == 0
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    assert any(f"directories of the broker were not given: {own}" in n for n in report.notes)
+
+
+HOLD = (
+    "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX);"
+    "print('held', flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def held_by_another_process(path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        yield holder.pid
+    finally:
+        holder.communicate()
+
+
+@pytest.mark.item("DIR-02", "FLT-10")
+def test_a_directory_in_use_is_refused_and_its_holder_named_but_can_be_looked_at(spark, root):
+    with held_by_another_process(root.path) as pid:
+        before = read_tree(root.path)
+        with pytest.raises(GuardRefusedError, match=rf"LOG_DIRECTORY_IN_USE.*process {pid}:"):
+            recover(spark, [root.path], root.options)
+        assert read_tree(root.path) == before
+        assert recover(spark, [root.path], root.with_options(dry_run=True)).cuts.num_rows == 1
+
+
+def test_options_of_a_run_are_in_its_record_without_the_sessions_secrets(spark, root, tmp_path):
+    ledger = str(tmp_path / "ledger")
+    options = root.with_options(ledger=ledger, spark_conf={"spark.secret": "hidden"})
+    recover(spark, [root.path], options)
+    runs = spark.read.format("delta").load(f"{ledger}/runs").toArrow().to_pylist()
+    said = json.loads(runs[0]["options"])
+    assert said["max_truncate_bytes"] == 64 * 1024 * 1024
+    assert "spark_conf" not in said

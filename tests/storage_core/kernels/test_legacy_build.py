@@ -1,0 +1,66 @@
+"""Entries of old formats, compiled and plain, against bytes made by hand."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.kernels import legacy_build
+from storage_core.testing.builders import SOME_TIME_MS, RecordSpec
+from tests.storage_core.kernels.twins import in_both_ways
+from tests.storage_core.records.new_columns import columns_of
+
+RECORDS = [
+    RecordSpec(key=None, value=b"value", timestamp=SOME_TIME_MS),
+    RecordSpec(key=b"", value=None, timestamp=SOME_TIME_MS + 1),
+    RecordSpec(key=b"k" * 300, value=b"", timestamp=-1),
+]
+
+
+def nullable(data):
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+def by_hand(record, *, offset, magic, attributes=0, time=None):
+    body = struct.pack(">bb", magic, attributes)
+    if magic:
+        body += struct.pack(">q", record.timestamp if time is None else time)
+    body += nullable(record.key) + nullable(record.value)
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", offset, len(message)) + message
+
+
+@in_both_ways(write_entries=legacy_build.write_entries)
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("time", [None, SOME_TIME_MS + 99])
+def test_entries_are_those_made_by_hand(write_entries, magic, time):
+    columns = columns_of(RECORDS)
+    attributes = 8 if time is not None and magic else 0
+    expected = b"".join(
+        by_hand(record, offset=13 + i, magic=magic, attributes=attributes, time=time)
+        for i, record in enumerate(RECORDS)
+    )
+    out = np.zeros(len(expected) + 5, np.uint8)
+    end = write_entries(
+        out,
+        5,
+        0,
+        3,
+        magic,
+        attributes,
+        NO_TIMESTAMP if time is None else time,
+        20,
+        7,
+        columns.keys.data,
+        columns.keys.start,
+        columns.keys.length,
+        columns.values.data,
+        columns.values.start,
+        columns.values.length,
+        columns.timestamps,
+        np.empty(0, np.int64),
+    )
+    assert end == out.size
+    assert out[5:].tobytes() == expected

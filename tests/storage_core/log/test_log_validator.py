@@ -1,0 +1,252 @@
+"""What a leader checks and stamps; every case against Kafka is in tests/oracle."""
+
+import contextlib
+import dataclasses
+import gzip
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from storage_core.errors import (
+    CorruptRecordError,
+    InvalidAppendError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    PylogError,
+    RecordValidationError,
+    UnsupportedForMessageFormatError,
+)
+from storage_core.formats.batch_v2 import Codec, TimestampType
+from storage_core.log.append_analysis import AppendSettings, analyze_append
+from storage_core.log.log_validator import ValidatorSettings, validate_and_assign_offsets
+from storage_core.log.producer_append import AppendOrigin
+from storage_core.records.batch_builder import BatchSettings, build_all
+from storage_core.testing.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    with_valid_crc,
+)
+from storage_core.testing.decode import decode_segment
+from tests.storage_core.records.new_columns import columns_of
+
+HOUR_MS = 3_600_000
+SETTINGS = ValidatorSettings(
+    partition="t-0",
+    now_ms=SOME_TIME_MS,
+    target_codec=Codec.NONE,
+    target_level=None,
+    is_compacted=False,
+    to_magic=2,
+    timestamp_type=TimestampType.CREATE_TIME,
+    timestamp_before_max_ms=2**63 - 1,
+    timestamp_after_max_ms=HOUR_MS,
+    leader_epoch=7,
+    origin=AppendOrigin.CLIENT,
+    max_record_bytes=1_000_000,
+)
+RECORDS = tuple(
+    RecordSpec(key=b"k%d" % i, value=b"v" * i, timestamp=SOME_TIME_MS - i) for i in range(4)
+)
+
+
+def validate(data, *, first_offset=100, **changes):
+    settings = dataclasses.replace(SETTINGS, **changes)
+    own = np.frombuffer(bytearray(data), np.uint8)
+    found = analyze_append(
+        own,
+        AppendSettings(
+            partition="t-0",
+            origin=settings.origin,
+            leader_epoch=7,
+            max_message_bytes=None,
+            keeps_offsets=False,
+        ),
+    )
+    return validate_and_assign_offsets(
+        own,
+        found.batches,
+        source_codec=found.source_codec,
+        first_offset=first_offset,
+        settings=settings,
+    )
+
+
+def v2(**fields):
+    return encode_batch(BatchSpec(**({"records": RECORDS, "leader_epoch": -1} | fields)))
+
+
+def legacy(magic, codec=Codec.NONE, records=RECORDS):
+    columns = columns_of([dataclasses.replace(record, headers=()) for record in records])
+    return build_all(columns, BatchSettings(magic=magic, codec=codec)).data.tobytes()
+
+
+@pytest.mark.item("APP-05")
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_that_may_stay_gets_offsets_and_epoch_and_keeps_its_bytes(codec):
+    data = v2(codec=codec)
+    valid = validate(data, target_codec=codec)
+    assert not valid.is_rebuilt
+    assert valid.next_offset == 104
+    [batch] = decode_segment(valid.data.tobytes())[0]
+    assert (batch.base_offset, batch.last_offset, batch.crc_ok) == (100, 103, True)
+    assert batch.header["partition_leader_epoch"] == 7
+    assert valid.data.tobytes()[16:] == data[16:]
+    assert valid.batches.base_offset.tolist() == [100]
+
+
+@pytest.mark.item("APP-05", "APP-10")
+def test_a_batch_in_another_codec_is_built_anew():
+    valid = validate(v2(codec=Codec.GZIP, producer_id=3, producer_epoch=1, base_sequence=4))
+    assert valid.is_rebuilt
+    [batch] = decode_segment(valid.data.tobytes())[0]
+    assert batch.header["attributes"] == 0
+    assert (batch.header["producer_id"], batch.header["base_sequence"]) == (3, 4)
+    assert [record.key for record in batch.records] == [record.key for record in RECORDS]
+
+
+@pytest.mark.item("APP-06")
+@pytest.mark.parametrize(
+    "data", [v2() + v2(), legacy(1, Codec.GZIP) + legacy(1, Codec.GZIP)], ids=["v2", "compressed"]
+)
+def test_an_append_has_one_batch_unless_it_is_plain_and_old(data):
+    with pytest.raises(InvalidRecordError):
+        validate(data)
+    assert validate(legacy(1)).next_offset == 104
+
+
+@pytest.mark.item("APP-07")
+@pytest.mark.parametrize(
+    ("fields", "to_magic", "kind"),
+    [
+        pytest.param({"last_offset_delta": -1}, 2, InvalidRecordError, id="negative delta"),
+        pytest.param({"record_count": 0}, 2, InvalidRecordError, id="no records"),
+        pytest.param({"record_count": 3}, 2, InvalidRecordError, id="count and offsets differ"),
+        pytest.param({"is_control": True}, 2, InvalidRecordError, id="control batch"),
+        pytest.param(
+            {"producer_id": 1, "producer_epoch": 0}, 2, InvalidRecordError, id="no sequence"
+        ),
+        pytest.param(
+            {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True},
+            1,
+            UnsupportedForMessageFormatError,
+            id="transaction in an old format",
+        ),
+        pytest.param(
+            {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0},
+            0,
+            UnsupportedForMessageFormatError,
+            id="producer in an old format",
+        ),
+    ],
+)
+def test_a_clients_batch_has_to_be_whole_and_its_own(fields, to_magic, kind):
+    with pytest.raises(kind):
+        validate(v2(**fields), to_magic=to_magic)
+
+
+@pytest.mark.item("APP-08")
+def test_records_without_a_key_are_named_by_their_index():
+    records = tuple(
+        dataclasses.replace(record, key=None if i % 2 else b"k") for i, record in enumerate(RECORDS)
+    )
+    with pytest.raises(RecordValidationError) as caught:
+        validate(v2(records=records), is_compacted=True)
+    assert caught.value.record_indexes == (1, 3)
+    assert validate(v2(records=records)).next_offset == 104
+    many = tuple(RecordSpec(key=None) for _ in range(9))
+    with pytest.raises(RecordValidationError, match=r"9 records are refused.*: 0, 1, 2$"):
+        validate(v2(records=many), is_compacted=True)
+
+
+@pytest.mark.item("APP-08")
+def test_messages_inside_a_compressed_set_have_its_format_and_a_right_crc():
+    inner = bytearray(legacy(1, records=RECORDS[:2]))
+    good = compressed_set(bytes(inner))
+    assert validate(good, target_codec=Codec.GZIP, to_magic=1).next_offset == 102
+    other = compressed_set(legacy(0, records=RECORDS[:1]) + legacy(0, records=RECORDS[:1]))
+    with pytest.raises(RecordValidationError):
+        validate(other, target_codec=Codec.GZIP, to_magic=1)
+    inner[-1] ^= 1
+    with pytest.raises(CorruptRecordError):
+        validate(compressed_set(bytes(inner)), target_codec=Codec.GZIP, to_magic=1)
+    nested = compressed_set(compressed_set(legacy(1)))
+    with pytest.raises(InvalidRecordError):
+        validate(nested, target_codec=Codec.GZIP, to_magic=1)
+
+
+def compressed_set(entries):
+    """Return a v1 message around entries, made by hand."""
+    value = gzip.compress(entries, mtime=0)
+    body = struct.pack(">bbqi", 1, 1, SOME_TIME_MS, -1) + struct.pack(">i", len(value)) + value
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 1, len(message)) + message
+
+
+@pytest.mark.item("APP-09")
+@pytest.mark.parametrize(
+    ("timestamp", "is_fine"),
+    [
+        (SOME_TIME_MS + HOUR_MS, True),
+        (SOME_TIME_MS + HOUR_MS + 1, False),
+        (SOME_TIME_MS - 50, True),
+        (SOME_TIME_MS - 51, False),
+        (-1, True),
+    ],
+)
+def test_create_times_lie_within_their_limits(timestamp, is_fine):
+    data = v2(records=(RECORDS[0], RecordSpec(key=b"k", timestamp=timestamp)))
+    if is_fine:
+        valid = validate(data, timestamp_before_max_ms=50)
+        assert valid.max_timestamp == max(SOME_TIME_MS, timestamp)
+    else:
+        with pytest.raises(InvalidTimestampError) as caught:
+            validate(data, timestamp_before_max_ms=50)
+        assert caught.value.record_indexes == (1,)
+
+
+@pytest.mark.item("APP-09")
+def test_append_time_is_stamped_on_the_batch_and_may_not_be_claimed():
+    append_time = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "now_ms": SOME_TIME_MS + 9}
+    valid = validate(v2(), **append_time)
+    [batch] = decode_segment(valid.data.tobytes())[0]
+    assert batch.header["attributes"] == 8
+    assert batch.header["max_timestamp"] == valid.max_timestamp == SOME_TIME_MS + 9
+    claimed = v2(timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=SOME_TIME_MS)
+    with pytest.raises(InvalidTimestampError):
+        validate(claimed, **append_time)
+    [batch] = decode_segment(validate(claimed).data.tobytes())[0]
+    assert batch.header["attributes"] == 0, "on a create-time topic the claim is dropped"
+    without = v2(timestamp_type=TimestampType.LOG_APPEND_TIME, max_timestamp=-1)
+    with pytest.raises(InvalidTimestampError):
+        validate(without)
+
+
+def test_a_compressed_batch_with_gaps_is_refused_as_kafka_cannot_build_it_anew():
+    records = (RECORDS[0], dataclasses.replace(RECORDS[1], offset_delta=5))
+    data = v2(records=records, codec=Codec.LZ4)
+    with pytest.raises(InvalidAppendError):
+        validate(data, target_codec=Codec.LZ4, origin=AppendOrigin.COORDINATOR)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_old_messages_become_one_batch(magic, codec):
+    valid = validate(legacy(magic, codec), target_codec=codec)
+    [batch] = decode_segment(valid.data.tobytes())[0]
+    assert (batch.base_offset, batch.last_offset) == (100, 103)
+    assert [record.value for record in batch.records] == [record.value for record in RECORDS]
+    assert batch.header["max_timestamp"] == (SOME_TIME_MS if magic else -1)
+
+
+def test_hostile_records_are_an_error_of_ours():
+    good = v2()
+    for position in range(61, len(good)):
+        for bit in (0x80, 0x01, 0x10):
+            bad = bytearray(good)
+            bad[position] ^= bit
+            with contextlib.suppress(PylogError):
+                validate(with_valid_crc(bytes(bad)), is_compacted=True)
