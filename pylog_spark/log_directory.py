@@ -12,7 +12,8 @@ from pylog_spark.discovery import discover_partitions, discover_segments, resolv
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.run_report import RunReport
-from pylog_spark.operations.verify import VerifyReport, VerifyRequest, verify
+from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
@@ -85,6 +86,8 @@ class LogDirectory:
 
     def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
+
+        Spark keeps the rows as long as the session lives; ``verify_with_report`` can let them go.
 
         Args:
             deep: Also open every batch: its records, and snapshots against a replay.

@@ -92,6 +92,7 @@ def cut_table(rows: Sequence[Row]) -> Table:
     """
     table = Table(box=None, pad_edge=False, header_style="bold", title="cut", title_justify="left")
     table.add_column("partition", overflow="fold")
+    table.add_column("status")
     table.add_column("file", overflow="fold")
     for name in ("from position", "bytes", "readable records", "from offset"):
         table.add_column(name, justify="right")
@@ -101,6 +102,7 @@ def cut_table(rows: Sequence[Row]) -> Table:
         what = "whole segment: " if row["is_whole_segment"] else ""
         table.add_row(
             Text(partition_name(row)),
+            Text(row["status"]),
             Text(printable(row["file"])),
             number_text(row["position"]),
             number_text(row["size_bytes"]),

@@ -356,10 +356,24 @@ RECOVERED: Final = pa.schema(
     ]
 )
 
+# What recovery made, or would make, of one partition, for people and programs outside.
+RECOVERY: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("log_start_offset", _NUMBER, "first offset of the log"),
+        _column("log_end_offset", _NUMBER, "next offset of the log"),
+        _column("high_watermark", _NUMBER, "what the replication checkpoint said, null if nothing"),
+        _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
+        _column("steps", _NUMBER, "operations on files"),
+        _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+    ]
+)
+
 # What recovery cuts, a row a file.
 CUT: Final = pa.schema(
     [
         *_PARTITION_NAME,
+        _column("status", _TEXT, "planned, done, or skipped where a guard refused it"),
         _column("file", _TEXT, "file that is cut"),
         _column("position", _NUMBER, "where the cut begins, bytes"),
         _column("size_bytes", _NUMBER, "bytes that are cut"),

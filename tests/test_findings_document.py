@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from storage_core.maintenance.verification.findings import KINDS, Code, Severity
+from storage_core.maintenance.verification.finding_kinds import KINDS
+from storage_core.maintenance.verification.findings import Code, Severity
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*) \| (.*) \| (.*) \|$", re.MULTILINE)

@@ -16,6 +16,7 @@ from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.finding_tables import count_table, finding_table
 from pylog_spark.cli.verify import FailOn
 from pylog_spark.config import JobOptions
+from pylog_spark.config.broker import broker_config
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
@@ -24,8 +25,7 @@ from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
 from pylog_spark.text import printable
 from storage_core.catalog.roles import guess_role, local_path
 from storage_core.clock import SystemClock
-from storage_core.config import BrokerConfig, merge_broker_layers
-from storage_core.config.broker_config import BROKER_KEYS
+from storage_core.config import BrokerConfig
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.options import VerifyOptions
@@ -69,7 +69,7 @@ def run_doctor(  # what the command line says
         PylogError: A root is none or cannot be listed, or the options are wrong.
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
-    broker = _broker_config(options)
+    broker = broker_config(options)
     places = _check_places(roots)
     observed = observe_roots(
         [(str(path), options.role or guess_role(path)) for path in places],
@@ -111,7 +111,7 @@ def _diagnose_on_spark(
 ) -> Diagnosis:
     # Small logs are looked at without Spark, which takes seconds to import.
     from pylog_spark.operations.doctor import diagnose  # noqa: PLC0415
-    from pylog_spark.operations.verify import VerifyRequest  # noqa: PLC0415
+    from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415
     from pylog_spark.session import build_session  # noqa: PLC0415
 
     session = build_session(
@@ -137,13 +137,6 @@ def _check_places(roots: Sequence[Path]) -> list[Path]:
             raise ConfigError("ROOT", root, "is there twice")
         places.append(path.absolute())
     return places
-
-
-def _broker_config(options: JobOptions) -> BrokerConfig:
-    settings = merge_broker_layers(options.broker_settings, options.broker_overrides)
-    return BrokerConfig.from_settings(
-        {name: text for name, text in settings.items() if name in BROKER_KEYS}
-    )
 
 
 def _exit_code(diagnosis: Diagnosis, fail_on: str) -> int:

@@ -1,5 +1,6 @@
 """A job: arguments, config, session, operation, exit status."""
 
+import json
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -86,7 +87,7 @@ def run_job(
 
 
 def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
-    plans = {_name(plan): plan for plan in report.planned_rows()} if report.dry_run else {}
+    plans = _plans(report) if report.dry_run else {}
     for row in rows:
         plan = plans.get(_name(row))
         typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
@@ -101,6 +102,14 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
         "notes": list(report.notes),
     }
     typer.echo(json_line("run", run))
+
+
+def _plans(report: RunReport) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return what a dry run would do, by partition."""
+    plans = {_name(plan): plan for plan in report.planned_rows()}
+    for row in report.recoveries.to_pylist():
+        plans[_name(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
+    return plans
 
 
 def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:

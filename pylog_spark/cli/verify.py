@@ -87,7 +87,7 @@ def verify(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.verify_roots import run_verify  # noqa: PLC0415  # Spark, not for --help
     from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
-    from pylog_spark.operations.verify import VerifyRequest  # noqa: PLC0415  # Spark
+    from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415  # Spark
     from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
     flags = Flags(

@@ -12,7 +12,8 @@ from rich.text import Text
 from pylog_spark.cli.finding_tables import count_table, finding_table
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.verify import VerifyReport, VerifyRequest, verify
+from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.report import json_line, partition_name, size_text, write_table
 from pylog_spark.report_page import write_page
 from pylog_spark.session import build_session

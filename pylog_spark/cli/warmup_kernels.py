@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
@@ -15,11 +16,14 @@ from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import read_range
 from storage_core import kernels
+from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import Codec
 from storage_core.kernels._jit import cache_folder, kernels_of
 from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
+from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
@@ -30,6 +34,8 @@ from storage_core.maintenance.compaction.partial import (
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.records.batch_builder import BatchSettings, build_all
+from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore
 
 # The sample's records are older, and nothing else depends on the clock.
@@ -38,6 +44,7 @@ _PARTITION: Final = "warmup-0"
 # From here on the sample is dirty when it is cleaned again: what lies before is looked up.
 _SECOND_SEGMENT: Final = 9
 _MORE_KEYS_THAN_FIT: Final = 1 << 13
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
 
@@ -53,6 +60,7 @@ def warm_up() -> str:
                 _read(directory)
                 _index_apart(directory)
                 _clean(directory, hash_kind, first_dirty_offset)
+        _append(Path(folder) / "appended" / _PARTITION)
     _grow_map()
     seconds = time.perf_counter() - started
     where = cache_folder()
@@ -106,6 +114,28 @@ def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -
         cleaner=CleanerConfig(offset_map_hash=hash_kind),
         request=CleanRequest(now_ms=_NOW_MS, first_dirty_offset=first_dirty_offset),
     )
+
+
+def _append(directory: Path) -> None:
+    """Write a log: from columns, and from batches of every message format."""
+    table = pa.table(
+        {
+            "key": pa.array([b"a", None], pa.binary()),
+            "value": pa.array([b"1", b"2"], pa.binary()),
+            "headers": pa.array([[{"key": "h", "value": b"x"}], []], _HEADERS),
+        }
+    )
+    records = NewRecords.from_arrow(table)
+    config = LogConfig(index_interval_bytes=0)
+    with UnifiedLog.open(directory, config=config, clock=ManualClock(_NOW_MS)) as log:
+        log.append_columns(records, batch_records=1)
+        for codec in (Codec.NONE, Codec.GZIP):
+            log.append_as_leader(
+                build_all(records, BatchSettings(codec=codec)).data, leader_epoch=0
+            )
+            old = NewRecords.from_arrow(table.drop_columns("headers"))
+            entries = build_all(old, BatchSettings(magic=1, codec=codec)).data
+            log.append_as_leader(entries, leader_epoch=0)
 
 
 def _grow_map() -> None:

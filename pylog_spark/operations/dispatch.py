@@ -9,17 +9,20 @@ a session has none (Spark Connect).
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.schemas import spark_ddl
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 60.0
+_SIGNAL_SECONDS: Final = 0.5
 _DESCRIPTION: Final = "spark.job.description"
 
 T = TypeVar("T")
@@ -154,7 +157,7 @@ class Dispatcher:
             description: Shown as the name of the Spark job.
         """
         self.describe(description)
-        return frame.toArrow().cast(schema)
+        return _run_interruptibly(self._spark, frame.toArrow).cast(schema)
 
     def describe(self, description: str | None) -> None:
         """Name the Spark jobs that follow; Spark Connect has no such names."""
@@ -162,6 +165,28 @@ class Dispatcher:
             context = self._spark.sparkContext
             # None removes it, as in Spark's own API; pyspark's annotation does not know.
             context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]
+
+
+def _run_interruptibly(spark: SparkSession, stage: Callable[[], pa.Table]) -> pa.Table:
+    """Run a stage in a thread of its own, so that a signal ends the wait for it at once.
+
+    A signal that arrives in the middle of a call to the JVM is turned into another error by the
+    cleaning up around that call, and the caller never learns that somebody pressed Ctrl-C.
+    """
+    outcome: Future[pa.Table] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(stage())
+        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+            outcome.set_exception(error)
+
+    # Spark's own kind of thread takes over the tags and properties of this one.
+    thread = InheritableThread(target=run, session=spark, name="stage", daemon=True)
+    thread.start()
+    while not outcome.done():
+        thread.join(_SIGNAL_SECONDS)
+    return outcome.result()
 
 
 def run_apart(what: str, step: Callable[[], object]) -> None:

@@ -13,6 +13,9 @@ from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 
 _NOW_SWITCH: Final = "--now-ms"
+# The clock is read before Spark starts, and a broker that still runs writes checkpoints meanwhile:
+# that it runs is what has to be said then.
+_CLOCK_TOLERANCE_MS: Final = 120_000
 
 
 def check_roots(
@@ -49,7 +52,7 @@ def _check_role(root: LogRoot) -> None:
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
     """Refuse the machine's clock if it is wrong for sure; one that was said is taken as it is."""
     newest = newest_checkpoint_ms(root.location)
-    if not options.now_is_said and options.now_ms < newest:
+    if not options.now_is_said and options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",
             f"{root.location}: this machine's clock says {options.now_ms} ms, the newest "

@@ -46,6 +46,7 @@ from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import (
     CUT,
     RECOVERED,
+    RECOVERY,
     RECOVERY_WORK,
     RESULT,
     SEGMENT_SCAN,
@@ -104,7 +105,7 @@ class _Due:
         return sum(self.scan_bytes)
 
 
-def recover(
+def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
     spark: SparkSession,
     roots: Sequence[str | Path],
     options: JobOptions,
@@ -165,6 +166,7 @@ def recover(
         summary=summary,
         exit_code=exit_code,
         cuts=recovery.cuts(),
+        recoveries=recovery.recoveries(),
     )
     recorder.end(summary, exit_code=exit_code)
     return report
@@ -276,9 +278,28 @@ class _Recovery:
                 rows.append(
                     self._name(ordinal)
                     | {name: cut[name] for name in names}
-                    | {"is_whole_segment": cut["is_whole_segment"], "salvaged_to": place}
+                    | {
+                        "status": outcome["status"],
+                        "is_whole_segment": cut["is_whole_segment"],
+                        "salvaged_to": place,
+                    }
                 )
         return pa.Table.from_batches([rows_to_batch(CUT, rows)], schema=CUT)
+
+    def recoveries(self) -> pa.Table:
+        """Return the rows of ``schemas.RECOVERY``: what was loaded, and where each log ends."""
+        names = ("log_start_offset", "log_end_offset", "rebuilt_segments", "steps")
+        rows = [
+            self._name(ordinal)
+            | {name: outcome[name] for name in names}
+            | {
+                "high_watermark": self._partitions["high_watermark"][ordinal].as_py(),
+                "operations": outcome.get("operations"),
+            }
+            for ordinal, outcome in sorted(self._outcomes.items())
+            if outcome["log_end_offset"] is not None
+        ]
+        return pa.Table.from_batches([rows_to_batch(RECOVERY, rows)], schema=RECOVERY)
 
     def worst_cut(self) -> Severity | None:
         """Return how bad the worst cut is, None without any."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.schemas import CUT, PLAN, RESULT, Reason, Status, spark_ddl
+from pylog_spark.schemas import CUT, PLAN, RECOVERY, RESULT, Reason, Status, spark_ddl
 
 EXIT_DONE: Final = 0
 EXIT_FINDINGS: Final = 1
@@ -89,6 +89,7 @@ class RunReport:
         exit_code: Exit status for the process that asked for the run.
         plans: Rows of ``schemas.PLAN``, in the same order; of compaction only.
         cuts: Rows of ``schemas.CUT``; of recovery only.
+        recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
     """
 
     run_id: str
@@ -100,6 +101,7 @@ class RunReport:
     exit_code: int
     plans: pa.Table = field(default_factory=PLAN.empty_table)
     cuts: pa.Table = field(default_factory=CUT.empty_table)
+    recoveries: pa.Table = field(default_factory=RECOVERY.empty_table)
 
     def planned_rows(self) -> list[dict[str, Any]]:
         """Return the plans of a dry run as a person needs them: ranges, groups and bounds.

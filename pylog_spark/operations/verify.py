@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,17 +20,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pylog_spark.config import JobOptions
+from pylog_spark.config.broker import broker_config
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.operations.dispatch import Dispatcher, Published, run_apart
 from pylog_spark.operations.guards import check_ledger
 from pylog_spark.operations.job import new_run_id
 from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.run_report import EXIT_DONE, EXIT_PARTLY_FAILED, RunSummary, summarise
+from pylog_spark.operations.run_report import summarise
+from pylog_spark.operations.verify_report import (
+    FindingCount,
+    VerifyReport,
+    VerifyRequest,
+    exit_code_of,
+)
 from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import (
     FINDING,
-    RECORDED_FINDING,
     RESULT,
     VERIFIED,
     Action,
@@ -49,16 +55,12 @@ from pylog_spark.tasks.verification import (
     measure_segments,
     verify_stretches,
 )
-from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
+from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.clock import Clock, SystemClock
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.options import VerifyOptions
 
 _log: Final = logging.getLogger(__name__)
-
-EXIT_FINDINGS: Final = 1
-# So many findings are handed to whoever looks at a report; the ledger and the DataFrame have all.
-DEFAULT_SHOWN: Final = 1000
 
 _SIZES: Final = pa.schema(
     [
@@ -67,72 +69,6 @@ _SIZES: Final = pa.schema(
         pa.field("sizes", pa.list_(pa.int64())),
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyRequest:
-    """What a verification is asked for, beside the options of all jobs.
-
-    Attributes:
-        is_deep: Also open every batch: its records, and snapshots against a replay.
-        is_live: Somebody may be writing meanwhile: files may vanish or grow.
-        fail_on: Findings of this severity or worse make the exit status 1; None for none.
-        shown: How many findings the report holds, worst first.
-    """
-
-    is_deep: bool = False
-    is_live: bool = False
-    fail_on: Severity | None = Severity.ERROR
-    shown: int = DEFAULT_SHOWN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingCount:
-    """How many findings there are of a code and severity."""
-
-    severity: str
-    code: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """What a verification found.
-
-    Attributes:
-        run_id: Its name.
-        results: Rows of ``schemas.RESULT``, by partition.
-        verified: Rows of ``schemas.VERIFIED`` of the same partitions, with their offsets.
-        counts: Findings by severity and code, worst first.
-        findings: The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
-        roots: The log directories.
-        summary: Numbers of the run.
-        read_bytes: Bytes of batches that were read and checked.
-        read_ms: Time that tasks spent on that, summed over the tasks.
-        exit_code: Exit status for the process that asked for the run.
-    """
-
-    run_id: str
-    results: pa.Table
-    verified: tuple[dict[str, Any], ...]
-    counts: tuple[FindingCount, ...]
-    findings: tuple[dict[str, Any], ...]
-    roots: VerifiedRoots
-    summary: RunSummary
-    read_bytes: int
-    read_ms: int
-    exit_code: int
-    _frame: DataFrame = field(repr=False)
-    _free: Callable[[], None] = field(repr=False)
-
-    def findings_frame(self) -> DataFrame:
-        """Return all findings as a DataFrame of ``schemas.FINDING``."""
-        return self._frame.where(F.col("row") == FINDING_ROW).select(*FINDING.names)
-
-    def release(self) -> None:
-        """Let Spark forget the findings; their DataFrame cannot be read any more."""
-        self._frame.unpersist()
-        self._free()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +123,7 @@ def verify(
         try:
             recorder.start()
             report = _verify(dispatcher, job)
-            _record(recorder, report, job)
+            _record(recorder, report)
         except BaseException as error:
             run_apart("write the run's END row", partial(recorder.fail, error))
             raise
@@ -202,10 +138,12 @@ def _verify(dispatcher: Dispatcher, job: _Job) -> VerifyReport:
     )
     of_roots = dispatcher.frame_of(rows_to_batch(VERIFIED, roots.rows))
     frame = of_roots
+    kept: list[DataFrame] = []
     if roots.targets:
-        frame = frame.unionByName(_verify_targets(dispatcher, job, roots.targets))
+        frame = frame.unionByName(_verify_targets(dispatcher, job, roots.targets, kept))
     # Everything below asks for some of these rows: they are computed once. Memory first, then disk.
     frame = frame.persist()
+    kept.append(frame)
     counts, findings, verified = _collect(dispatcher, job, frame)
     results = _results(job, verified)
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
@@ -221,24 +159,33 @@ def _verify(dispatcher: Dispatcher, job: _Job) -> VerifyReport:
         read_ms=sum(row["read_ms"] or 0 for row in verified),
         exit_code=exit_code_of(summary.failed, counts, job.request.fail_on),
         _frame=frame,
-        _free=dispatcher.hand_over(),
+        _free=_freeing(kept, dispatcher.hand_over()),
     )
 
 
-def exit_code_of(failed: int, counts: Sequence[FindingCount], fail_on: Severity | None) -> int:
-    """Return 4 if a partition could not be verified, else 1 for findings as bad as asked for."""
-    if failed:
-        return EXIT_PARTLY_FAILED
-    worst = max((Severity(count.severity).rank for count in counts), default=-1)
-    return EXIT_FINDINGS if fail_on is not None and worst >= fail_on.rank else EXIT_DONE
+def _freeing(kept: Sequence[DataFrame], free_published: Callable[[], None]) -> Callable[[], None]:
+    def free() -> None:
+        for frame in kept:
+            frame.unpersist()
+        free_published()
+
+    return free
 
 
 def verify_options(options: JobOptions, request: VerifyRequest) -> VerifyOptions:
     """Return what tasks are told."""
-    return VerifyOptions(now_ms=options.now_ms, is_deep=request.is_deep, is_live=request.is_live)
+    return VerifyOptions(
+        now_ms=options.now_ms,
+        is_deep=request.is_deep,
+        is_live=request.is_live,
+        transaction_timeout_ms=broker_config(options).transaction_max_timeout_ms,
+    )
 
 
-def _verify_targets(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> DataFrame:
+def _verify_targets(
+    dispatcher: Dispatcher, job: _Job, targets: Sequence[Target], kept: list[DataFrame]
+) -> DataFrame:
+    """Return the rows of all targets; what is kept for them is added to the list."""
     stretches = _cut(dispatcher, job, targets)
     options = verify_options(job.options, job.request)
 
@@ -251,13 +198,16 @@ def _verify_targets(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]
         return verified
     # Facts are read twice, once to be put together and once to be left out.
     verified = verified.persist()
-    parts = dispatcher.publish([target for target in targets if target.ordinal in is_cut])
+    kept.append(verified)
+    parts = dispatcher.publish(
+        {target.ordinal: target for target in targets if target.ordinal in is_cut}
+    )
     folded = _fold(verified, parts, options)
     return verified.where(F.col("row") != FACTS_ROW).unionByName(folded)
 
 
 def _fold(
-    verified: DataFrame, targets: Published[list[Target]], options: VerifyOptions
+    verified: DataFrame, targets: Published[dict[int, Target]], options: VerifyOptions
 ) -> DataFrame:
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         by_ordinal: dict[int, list[pa.RecordBatch]] = {}
@@ -433,10 +383,8 @@ def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
     )
 
 
-def _record(recorder: Recorder, report: VerifyReport, job: _Job) -> None:
+def _record(recorder: Recorder, report: VerifyReport) -> None:
     if recorder.ledger is not None:
         recorder.results(report.results)
-        found = report._frame.where(F.col("row") == FINDING_ROW)  # noqa: SLF001  # of this module
-        rows = found.select(F.lit(job.run_id).alias("run_id"), *RECORDED_FINDING.names[1:])
-        recorder.ledger.append_frame(LedgerTable.FINDINGS, rows, number=0)
+        recorder.ledger.append_frame(LedgerTable.FINDINGS, report.recorded_frame(), number=0)
     recorder.end(report.summary, exit_code=report.exit_code)

@@ -38,6 +38,8 @@ from storage_core.store import LocalStore
 
 # What one process reads in the time that a Spark session takes to start.
 MAX_LOCAL_BYTES: Final = 4 << 30
+# Opening a segment's files and checking them costs 1 ms, in which as many bytes are read.
+SEGMENT_BYTES: Final = 1 << 20
 
 Row = dict[str, Any]
 
@@ -83,11 +85,17 @@ class Threads:
 
 
 def is_small(targets: Iterable[Target], *, limit_bytes: int = MAX_LOCAL_BYTES) -> bool:
-    """Whether the logs of partitions are small enough to be read in this process."""
+    """Whether the logs of partitions are small and few enough to be read in this process.
+
+    Args:
+        targets: The partitions.
+        limit_bytes: Bytes of logs; each segment counts as SEGMENT_BYTES more.
+    """
     total = 0
     for target in targets:
         try:
-            total += sort_files(LocalStore(Path(target.directory)).list_files()).size_bytes
+            files = sort_files(LocalStore(Path(target.directory)).list_files())
+            total += files.size_bytes + SEGMENT_BYTES * len(files.segments)
         except PylogError:
             continue  # verifying it meets the same error, and reports it
         if total > limit_bytes:

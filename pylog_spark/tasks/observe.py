@@ -7,10 +7,12 @@ costs a listing, its indexes' tails and its newest producer snapshot; no record 
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
@@ -25,9 +27,17 @@ from storage_core.checkpoint.partition_metadata import (
 from storage_core.config import LogConfig
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.formats.batch_v2 import (
+    HEADER_BYTES,
+    HEADER_UP_TO_MAGIC_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+)
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
+from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
+from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
@@ -39,6 +49,7 @@ from storage_core.store import LocalStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
 _LEAST_RECORD_BYTES: Final = 7
+_OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
 
 _REASON_OF_KIND: Final = {
     DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
@@ -184,7 +195,7 @@ def _plan(
         now_ms=context.now_ms,
         hash_key=context.hash_key,
     )
-    return observed | _describe_plan(plan, log.size_bytes)
+    return observed | _describe_plan(store, plan, log.size_bytes)
 
 
 def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]:
@@ -200,13 +211,16 @@ def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]
     }
 
 
-def _describe_plan(plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
+def _describe_plan(store: LocalStore, plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
     sources = plan.segments_below(plan.first_uncleanable_offset)
     source_bytes = sum(segment.size_bytes for segment in sources)
     # A delete horizon makes the records of its batch longer, so a round may add bytes. Only what a
     # compressor makes of a filtered batch has no bound that could be known here.
     records = plan.first_uncleanable_offset - sources[0].base_offset
     growth_bytes = MAX_RECORD_GROWTH_BYTES * min(records, source_bytes // _LEAST_RECORD_BYTES)
+    if _begins_with_old_format(store, sources):
+        # Each message of an old format becomes a batch of its own.
+        growth_bytes += _OLD_MESSAGE_GROWTH_BYTES * min(records, source_bytes // MIN_ENTRY_BYTES)
     return {
         "status": Status.PLANNED,
         "groups": len(group_segments(plan, plan.first_uncleanable_offset)),
@@ -215,6 +229,16 @@ def _describe_plan(plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
         "plan": encode_plan(plan),
         "segment_bytes": [segment.size_bytes for segment in sources],
     }
+
+
+def _begins_with_old_format(store: LocalStore, segments: Sequence[SegmentState]) -> bool:
+    """Whether the oldest batch is of a format before v2: where there are any, they come first."""
+    head = np.zeros(HEADER_UP_TO_MAGIC_BYTES, np.uint8)
+    for segment in segments:
+        with closing(store.open_file(segment.log_file)) as reader:
+            if reader.read_into(0, head) == head.size:
+                return int(head[MAGIC_AT]) < MAGIC_V2
+    return False
 
 
 def encode_plan(plan: CompactionPlan) -> bytes:

@@ -6,7 +6,7 @@ of segments; their facts travel as rows to the one task that puts the partition 
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,8 @@ from pylog_spark.tasks.failures import describe_failure
 from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
-from storage_core.maintenance.verification.findings import (
-    Code,
-    Finding,
-    Severity,
-    describe_fix,
-    severity_of,
-)
+from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.log_directories import CHECKPOINT_FILES
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import (
@@ -33,7 +28,7 @@ from storage_core.maintenance.verification.partition import (
     fold_partition,
     verify_segments,
 )
-from storage_core.maintenance.verification.segment import SegmentFacts
+from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
 
 FINDING_ROW = "finding"
@@ -148,19 +143,18 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
 
 
 def fold_rows(
-    table: pa.Table, targets: Iterable[Target], options: VerifyOptions
+    table: pa.Table, targets: Mapping[int, Target], options: VerifyOptions
 ) -> Iterator[pa.RecordBatch]:
     """Put the stretches of one partition together.
 
     Args:
         table: Its rows of facts.
-        targets: All partitions that were cut into stretches.
+        targets: All partitions that were cut into stretches, by ordinal.
         options: How to look.
     """
     names = ["ordinal", "first_offset", "facts", "error_class", "error"]
     rows = table.select(names).to_pylist()
-    ordinal = rows[0]["ordinal"]
-    target = next(target for target in targets if target.ordinal == ordinal)
+    target = targets[rows[0]["ordinal"]]
     yield from rows_to_batches(VERIFIED, _fold_stretches(target, rows, options))
 
 

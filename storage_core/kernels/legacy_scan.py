@@ -89,17 +89,6 @@ def locate_value(
     return DONE, message.value_start, message.value_length
 
 
-@inlined_kernel
-def _next_entry(data: NDArray[np.uint8], position: int, end: int) -> int:
-    """Return where the inner entry at position ends; position itself where none is whole."""
-    if end - position < ENTRY_OVERHEAD:
-        return position
-    size = read_i32(data, position + SIZE_AT)
-    if size >= MIN_MESSAGE_BYTES_V0 and size > end - position - ENTRY_OVERHEAD:
-        return position
-    return position + ENTRY_OVERHEAD + size
-
-
 @kernel
 def _survey_set(
     data: NDArray[np.uint8], start: int, end: int, max_message_bytes: int
@@ -108,20 +97,19 @@ def _survey_set(
     position = start
     count = 0
     last_offset = 0
-    while True:
-        following = _next_entry(data, position, end)
-        if following == position:
-            break
-        size = following - position - ENTRY_OVERHEAD
+    while end - position >= ENTRY_OVERHEAD:
+        size = read_i32(data, position + SIZE_AT)
         if size < MIN_MESSAGE_BYTES_V0:
             return BAD_MESSAGE_SIZE, position, count, last_offset
         if size > max_message_bytes:
             return TOO_LARGE, position, count, last_offset
+        if size > end - position - ENTRY_OVERHEAD:
+            break
         if data[position + ENTRY_ATTRIBUTES_AT] & CODEC_MASK:
             return NESTED, position, count, last_offset
         last_offset = read_i64(data, position + OFFSET_AT)
         count += 1
-        position = following
+        position += ENTRY_OVERHEAD + size
     return (DONE if count else NO_MESSAGE), position, count, last_offset
 
 
@@ -224,7 +212,7 @@ def transcode_entries(  # arrays side by side
         out_start[row] = at
         first_timestamp = np.int64(NO_TIMESTAMP)
         for i in range(count):
-            following = _next_entry(source, position, end[row])
+            following = position + ENTRY_OVERHEAD + read_i32(source, position + SIZE_AT)
             inner_magic = np.int64(np.int8(source[position + ENTRY_MAGIC_AT]))
             message = parse_message(source, position, following, inner_magic)
             if message.key_start < 0:

@@ -4,6 +4,7 @@ Bytes in memory are read more strictly than a file: an impossible length or an u
 error. An incomplete batch at the end is not: it is left out.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,16 +24,30 @@ from storage_core.formats.batch_v2 import (
     LENGTH_OVERHEAD,
     MAGIC_AT,
     MAGIC_V2,
+    MAX_BATCH_BYTES,
     MIN_ENTRY_LENGTH,
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     Codec,
 )
-from storage_core.kernels import batch_scan
+from storage_core.kernels import append_check, batch_scan
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.records.batch_table import BatchTable
 
-_LAST_CODEC: Final = max(map(int, Codec))
+_ERRORS: Final[Mapping[int, tuple[type[BadBytesError], str]]] = {
+    append_check.OTHER_EPOCH: (
+        InvalidRecordError,
+        "expected leader epoch {epoch}, found {leader_epoch}",
+    ),
+    append_check.MOVED: (InvalidRecordError, "expected base offset 0, found {base_offset}"),
+    append_check.TOO_LARGE: (RecordTooLargeError, "{size} bytes exceed max.message.bytes, {limit}"),
+    append_check.WRONG_CRC: (CorruptRecordError, "the stored CRC is wrong"),
+    append_check.UNKNOWN_CODEC: (UnsupportedCompressionError, "there is no codec {codec}"),
+    append_check.OUT_OF_ORDER: (
+        OffsetsOutOfOrderError,
+        "the last offset, {last_offset}, does not rise above that of the batch before",
+    ),
+}
 # The smallest entry: what bounds how many batches bytes can be.
 _MIN_BATCH_BYTES: Final = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 _FEW_BATCHES: Final = 64
@@ -116,7 +131,7 @@ def analyze_append(data: NDArray[np.uint8], settings: AppendSettings) -> Analyze
         if above.size:
             taken = int(above[0])
             end = int(batches.position[taken])
-    _raise_first(data, batches, taken, settings)
+    _check(data, batches, taken, settings)
     if stopped is not None:
         raise stopped
     kept = _first_rows(batches, taken)
@@ -172,67 +187,35 @@ def _what_follows(
     return None
 
 
-def _raise_first(
+def _check(
     data: NDArray[np.uint8], batches: BatchTable, taken: int, settings: AppendSettings
 ) -> None:
-    """Raise the error of the first batch that has one, in the order in which Kafka checks."""
-    found = [
-        (row, order, error)
-        for order, (bad, error) in enumerate(_checks(data, batches, taken, settings))
-        if (row := _first(bad)) is not None
-    ]
-    if found:
-        row, _, error = min(found, key=lambda item: item[:2])
-        kind, reason = error
-        raise kind(
-            settings.partition, int(batches.position[row]), reason.format(**_facts(batches, row))
-        )
-
-
-def _checks(
-    data: NDArray[np.uint8], batches: BatchTable, taken: int, settings: AppendSettings
-) -> list[tuple[NDArray[np.bool_], tuple[type[BadBytesError], str]]]:
-    checks: list[tuple[NDArray[np.bool_], tuple[type[BadBytesError], str]]] = []
-    if settings.origin is AppendOrigin.RAFT_LEADER:
-        reason = f"expected leader epoch {settings.leader_epoch}, found {{leader_epoch}}"
-        checks.append((batches.leader_epoch != settings.leader_epoch, (InvalidRecordError, reason)))
-    if settings.origin is AppendOrigin.CLIENT:
-        is_moved = ~batches.is_legacy & (batches.base_offset != 0)
-        reason = "expected base offset 0, found {base_offset}"
-        checks.append((is_moved, (InvalidRecordError, reason)))
-    batches = _first_rows(batches, taken)
-    if settings.max_message_bytes is not None:
-        reason = f"{{size}} bytes exceed max.message.bytes, {settings.max_message_bytes}"
-        checks.append((batches.size > settings.max_message_bytes, (RecordTooLargeError, reason)))
-    columns = batches.columns
-    batch_scan.check_crcs(data, columns, taken)
-    checks.append((batches.crc_ok != 1, (CorruptRecordError, "the stored CRC is wrong")))
-    is_unknown = batches.codec > _LAST_CODEC
-    checks.append((is_unknown, (UnsupportedCompressionError, "there is no codec {codec}")))
-    if settings.keeps_offsets:
-        before = np.concatenate([[-1], batches.last_offset[:-1]])
-        falls = batches.last_offset <= before
-        reason = "the last offset, {last_offset}, does not rise above that of the batch before"
-        checks.append((falls, (OffsetsOutOfOrderError, reason)))
-    return checks
+    is_raft = settings.origin is AppendOrigin.RAFT_LEADER
+    row, status = append_check.check_batches(
+        data,
+        batches.columns,
+        taken,
+        settings.leader_epoch if is_raft else append_check.ANY_EPOCH,
+        settings.origin is AppendOrigin.CLIENT,
+        MAX_BATCH_BYTES if settings.max_message_bytes is None else settings.max_message_bytes,
+        settings.keeps_offsets,
+    )
+    if status == append_check.DONE:
+        return
+    kind, reason = _ERRORS[status]
+    facts = {
+        "leader_epoch": batches.leader_epoch[row],
+        "base_offset": batches.base_offset[row],
+        "last_offset": batches.last_offset[row],
+        "size": batches.size[row],
+        "codec": batches.codec[row],
+        "epoch": settings.leader_epoch,
+        "limit": settings.max_message_bytes,
+    }
+    raise kind(settings.partition, int(batches.position[row]), reason.format(**facts))
 
 
 def _first_rows(batches: BatchTable, count: int) -> BatchTable:
     if count == len(batches):
         return batches
     return BatchTable(np.ascontiguousarray(batches.columns[:, :count]))
-
-
-def _facts(batches: BatchTable, row: int) -> dict[str, int]:
-    return {
-        "leader_epoch": int(batches.leader_epoch[row]),
-        "base_offset": int(batches.base_offset[row]),
-        "last_offset": int(batches.last_offset[row]),
-        "size": int(batches.size[row]),
-        "codec": int(batches.codec[row]),
-    }
-
-
-def _first(bad: NDArray[np.bool_]) -> int | None:
-    rows = bad.nonzero()[0]
-    return int(rows[0]) if rows.size else None

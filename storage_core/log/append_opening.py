@@ -12,8 +12,9 @@ from storage_core.log.append_epochs import AppendEpochs
 from storage_core.log.append_files import AppendFiles, LocalAppendFiles
 from storage_core.log.append_snapshots import AppendSnapshots
 from storage_core.log.batch_lookup import find_first_batch_timestamp
+from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.local_log import LocalLog, plan_first_segment
-from storage_core.log.log_loader import load_log
+from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_append import ActiveProducers
 from storage_core.plan import Plan, commit
 from storage_core.store.local import LocalStore
@@ -51,13 +52,14 @@ def open_for_appends(  # noqa: PLR0913 - a broker says as much
     clock: Clock,
     log_start_offset: int,
     recovery_point: int,
+    clean_shutdown: bool,
     files: AppendFiles | None,
     dice: random.Random,
 ) -> OpenedLog:
     """Load the log of a directory, or begin one; see UnifiedLog.open.
 
     Raises:
-        RecoveryRequiredError: The log was not closed cleanly.
+        RecoveryRequiredError: The log says that it was closed cleanly, and was not.
         PylogError: It cannot be loaded.
     """
     try:
@@ -69,14 +71,17 @@ def open_for_appends(  # noqa: PLR0913 - a broker says as much
     if is_new:
         commit(plan_first_segment(store.location, log_start_offset), store)
     now_ms = clock.now_ms()
-    loaded = load_log(
+    loader = LogLoader(
         store,
         config=config,
         cleaner=cleaner,
         now_ms=now_ms,
         log_start_checkpoint=log_start_offset,
-        high_watermark=0,
+        recovery_point=recovery_point,
+        clean_shutdown=clean_shutdown,
+        may_repair=not clean_shutdown,
     )
+    loaded = loader.load().close(high_watermark=0)
     commit(Plan(location=store.location, operations=loaded.operations), store)
     end = loaded.log_end_offset
     return OpenedLog(
@@ -90,9 +95,8 @@ def open_for_appends(  # noqa: PLR0913 - a broker says as much
             first_batch_timestamp=find_first_batch_timestamp(
                 store, loaded.active_segment.base_offset
             ),
-            # What was closed cleanly is durable.
-            recovery_point=(
-                max(min(recovery_point, end), loaded.log_start_offset) if is_new else end
+            recovery_point=_durable_end(
+                loaded, recovery_point, is_new=is_new, clean_shutdown=clean_shutdown
             ),
             is_new=is_new,
             now_ms=now_ms,
@@ -113,3 +117,11 @@ def open_for_appends(  # noqa: PLR0913 - a broker says as much
             if entry.current_txn_first_offset >= 0
         ),
     )
+
+
+def _durable_end(loaded: LoadedLog, checkpoint: int, *, is_new: bool, clean_shutdown: bool) -> int:
+    """Return the offset up to which a log that was just loaded is on the disk."""
+    if is_new:
+        return max(min(checkpoint, loaded.log_end_offset), loaded.log_start_offset)
+    # What was closed cleanly is durable whole.
+    return loaded.log_end_offset if clean_shutdown else loaded.recovery_point

@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import dataclass
 
+from storage_core.errors import CorruptIndexError
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.directory_view import DirectoryView
@@ -43,6 +44,8 @@ def find_batch(
     In a log whose offsets rise this is the first batch that reaches the offset. In any other the
     first batch that begins at or above it decides: that one, or the one before it.
     """
+    # An index that is wrong may name a position below the file; Kafka begins at its start then.
+    from_position = max(from_position, 0)
     before: BatchPlace | None = None
     before_reaches = False
     with closing(view.open(log_name)) as reader:
@@ -93,7 +96,15 @@ class NewestBatch:
 
 
 def find_newest_batch(view: DirectoryView, log_name: str, from_position: int) -> NewestBatch | None:
-    """Return the batch with the largest timestamp at or after a position, None without batches."""
+    """Return the batch with the largest timestamp at or after a position, None without batches.
+
+    Raises:
+        CorruptIndexError: The position, from an index, is negative.
+    """
+    if from_position < 0:
+        raise CorruptIndexError(
+            log_name, 0, f"the offset index leads to position {from_position}, before the file"
+        )
     newest = None
     with closing(view.open(log_name)) as reader:
         for window in scan_windows(

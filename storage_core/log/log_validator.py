@@ -24,6 +24,7 @@ from storage_core.errors import (
     UnsupportedForMessageFormatError,
 )
 from storage_core.formats.batch_v2 import (
+    HEADER_BYTES,
     MAGIC_V2,
     MAX_BATCH_BYTES,
     NO_TIMESTAMP,
@@ -31,7 +32,7 @@ from storage_core.formats.batch_v2 import (
     TimestampType,
 )
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.kernels import batch_scan
+from storage_core.kernels import append_check, batch_scan
 from storage_core.kernels.append_stamp import stamp_batches
 from storage_core.kernels.gather import list_headers
 from storage_core.kernels.legacy_scan import locate_value
@@ -162,6 +163,9 @@ class _Validation:
         self._check_batches()
         if self._source_codec is not Codec.NONE and first_magic < MAGIC_V2:
             self._check_inner_messages()
+        stamped = self._stamp_unopened()
+        if stamped is not None:
+            return stamped
         records = self._open()
         self._check_records(records)
         if self._source_codec is Codec.NONE and settings.target_codec is Codec.NONE:
@@ -240,6 +244,52 @@ class _Validation:
             raise self._record_error(
                 0, other, f"expected messages of format v{magic} in a compressed set"
             )
+
+    def _stamp_unopened(self) -> ValidatedBatches | None:
+        """Stamp a v2 batch that may stay and breaks no rule; None where a closer look is due."""
+        settings, batches = self._settings, self._batches
+        may_stay = self._source_codec == settings.target_codec and settings.to_magic == MAGIC_V2
+        if len(batches) > 1 or batches.magic[0] != MAGIC_V2 or not may_stay:
+            return None
+        count = int(batches.record_count[0])
+        if count < 1 or batches.is_log_append_time[0]:
+            return None
+        source = self._data
+        start = int(batches.position[0]) + HEADER_BYTES
+        end = int(batches.position[0] + batches.size[0])
+        max_record_bytes = MAX_BATCH_BYTES
+        if self._source_codec is not Codec.NONE:
+            try:
+                expanded = decompress(
+                    self._source_codec, source.data[start:end], limit_bytes=MAX_BATCH_BYTES
+                )
+            except DecompressionError:
+                return None
+            source = np.frombuffer(bytearray(expanded), np.uint8)
+            start, end = 0, source.size
+            max_record_bytes = settings.max_record_bytes
+        status, max_timestamp = append_check.check_records(
+            source,
+            start,
+            end,
+            count,
+            int(batches.base_offset[0]),
+            int(batches.base_timestamp[0]),
+            settings.is_compacted,
+            not settings.is_append_time,
+            settings.now_ms,
+            settings.timestamp_before_max_ms,
+            settings.timestamp_after_max_ms,
+            max_record_bytes,
+        )
+        is_plain = self._source_codec is Codec.NONE
+        if status != append_check.DONE and not (status == append_check.HAS_GAPS and is_plain):
+            return None
+        last_offset = np.array([self._first_offset + count - 1], np.int64)
+        if settings.is_append_time:
+            max_timestamp = settings.now_ms
+        newest = np.array([max_timestamp], np.int64)
+        return self._stamp(last_offset, newest, int(max_timestamp), count)
 
     def _open(self) -> RecordColumns:
         window = Window(self._settings.partition, 0, self._data, self._batches)

@@ -38,12 +38,12 @@ from storage_core.kernels import batch_build, batch_scan
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import compress
 from storage_core.records.legacy_builder import build_entries
-from storage_core.records.new_records import NewRecords
+from storage_core.records.new_records import NewRecords, as_numbers
 
 # What a block of batches holds at most, unless one batch is larger.
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_BATCH_BYTES: Final = 1_048_588
-_NO_OFFSETS: Final = np.empty(0, np.int64)
+_NO_OFFSETS: Final = as_numbers(np.empty(0, np.int64))
 _WHY: Final = {
     batch_build.BAD_TIMESTAMP: ("timestamps", "expected -1 or an epoch millisecond"),
     batch_build.BAD_ORDER: ("offsets", "expected offsets that rise"),
@@ -220,7 +220,7 @@ class _Builder:
         count = len(records)
         self._offsets = _NO_OFFSETS
         if settings.offsets is not None:
-            self._offsets = np.ascontiguousarray(settings.offsets, np.int64)
+            self._offsets = as_numbers(settings.offsets)
         headers = records.headers
         self._headers_bytes = np.zeros(count, np.int64)
         if len(headers.keys):

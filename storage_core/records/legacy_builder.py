@@ -17,7 +17,7 @@ from storage_core.kernels import batch_scan
 from storage_core.kernels.legacy_build import seal_entry, write_entries, write_entry_head
 from storage_core.kernels.varint import write_i32
 from storage_core.records.codecs import compress
-from storage_core.records.new_records import NewRecords
+from storage_core.records.new_records import NewRecords, as_numbers
 
 _LARGEST_SET_BYTES: Final = 2**31 - 1
 
@@ -135,7 +135,7 @@ def _write(  # noqa: PLR0913, PLR0917 - what entries have
         records.values.start,
         records.values.length,
         records.timestamps,
-        np.ascontiguousarray(absolute, np.int64),
+        as_numbers(absolute),
     )
 
 

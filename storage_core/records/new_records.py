@@ -17,11 +17,32 @@ NULL_LENGTH: Final = -1
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
-def _read_only(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def as_bytes(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a view that kernels see as one kind of array, whoever made it."""
-    view = np.ascontiguousarray(array).view()
+    view = np.ascontiguousarray(array, np.uint8).view()
     view.flags.writeable = False
     return view
+
+
+def as_numbers(array: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return numbers in the one kind of array that kernels compile for."""
+    view = np.ascontiguousarray(array, np.int64).view()
+    view.flags.writeable = False
+    return view
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return an array in one piece; several chunks are copied together."""
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    if array.num_chunks == 1:
+        return array.chunk(0)
+    try:
+        return array.combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise InvalidColumnError(
+            "array", f"its chunks do not fit one array, append them one by one: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +87,7 @@ class ByteColumn:
                 "start, length",
                 f"row {row}: bytes {start[row]} + {length[row]} are not inside of {data.size}",
             )
-        return cls(data=_read_only(data), start=start, length=length)
+        return cls(data=as_bytes(data), start=as_numbers(start), length=as_numbers(length))
 
     @classmethod
     def of_offsets(
@@ -95,15 +116,15 @@ class ByteColumn:
             )
         if is_null is not None:
             length[is_null] = NULL_LENGTH
-        return cls(data=_read_only(data), start=wide[:-1], length=length)
+        return cls(data=as_bytes(data), start=as_numbers(wide[:-1]), length=as_numbers(length))
 
     @classmethod
     def nulls(cls, count: int) -> "ByteColumn":
         """Return a column of nulls."""
         return cls(
-            data=_read_only(_NO_BYTES),
-            start=np.zeros(count, np.int64),
-            length=np.full(count, NULL_LENGTH, np.int64),
+            data=as_bytes(_NO_BYTES),
+            start=as_numbers(np.zeros(count, np.int64)),
+            length=as_numbers(np.full(count, NULL_LENGTH, np.int64)),
         )
 
     @classmethod
@@ -113,23 +134,25 @@ class ByteColumn:
         Raises:
             InvalidColumnError: It is an array of something else.
         """
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
+        array = _one_array(array)
         kind = array.type
         if pa.types.is_null(kind):
             return cls.nulls(len(array))
         if pa.types.is_binary(kind) or pa.types.is_string(kind):
-            offset_type: type[np.int32] | type[np.int64] = np.int32
+            is_large = False
         elif pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-            offset_type = np.int64
+            is_large = True
         else:
             raise InvalidColumnError("array", f"expected binary or string, found {kind}")
         if len(array) == 0:
             return cls.nulls(0)
         _, offset_buffer, data_buffer = array.buffers()
-        offsets = np.frombuffer(offset_buffer, offset_type)[
-            array.offset : array.offset + len(array) + 1
-        ]
+        wanted = slice(array.offset, array.offset + len(array) + 1)
+        offsets = (
+            as_numbers(np.frombuffer(offset_buffer, np.int64)[wanted])
+            if is_large
+            else as_numbers(np.frombuffer(offset_buffer, np.int32)[wanted])
+        )
         data = _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
         is_null = None
         if array.null_count:
@@ -164,7 +187,7 @@ class HeaderColumn:
         Raises:
             InvalidColumnError: The parts contradict each other, or a key is null.
         """
-        first = np.ascontiguousarray(first, np.int64)
+        first = as_numbers(first)
         if len(keys) != len(values) or first.size == 0 or first[0] < 0 or first[-1] > len(keys):
             raise InvalidColumnError("headers", "keys, values and row limits contradict each other")
         if (np.diff(first) < 0).any():
@@ -177,7 +200,7 @@ class HeaderColumn:
     def none(cls, count: int) -> "HeaderColumn":
         """Return the column of records without headers."""
         empty = ByteColumn.nulls(0)
-        return cls(first=np.zeros(count + 1, np.int64), keys=empty, values=empty)
+        return cls(first=as_numbers(np.zeros(count + 1, np.int64)), keys=empty, values=empty)
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> "HeaderColumn":
@@ -186,8 +209,7 @@ class HeaderColumn:
         Raises:
             InvalidColumnError: It is an array of something else, or a key is null.
         """
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks()
+        array = _one_array(array)
         if pa.types.is_null(array.type):
             return cls.none(len(array))
         is_list = pa.types.is_list(array.type) or pa.types.is_large_list(array.type)
@@ -238,7 +260,7 @@ class NewRecords:
         Raises:
             InvalidColumnError: The columns differ in length.
         """
-        timestamps = np.ascontiguousarray(timestamps, np.int64)
+        timestamps = as_numbers(timestamps)
         if headers is None:
             headers = HeaderColumn.none(timestamps.size)
         lengths = (len(keys), len(values), timestamps.size, headers.first.size - 1)
@@ -291,8 +313,7 @@ class NewRecords:
 
 
 def _milliseconds(array: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
+    array = _one_array(array)
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", array.type.tz), safe=False).cast(pa.int64())
     if not pa.types.is_int64(array.type):

@@ -20,6 +20,7 @@ from storage_core.formats.legacy import (
 from storage_core.records.codecs import decompress
 
 LIMIT_BYTES: Final = 2**30
+MAX_MESSAGE_BYTES: Final = 2**31 - 9
 _HEAD: Final = struct.Struct(">qiIbB")  # offset, size, crc, magic, attributes
 _SIZE: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">i")
@@ -101,7 +102,7 @@ def parse_entry(data: bytes, position: int = 0) -> DecodedEntry:
 
 
 def messages_of(
-    entry: DecodedEntry, *, max_message_bytes: int = LIMIT_BYTES
+    entry: DecodedEntry, *, max_message_bytes: int = MAX_MESSAGE_BYTES
 ) -> list[DecodedMessage]:
     """Return the messages that a reader gets of an entry.
 
@@ -144,10 +145,10 @@ def _inner_entries(data: bytes, max_message_bytes: int) -> list[DecodedEntry]:
         (size,) = _SIZE.unpack_from(data, position + ENTRY_OVERHEAD - _SIZE.size)
         if size < MIN_MESSAGE_BYTES_V0:
             raise MalformedEntryError(f"a message of {size} bytes")
-        if size > len(data) - position - ENTRY_OVERHEAD:
-            break
         if size > max_message_bytes:
             raise MalformedEntryError(f"a message of {size} bytes, more than allowed")
+        if size > len(data) - position - ENTRY_OVERHEAD:
+            break
         found.append(parse_entry(data, position))
         position += found[-1].size
     if not found:

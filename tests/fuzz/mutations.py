@@ -46,8 +46,9 @@ class Mutator:
             self._mutate_log(self._random.choice(logs))
         if self._random.random() < 0.2:
             others = [path for path in sorted(directory.iterdir()) if path.suffix != LOG_SUFFIX]
-            path = self._random.choice(others)
-            path.write_bytes(self._mutate_bytes(path.read_bytes()))
+            if others:
+                path = self._random.choice(others)
+                path.write_bytes(self._mutate_bytes(path.read_bytes()))
 
     def change_bytes(self, data: bytes) -> bytes:
         """Change a few bytes of a small file."""

@@ -536,4 +536,7 @@ class RandomAppends:
         """Offsets that no segment's 31 bits reach."""
         base = self.logs.ours.log_end_offset + 2**31 - self.dice.randrange(3)
         data = encode_batch(self.batch(base_offset=base, leader_epoch=self.leader_epoch))
+        if self.dice.random() < 0.3:  # of these the first offset is not known
+            record = RecordSpec(key=b"k", timestamp=self.logs.clock.now_ms())
+            data = legacy_set([record], magic=1, base_offset=base)
         return self.logs.append_as_follower(data, leader_epoch=self.leader_epoch)

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -88,6 +89,23 @@ class BrokerFailure(AssertionError):  # noqa: N818 - a failure of the referee, n
         return f"{self.what}\n{self.log}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A node's place in a cluster of more than one, the same from start to start.
+
+    Attributes:
+        node_id: Its number.
+        port: Where clients find it.
+        controller_port: Where the other nodes' controllers find it.
+        voters: Of the quorum, as Kafka's setting spells them.
+    """
+
+    node_id: int
+    port: int
+    controller_port: int
+    voters: str
+
+
 class Broker:
     """One broker over one log directory; a context manager that leaves no process behind.
 
@@ -95,17 +113,25 @@ class Broker:
         log_directory: Its only ``log.dirs``; missing or empty before ``format``.
         scratch: Where its settings and logs go; not inside the log directory.
         settings: Broker settings that override ``SETTINGS``.
+        place: Its place in a cluster, None for a cluster of its own on free ports.
     """
 
     def __init__(
-        self, log_directory: Path, *, scratch: Path, settings: Mapping[str, str] | None = None
+        self,
+        log_directory: Path,
+        *,
+        scratch: Path,
+        settings: Mapping[str, str] | None = None,
+        place: Place | None = None,
     ) -> None:
+        self._place = place
+        self._node_id = NODE_ID if place is None else place.node_id
         self.log_directory = log_directory.absolute()
         self.log_file = scratch.absolute() / "broker.log"
         self._output_file = scratch.absolute() / "broker.out"
         self._properties_file = scratch.absolute() / "server.properties"
         self._log4j_file = scratch.absolute() / "broker-log4j2.properties"
-        self._settings = {**SETTINGS, **(settings or {})}
+        self._settings = {**SETTINGS, "node.id": str(self._node_id), **(settings or {})}
         self._port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -141,7 +167,7 @@ class Broker:
         with kafka_failures():
             formatter = java("org.apache.kafka.metadata.storage.Formatter")()
             formatter.setPrintStream(silent)
-            formatter.setNodeId(NODE_ID)
+            formatter.setNodeId(self._node_id)
             formatter.setClusterId(cluster_id)
             formatter.addDirectory(str(self.log_directory))
             formatter.setMetadataLogDirectory(str(self.log_directory))
@@ -151,15 +177,35 @@ class Broker:
             formatter.run()
 
     def start(self) -> None:
-        """Start it on free ports and wait until it answers.
+        """Start it and wait until it answers.
 
         Raises:
             BrokerFailure: It ended, or gave no answer in time.
         """
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Start its process, on free ports unless it has a place in a cluster; do not wait.
+
+        Raises:
+            BrokerFailure: It runs.
+        """
         if self._process is not None:
             raise BrokerFailure("the broker runs already", "")
-        self._port, controller_port = _free_ports(2)
-        self._write_files(controller_port)
+        if self._place is None:
+            self._port, controller_port = free_ports(2)
+        else:
+            self._port, controller_port = self._place.port, self._place.controller_port
+        self._write_files(self._own_settings(controller_port))
+        self._launch()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker that runs."""
+        return self._running().pid
+
+    def _launch(self) -> None:
         with self._output_file.open("ab") as output:
             self._process = subprocess.Popen(
                 [
@@ -173,7 +219,6 @@ class Broker:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self._wait_until_ready()
 
     def stop(self) -> None:
         """Have it shut down cleanly (SIGTERM), and wait until it has.
@@ -217,10 +262,10 @@ class Broker:
             raise BrokerFailure("the broker does not run", "")
         return self._process
 
-    def _write_files(self, controller_port: int) -> None:
+    def _own_settings(self, controller_port: int) -> dict[str, str]:
         controller = f"127.0.0.1:{controller_port}"
         listeners = f"PLAINTEXT://{self.bootstrap_servers}"
-        settings = {
+        return {
             **self._settings,
             "log.dirs": str(self.log_directory),
             "listeners": f"{listeners},{CONTROLLER_LISTENER}://{controller}",
@@ -228,13 +273,22 @@ class Broker:
             "listener.security.protocol.map": (
                 f"PLAINTEXT:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT"
             ),
-            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+            "controller.quorum.voters": (
+                f"{self._node_id}@{controller}" if self._place is None else self._place.voters
+            ),
         }
+
+    def _write_files(self, settings: Mapping[str, str]) -> None:
         lines = (f"{name}={value}\n" for name, value in sorted(settings.items()))
         self._properties_file.write_text("".join(lines))
         self._log4j_file.write_text(_LOG4J.format(file=self.log_file))
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            BrokerFailure: It ended, or gave no answer in time.
+        """
         process = self._running()
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready(self.bootstrap_servers):
@@ -262,7 +316,7 @@ def _class_path() -> list[Path]:
     return [*backend, *kafka_jars()]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports of loopback that nobody listens at; somebody may, in the moment after."""
     sockets = [socket.socket() for _ in range(count)]
     try:

@@ -41,6 +41,7 @@ class Topic:
 
     partitions: int
     config: Mapping[str, str]
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +72,26 @@ def is_ready(bootstrap_servers: str) -> bool:
 
 
 def create_topics(bootstrap_servers: str, topics: Mapping[str, Topic]) -> None:
-    """Create topics with one replica a partition."""
+    """Create topics."""
     new_topic = java("org.apache.kafka.clients.admin.NewTopic")
     with _admin(bootstrap_servers) as admin, kafka_failures():
         wanted = java("java.util.ArrayList")()
         for name, topic in topics.items():
-            described = new_topic(name, topic.partitions, jpype.JShort(1))
+            described = new_topic(name, topic.partitions, jpype.JShort(topic.replicas))
             wanted.add(described.configs(java_map(topic.config.items())))
         _wait(admin.createTopics(wanted).all())
+
+
+def in_sync_replicas(bootstrap_servers: str, topics: Sequence[str]) -> dict[Partition, set[int]]:
+    """Return the nodes that are in sync, by partition."""
+    with _admin(bootstrap_servers) as admin, kafka_failures():
+        names = java("java.util.ArrayList")(list(topics))
+        described = _wait(admin.describeTopics(names).allTopicNames())
+        return {
+            (name, int(partition.partition())): {int(node.id()) for node in partition.isr()}
+            for name in topics
+            for partition in described.get(name).partitions()
+        }
 
 
 def set_topic_config(bootstrap_servers: str, topic: str, config: Mapping[str, str]) -> None:
@@ -227,7 +240,7 @@ class GroupMember:
             **(config or {}),
         }
         with kafka_failures():
-            self._consumer = _consumer(bootstrap_servers, settings)
+            self._consumer = new_consumer(bootstrap_servers, settings)
             self._consumer.subscribe(java("java.util.ArrayList")(list(topics)))
 
     def __enter__(self) -> Self:
@@ -294,7 +307,7 @@ def consume_topics(
     wanted = [(topic, number) for topic, count in topics.items() for number in range(count)]
     records: dict[Partition, list[ReadRecord]] = {partition: [] for partition in wanted}
     with kafka_failures():
-        consumer = _consumer(bootstrap_servers, {"isolation.level": isolation})
+        consumer = new_consumer(bootstrap_servers, {"isolation.level": isolation})
         try:
             named = java("org.apache.kafka.common.TopicPartition")
             assigned = java("java.util.ArrayList")([named(t, number) for t, number in wanted])
@@ -326,12 +339,19 @@ def _admin(bootstrap_servers: str, timeout_ms: int = LONGEST_WAIT_MS) -> Iterato
         admin.close(_duration(0))
 
 
-def _consumer(bootstrap_servers: str, config: Mapping[str, str]) -> Any:
+def new_consumer(bootstrap_servers: str, config: Mapping[str, str]) -> Any:
+    """Return a Java consumer of bytes; the caller closes it."""
     settings = {"bootstrap.servers": bootstrap_servers, **config}
     deserializer = java(_DESERIALIZER)
     return java("org.apache.kafka.clients.consumer.KafkaConsumer")(
         java_map(settings.items()), deserializer(), deserializer()
     )
+
+
+def poll_records(consumer: Any) -> list[ReadRecord]:
+    """Poll a consumer once; records have no sequence, which consumers do not get."""
+    with kafka_failures():
+        return [_consumed(record) for record in consumer.poll(_duration(POLL_MS))]
 
 
 def _are_read(consumer: Any, partitions: Any) -> bool:

@@ -1,10 +1,12 @@
 """Directories that Kafka loads in a way that this project does not follow (docs/differences.md).
 
 Kafka's loader makes an index of zeros for a swap file that has none, and leaves a segment in place
-whose split it began before it had taken note of the segment.
+whose split it began before it had taken note of the segment. It opens compressed legacy messages
+that its search for an offset passes, and does not load a log where that fails.
 """
 
 import struct
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +18,13 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.formats.batch_v2 import (
+    CODEC_MASK,
     LAST_OFFSET_DELTA_AT,
     MAGIC_AT,
     MAGIC_V2,
 )
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.formats.legacy import ENTRY_ATTRIBUTES_AT, ENTRY_CRC_AT, ENTRY_CRC_START
 from storage_core.testing.file_damage import batch_positions
 
 MAX_MAGIC: Final = 127
@@ -40,6 +44,26 @@ def is_loaded_otherwise(directory: Path) -> bool:
         if is_recovered_early and _overflows(directory / name):
             return True
     return False
+
+
+def has_bad_legacy_set(directory: Path) -> bool:
+    """Return whether a compressed legacy message of a partition has a wrong CRC."""
+    for path in directory.iterdir():
+        data = path.read_bytes()
+        if LOG_SUFFIX in path.name and any(
+            _is_bad_set(data[position : position + size])
+            for position, size in batch_positions(data)
+        ):
+            return True
+    return False
+
+
+def _is_bad_set(entry: bytes) -> bool:
+    if len(entry) <= ENTRY_ATTRIBUTES_AT or MAGIC_V2 <= entry[MAGIC_AT] <= MAX_MAGIC:
+        return False
+    (stored,) = struct.unpack_from(">I", entry, ENTRY_CRC_AT)
+    is_compressed = entry[ENTRY_ATTRIBUTES_AT] & CODEC_MASK != 0
+    return is_compressed and zlib.crc32(entry[ENTRY_CRC_START:]) != stored
 
 
 def _overflows(log: Path) -> bool:

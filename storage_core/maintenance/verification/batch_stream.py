@@ -45,6 +45,7 @@ class TailKind(enum.StrEnum):
     TORN = "torn"  # the start of a batch
     ZEROS = "zeros"
     GARBAGE = "garbage"  # has been reported as a finding
+    SHRUNK = "shrunk"  # nothing any more: the file was cut while it was read
 
 
 class BatchStream:
@@ -85,6 +86,11 @@ class BatchStream:
             start = self.end_position
             if reason is None and start == size:
                 return
+            if self._has_shrunk():
+                left = self._read(self.end_position, self._window_bytes).size
+                yield from self._read_on(end=self.end_position + left)
+                self.tail = TailKind.SHRUNK
+                return
             if self._is_zero(start):
                 self.tail = TailKind.ZEROS
                 return
@@ -105,12 +111,13 @@ class BatchStream:
         """Say up to which offset the batches were good: what follows has to be above it."""
         self._largest_offset = max(self._largest_offset, last_offset)
 
-    def _read_on(self) -> Generator[Window, None, str | None]:
+    def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:
         """Yield windows from end_position on; return why they end, None at a tail or the end."""
         try:
             for window in scan_windows(
                 self._reader,
                 start=self.end_position,
+                end=end,
                 window_bytes=self._window_bytes,
                 crc=CrcCheck.NOTE,
                 tail=Tail.STOP,
@@ -129,6 +136,10 @@ class BatchStream:
             position=position,
             offset=self._largest_offset + 1,
         )
+
+    def _has_shrunk(self) -> bool:
+        """Whether the file does not have the bytes any more that it had when it was opened."""
+        return not self._read(self._reader.size_bytes - 1, 1).size
 
     def _is_zero(self, start: int) -> bool:
         """Whether the file has nothing but zeros from a position to its end."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage_core.maintenance.verification.findings import Code, Finding, Severity, severity_of
+from storage_core.maintenance.verification.finding_kinds import severity_of
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
 
 # A shifted file breaks the same rule a million times; a person needs to see it only once.
 KEPT_OF_A_KIND: Final = 5

@@ -10,7 +10,7 @@ from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
-from storage_core.maintenance.verification.segment import EpochRun
+from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.store.base import LogStore
 
 _MAX_EPOCH_FILE_BYTES = 1 << 26

@@ -24,7 +24,6 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.transactions import Aborted, missing_and_unknown
-from storage_core.records.reader import Window
 from storage_core.store.base import LogStore
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
@@ -60,19 +59,21 @@ class IndexedBatches:
         self._offsets = np.unique(times["relative_offset"].astype(np.int64) + base_offset)
         self._parts: list[NDArray[np.int64]] = []
 
-    def add(self, window: Window, counts: NDArray[np.bool_]) -> None:
-        """Take note of the next batches.
+    def add(
+        self,
+        position: NDArray[np.int64],
+        last_offset: NDArray[np.int64],
+        max_timestamp: NDArray[np.int64],
+    ) -> None:
+        """Take note of the next batches, in file order.
 
         Args:
-            window: The window.
-            counts: bool[batches], those that Kafka would take for batches of this segment.
+            position: int64[n], where in the file they begin.
+            last_offset: int64[n].
+            max_timestamp: int64[n].
         """
-        batches = window.batches
-        rows = np.flatnonzero(counts)
-        if not rows.size:
+        if not position.size:
             return
-        position = batches.position[rows] + window.file_position
-        last_offset = batches.last_offset[rows]
         is_named = _is_in(position, self._positions) | _is_in(last_offset, self._offsets)
         # A run of batches that no entry names is told by its last one, with the run's newest time.
         ends = is_named.copy()
@@ -80,7 +81,7 @@ class IndexedBatches:
         ends[-1] = True
         last = np.flatnonzero(ends)
         starts = np.append(0, last[:-1] + 1)
-        newest = np.maximum.reduceat(batches.max_timestamp[rows], starts)
+        newest = np.maximum.reduceat(max_timestamp, starts)
         self._parts.append(np.stack([position[last], last_offset[last], newest]))
 
     def result(self) -> SegmentBatches:
@@ -144,6 +145,7 @@ def check_time_index(
     data: bytes,
     batches: SegmentBatches,
     *,
+    is_rising: bool,
     is_closed: bool,
     findings: FindingCollector,
 ) -> None:
@@ -153,13 +155,15 @@ def check_time_index(
         segment: The segment.
         data: The whole file.
         batches: Those of the segment.
+        is_rising: Whether their offsets rise; an entry's batch cannot be told where they do not.
         is_closed: Whether the segment was rolled, cleaned or cleanly closed.
         findings: Where to report.
     """
     if segment.time_index is None:
         return
     name = segment.time_index.name
-    for fault in audit_time_index(segment.base_offset, data, batches, is_closed=is_closed):
+    known = batches if is_rising else None
+    for fault in audit_time_index(segment.base_offset, data, known, is_closed=is_closed):
         if fault.fault is not IndexFault.LARGEST_TIMESTAMP_MISSING:
             _report(name, fault, Code.TIME_INDEX_WRONG, findings)
     used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)

@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 
 from storage_core.catalog.roles import Role
+from storage_core.log.open_transactions import MAX_TRANSACTION_TIMEOUT_MS
 from storage_core.maintenance.verification.findings import Severity
-
-# Kafka's default of transaction.max.timeout.ms, and what it adds before a transaction is late.
-MAX_TRANSACTION_TIMEOUT_MS = 900_000
-LATE_TRANSACTION_BUFFER_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

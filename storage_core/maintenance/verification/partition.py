@@ -26,18 +26,12 @@ from storage_core.maintenance.verification.files import (
     check_side_files,
     sort_files,
 )
-from storage_core.maintenance.verification.findings import Code, Finding, Severity, severity_of
+from storage_core.maintenance.verification.finding_kinds import severity_of
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.indexes import check_transaction_index
-from storage_core.maintenance.verification.options import (
-    LATE_TRANSACTION_BUFFER_MS,
-    Surroundings,
-    VerifyOptions,
-)
-from storage_core.maintenance.verification.segment import (
-    SegmentFacts,
-    report_unreadable,
-    verify_segment,
-)
+from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
+from storage_core.maintenance.verification.segment import report_unreadable, verify_segment
+from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.snapshots import check_by_replay, check_snapshots
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
@@ -239,7 +233,7 @@ def _check_transactions(
     describe_open(
         transactions,
         now_ms=options.now_ms,
-        late_after_ms=options.transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS,
+        max_transaction_timeout_ms=options.transaction_timeout_ms,
         findings=findings,
     )
 

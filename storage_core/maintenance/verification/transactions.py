@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.control import ControlType
+from storage_core.log.open_transactions import list_open_transactions
+from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.records.reader import Window
@@ -214,7 +216,7 @@ class TransactionScan:
         """Report a batch outside of transactions that follows its producer's open one."""
         known = self._open_span(producer_id)
         span = span if known is None else known
-        if span is None or last_plain < span.first_offset:
+        if span is None or last_plain < max(span.first_offset, 0):
             return
         row = int(np.flatnonzero(window.batches.base_offset == last_plain)[0])
         self._findings.add(
@@ -269,26 +271,37 @@ def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransaction
 
 
 def describe_open(
-    transactions: LogTransactions, *, now_ms: int, late_after_ms: int, findings: FindingCollector
+    transactions: LogTransactions,
+    *,
+    now_ms: int,
+    max_transaction_timeout_ms: int,
+    findings: FindingCollector,
 ) -> None:
     """Report the open transactions of a log, and those that no coordinator will ever end.
 
     Args:
         transactions: Of the log.
         now_ms: The run's clock, epoch milliseconds.
-        late_after_ms: Age of the newest batch from which on a transaction counts as hanging.
+        max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         findings: Where to report.
     """
-    for producer_id, span in sorted(
-        transactions.ongoing.items(), key=lambda entry: entry[1].first_offset
+    producers = [
+        ProducerEntry(
+            producer_id=producer_id,
+            current_txn_first_offset=span.first_offset,
+            last_timestamp=span.newest_ms,
+        )
+        for producer_id, span in transactions.ongoing.items()
+    ]
+    for transaction in list_open_transactions(
+        producers, now_ms=now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
     ):
-        age_ms = now_ms - span.newest_ms
-        is_late = age_ms > late_after_ms
         findings.add(
-            Code.TRANSACTION_HANGING if is_late else Code.TRANSACTION_OPEN,
-            f"producer {producer_id} has had a transaction open since offset "
-            f"{span.first_offset}; its newest batch is {max(age_ms, 0) // 1000} s old",
-            offset=span.first_offset,
+            Code.TRANSACTION_HANGING if transaction.is_late else Code.TRANSACTION_OPEN,
+            f"producer {transaction.producer_id} has had a transaction open since offset "
+            f"{transaction.first_offset}; its newest batch is "
+            f"{max(transaction.age_ms, 0) // 1000} s old",
+            offset=transaction.first_offset,
         )
 
 

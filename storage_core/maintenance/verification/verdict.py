@@ -9,6 +9,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
+from shlex import quote
 from typing import Final
 
 from storage_core.catalog.roles import Role
@@ -235,7 +236,7 @@ def decide(
         fatal: How many fatal findings there are.
         errors: How many findings of severity error.
     """
-    names = " ".join(root.location for root in roots)
+    names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
     if held:
         return _in_use(held[0], names)

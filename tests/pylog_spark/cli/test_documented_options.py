@@ -8,7 +8,7 @@ import pytest
 DOCUMENTS = Path(__file__).parents[3]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
-COMMANDS = {"run", "compact", "verify", "doctor", "inspect", "dump", "partition", "config", "warmup"}
+COMMANDS = {"run", "compact", "recover", "verify", "doctor", "inspect", "dump", "partition", "config", "warmup"}
 GROUPS = {"partition": "clean", "config": "show"}
 
 

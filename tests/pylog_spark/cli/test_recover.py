@@ -71,7 +71,11 @@ def test_json_has_a_line_a_partition_one_a_cut_and_one_of_the_run(spark, pylog, 
     *planned, would_cut, dry = lines_of(said)
     assert (dry["planned"], dry["dry_run"]) == (2, True)
     assert {row["status"] for row in planned} == {"planned"}
-    assert would_cut == cut | {"salvaged_to": None}
+    plan = next(row["plan"] for row in planned if row["topic"] == TORN)
+    assert (plan["log_end_offset"], plan["high_watermark"]) == (cut["first_offset"], None)
+    assert plan["rebuilt_segments"] > 1
+    assert {"TruncateFile", "WriteFile"} <= {step["operation"] for step in plan["operations"]}
+    assert would_cut == cut | {"salvaged_to": None, "status": "planned"}
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 

@@ -88,6 +88,7 @@ def test_a_log_that_would_lose_more_than_is_allowed_is_left_alone_and_listed(spa
     report = recover(spark, [root.path], options)
     assert_refused(report, root, before, "CUTS_TOO_MUCH")
     [cut] = report.cuts.to_pylist()
+    assert cut["status"] == "skipped"
     assert f"--max-truncate-bytes {cut['size_bytes']})" in row_of(report)["error"]
     enough = root.with_options(tuning=tuning, max_truncate_bytes=cut["size_bytes"])
     assert row_of(recover(spark, [root.path], enough))["status"] == "done"

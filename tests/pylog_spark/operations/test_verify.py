@@ -10,13 +10,8 @@ from pylog_spark.config import JobOptions, Tuning
 from pylog_spark.ledger import LedgerTable, read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
-from pylog_spark.operations.verify import (
-    FindingCount,
-    VerifyRequest,
-    cut_partition,
-    exit_code_of,
-    verify,
-)
+from pylog_spark.operations.verify import cut_partition, verify
+from pylog_spark.operations.verify_report import FindingCount, VerifyRequest, exit_code_of
 from pylog_spark.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED, rows_to_batch
 from pylog_spark.tasks.diagnosis import Threads, diagnose_here
@@ -149,9 +144,8 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch)
         Stretch(target=roots.targets[0], first_offset=20),
     ]
     [batch] = verify_stretches(parts, options)
-    [folded] = [
-        row for b in fold_rows(_table(batch), roots.targets, options) for row in b.to_pylist()
-    ]
+    folds = fold_rows(_table(batch), {0: roots.targets[0]}, options)
+    [folded] = [row for fold in folds for row in fold.to_pylist()]
     assert (folded["row"], folded["error_class"]) == ("partition", "ZeroDivisionError")
 
 

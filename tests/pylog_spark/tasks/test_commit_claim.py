@@ -24,6 +24,8 @@ CHANGES = (
     "rename",
     "delete",
     "truncate",
+    "copy_range",
+    "sync_file",
     "sync_directory",
 )
 
@@ -38,11 +40,11 @@ class FailingStore(LocalStore):
             setattr(self, name, self._counted(name, getattr(LocalStore(directory), name)))
 
     def _counted(self, name, change):
-        def counted(*arguments):
+        def counted(*arguments, **named):
             self.left -= 1
             if self.left == -1 and not self.after:
                 raise StorageError(name, "killed before")
-            change(*arguments)
+            change(*arguments, **named)
             if self.left == -1:
                 raise StorageError(name, "killed after")
 

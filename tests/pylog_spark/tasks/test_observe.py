@@ -57,6 +57,16 @@ def test_a_due_partition_is_planned_with_its_range_and_bounds(root):
     assert decode_plan(row["plan"]).location == row["directory"]
 
 
+@pytest.mark.parametrize("topic", ["clean-legacy1-none-s310-horizon", "clean-upgrade-s321"])
+def test_the_bounds_of_a_log_in_an_old_format_hold_the_headers_of_its_new_batches(tmp_path, topic):
+    root = broker_directory(tmp_path / "log", [topic])
+    row = observe(root)
+    # If not one message of the range went, each would have a header of its own.
+    messages = row["first_uncleanable_offset"]
+    assert row["bytes_after"] > row["bytes"] + 61 * messages
+    assert row["peak_extra_bytes"] > sum(row["segment_bytes"]) + 61 * messages
+
+
 def rename(root: BrokerDirectory, name: str) -> None:
     (root.path / f"{TOPIC}-0").rename(root.path / name)
 

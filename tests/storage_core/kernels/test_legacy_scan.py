@@ -21,7 +21,7 @@ from storage_core.kernels.legacy_scan import (
 from storage_core.kernels.record_scan import DONE, RECORD_COLUMN_COUNT, TOO_LARGE
 from storage_core.records.codecs import compress
 from storage_core.testing.decode_legacy import (
-    LIMIT_BYTES,
+    MAX_MESSAGE_BYTES,
     DecodedMessage,
     MalformedEntryError,
     messages_of,
@@ -47,7 +47,7 @@ def transcoded(
     entries: list[LegacyEntry],
     *,
     inner: dict[int, bytes] | None = None,
-    limit: int = LIMIT_BYTES,
+    limit: int = MAX_MESSAGE_BYTES,
 ) -> tuple[int, int, int, list[list[DecodedMessage]]]:
     """Return (status, row, position in its bytes, messages of each entry).
 
@@ -113,7 +113,7 @@ def _messages(
         np.array([start]),
         np.array([end]),
         np.array([count]),
-        LIMIT_BYTES,
+        MAX_MESSAGE_BYTES,
         records,
     )
     assert found == (count, DONE, 0, 0)
@@ -272,7 +272,7 @@ def test_a_set_ends_where_no_whole_message_follows(transcode_entries, tail):
 
 
 @in_both_ways(transcode_entries=legacy_scan.transcode_entries)
-@pytest.mark.parametrize("size", [13, 0, -1, -(2**31)])
+@pytest.mark.parametrize("size", [13, 0, -1, -12, -(2**31)])
 def test_an_inner_message_smaller_than_the_smallest_is_refused(transcode_entries, size):
     data = encode_message(ONE) + struct.pack(">qi", 1, size) + bytes(40)
     status, _, position, _ = transcoded(
@@ -307,6 +307,11 @@ def test_only_a_message_in_a_set_may_be_too_large(transcode_entries):
     assert transcoded(transcode_entries, [entry], limit=size)[0] == DONE
     assert transcoded(transcode_entries, [entry], limit=size - 1)[0] == TOO_LARGE
     assert transcoded(transcode_entries, [large], limit=1)[0] == DONE
+    # Its size is believed before its bytes are looked for.
+    cut = encode_inner_set(entry) + encode_message(large)[:-1]
+    assert transcoded(transcode_entries, [entry], inner={0: cut}, limit=size)[0] == DONE
+    cut = encode_message(LegacyMessage()) + encode_message(large)[:-1]
+    assert transcoded(transcode_entries, [entry], inner={0: cut}, limit=size - 1)[0] == TOO_LARGE
 
 
 @in_both_ways(transcode_entries=legacy_scan.transcode_entries)

@@ -16,14 +16,19 @@ KEEP_ALL = {"retention.ms": "-1"}
 def open_log(directory: Path, *, clock: ManualClock | None = None, **options) -> UnifiedLog:
     """Open the log of ``<directory>/t-0``; settings are options with dots as underscores."""
     files = options.pop("files", None)
+    clean_shutdown = options.pop("clean_shutdown", True)
     log_start_offset = options.pop("log_start_offset", 0)
-    settings = {name.replace("_", "."): str(value).lower() for name, value in options.items()}
+    settings = {
+        name.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
     return UnifiedLog.open(
         directory / "t-0",
         config=LogConfig.from_topic_overrides(KEEP_ALL | settings),
         clock=ManualClock(SOME_TIME_MS) if clock is None else clock,
         files=files,
         log_start_offset=log_start_offset,
+        clean_shutdown=clean_shutdown,
     )
 
 

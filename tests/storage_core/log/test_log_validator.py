@@ -232,6 +232,16 @@ def test_a_compressed_batch_with_gaps_is_refused_as_kafka_cannot_build_it_anew()
         validate(data, target_codec=Codec.LZ4, origin=AppendOrigin.COORDINATOR)
 
 
+def test_a_record_that_expands_beyond_its_limit_is_refused():
+    records = (RecordSpec(key=b"k", value=b"v" * 500, timestamp=SOME_TIME_MS),)
+    packed = v2(records=records, codec=Codec.GZIP)
+    assert validate(packed, target_codec=Codec.GZIP, max_record_bytes=600).next_offset == 101
+    with pytest.raises(InvalidRecordError):
+        validate(packed, target_codec=Codec.GZIP, max_record_bytes=500)
+    plain = v2(records=records)
+    assert validate(plain, max_record_bytes=500).next_offset == 101
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 def test_old_messages_become_one_batch(magic, codec):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig, OffsetMapHash
-from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import log_file, segment_file, snapshot_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
@@ -335,13 +334,11 @@ def _leave_scratch_files_of_a_killed_round(directory: Path) -> None:
         assert (directory / name).read_bytes() == content
 
 
-def test_a_log_that_needs_recovery_is_left_alone(tmp_path):
-    directory = small_log(tmp_path / "t-0")
-    (directory / segment_file(2, ".index")).unlink()
-    before = read_tree(directory)
-    with pytest.raises(RecoveryRequiredError):
-        clean(directory)
-    assert read_tree(directory) == before
+def test_a_missing_index_is_made_anew_before_the_round(tmp_path):
+    whole, lacking = small_log(tmp_path / "whole" / "t-0"), small_log(tmp_path / "lacking" / "t-0")
+    (lacking / segment_file(2, ".index")).unlink()
+    assert clean(lacking) == clean(whole)
+    assert read_tree(lacking) == read_tree(whole)
 
 
 def test_the_clock_of_the_request_is_the_only_one(tmp_path):

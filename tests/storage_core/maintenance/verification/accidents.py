@@ -352,7 +352,8 @@ FOLLOWING: dict[Code, set[Code]] = {
     Code.OFFSETS_NOT_RISING: {Code.OFFSET_INDEX_WRONG},
     # The indexes know of the batch that is not whole any more.
     Code.TORN_SEGMENT: {Code.INDEX_BEYOND_LOG},
-    Code.SEGMENT_TOO_LARGE: {Code.ZERO_TAIL},
+    # What is not read has no end.
+    Code.SEGMENT_TOO_LARGE: {Code.HIGH_WATERMARK_BEYOND_END, Code.RECOVERY_POINT_BEYOND_END},
     Code.NO_SEGMENT: {
         Code.CLEANER_POINT_OUTSIDE_LOG,
         Code.HIGH_WATERMARK_BEYOND_END,

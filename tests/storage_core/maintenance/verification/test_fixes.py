@@ -4,7 +4,8 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.maintenance.recovery.partition import recover_partition
-from storage_core.maintenance.verification.findings import KINDS, Code, describe_fix
+from storage_core.maintenance.verification.finding_kinds import KINDS, describe_fix
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS
 from tests.storage_core.maintenance.verification.log_root import (
     INTERVAL_BYTES,
@@ -47,6 +48,12 @@ def test_what_can_be_rebuilt_is_whole_after_the_command(root, code):
     if code is not Code.TIME_INDEX_UNFINISHED:  # a log of its own
         assert root.file(20).read_bytes() == before
     assert root.findings(is_deep=True) == []
+
+
+def test_names_are_quoted_as_a_shell_wants_them():
+    found = Finding(code=Code.EPOCH_FILE_WRONG, severity=Severity.ERROR, message="m", file="/a b/c")
+    fix = describe_fix(found, root="/a b", directory="/a b/t-0", topic="t")
+    assert fix.startswith("delete '/a b/c' and run: pylog partition recover '/a b/t-0' --now-ms")
 
 
 def test_every_fix_can_be_filled_in():

@@ -15,6 +15,7 @@ from storage_core.maintenance.verification.log_directories import verify_log_dir
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
+from storage_core.store.local import LocalFileReader
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, PARTITION, log_root
 
 
@@ -145,6 +146,27 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_told(
     )
     gone = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
     assert [(f.file, f.severity) for f in gone] == [(root.file(20, suffix).name, severity)]
+
+
+class _ShrinkingStore(LocalStore):
+    """A store whose files had more bytes when they were opened than they have now."""
+
+    def open_file(self, name: str) -> LocalFileReader:
+        reader = super().open_file(name)
+        reader.size_bytes += 100
+        return reader
+
+
+@pytest.mark.parametrize(("is_live", "severity"), [(False, Severity.WARN), (True, Severity.INFO)])
+def test_a_file_that_is_cut_while_it_is_read_is_told(tmp_path, is_live, severity):
+    root = log_root(tmp_path / "log")
+    store = _ShrinkingStore(root.partition)
+    options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
+    surroundings = Surroundings(role=Role.BROKER, is_clean=True)
+    segment = sort_files(store.list_files()).segments[3]
+    facts, found = verify_segment(store, segment, surroundings, options)
+    assert [(f.code, f.severity) for f in found] == [(Code.CHANGED_WHILE_READ, severity)]
+    assert facts.last_offset == 39
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
+import struct
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from storage_core.catalog.roles import Role
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -16,6 +18,8 @@ from storage_core.filenames import (
     REPLICATION_FILE,
 )
 from storage_core.formats.control import ControlType
+from storage_core.log.log_loader import load_log
+from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
@@ -25,7 +29,7 @@ from storage_core.maintenance.verification.partition import (
     verify_partition,
     verify_segments,
 )
-from storage_core.maintenance.verification.segment import SegmentFacts
+from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
 from storage_core.testing.builders import encode_batch
 from storage_core.testing.damage import with_lying_length, with_wrong_crc
@@ -35,6 +39,7 @@ from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     COMMITS,
     END_OFFSET,
+    INTERVAL_BYTES,
     NOW_MS,
     LogRoot,
     batch,
@@ -46,6 +51,7 @@ from tests.storage_core.maintenance.verification.log_root import (
 
 CLEAN_BROKER = Surroundings(role=Role.BROKER, is_clean=True)
 OPTIONS = VerifyOptions(now_ms=NOW_MS)
+CONFIG = LogConfig(index_interval_bytes=INTERVAL_BYTES)
 
 
 @pytest.fixture
@@ -107,7 +113,6 @@ def test_a_high_watermark_up_to_the_end_is_no_finding(root):
         assert root.codes() == set()
 
 
-@pytest.mark.item("CKP-08")
 def test_deletion_may_overtake_the_cleaner(root):
     root.write_checkpoint(CLEANER_FILE, 0)
     assert severities(root, Code.CLEANER_POINT_OUTSIDE_LOG) == {Severity.INFO}
@@ -160,8 +165,6 @@ def test_offsets_up_to_two_billion_above_the_base_fit(root):
 
 @pytest.mark.item("SEG-05")
 def test_a_segment_of_2_gib_is_refused_by_kafka_and_so_fatal(root):
-    os.truncate(root.file(30), 2**31 - 1)
-    assert Code.SEGMENT_TOO_LARGE not in root.codes()
     os.truncate(root.file(30), 2**31)
     assert severities(root, Code.SEGMENT_TOO_LARGE) == {Severity.FATAL}
 
@@ -309,3 +312,49 @@ def _findings_of(name: str, tmp_path: Path, *, is_deep: bool) -> list:
 
 def test_segments_of_the_sample_are_what_other_tests_take_them_for():
     assert [spec.base_offset for spec in segments()] == [0, 10, 20, 30]
+
+
+@pytest.mark.item("IDX-16")
+@pytest.mark.parametrize(
+    ("suffix", "content", "code"),
+    [
+        (".index", struct.pack(">ii", -3, 70), Code.OFFSET_INDEX_WRONG),
+        (".index", struct.pack(">iib", 9, 150, 0), Code.INDEX_RAGGED),
+        (".timeindex", struct.pack(">qiqi", 99, 4, 98, 9), Code.TIME_INDEX_WRONG),
+        (".timeindex", struct.pack(">qi", 99, -4), Code.TIME_INDEX_WRONG),
+        (".timeindex", struct.pack(">qib", 99, 4, 0), Code.INDEX_RAGGED),
+        (".txnindex", struct.pack(">hqqqq", 0, 9, 1, 19, 20), Code.TXN_INDEX_BROKEN),
+    ],
+    ids=[
+        "the offset index ends below the base",
+        "the offset index ends inside of an entry",
+        "the last time is before the first",
+        "the time index ends below the base",
+        "the time index ends inside of an entry",
+        "an aborted transaction ends below the base",
+    ],
+)
+def test_each_rule_of_an_index_has_its_finding(root, suffix, content, code):
+    root.file(20, suffix).write_bytes(content)
+    names = {f.file for f in root.findings() if f.code is code}
+    assert names == {root.file(20, suffix).name}
+
+
+@pytest.mark.item("IDX-18")
+def test_an_empty_time_index_makes_a_segment_as_old_as_its_file_until_it_is_rebuilt(root):
+    """What retention goes by is the file's own time; the finding offers the rebuild."""
+
+    def age() -> int:
+        log = load_log(
+            LocalStore(root.partition), config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS
+        )
+        return log.segments[2].largest_timestamp
+
+    newest = segments()[2].batches[-1].largest_timestamp
+    assert age() == newest
+    root.file(20, ".timeindex").write_bytes(b"")
+    file_ms = root.file(20).stat().st_mtime_ns // 1_000_000
+    assert age() == file_ms != newest
+    assert root.codes() == {Code.TIME_INDEX_EMPTY}
+    recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
+    assert age() == newest

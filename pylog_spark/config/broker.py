@@ -1,0 +1,17 @@
+"""The broker's own settings in force: its file, and what was said for this run."""
+
+from pylog_spark.config.options import JobOptions
+from storage_core.config import BrokerConfig, merge_broker_layers
+from storage_core.config.broker_config import BROKER_KEYS
+
+
+def broker_config(options: JobOptions) -> BrokerConfig:
+    """Return the broker's settings.
+
+    Raises:
+        ConfigError: A value is malformed or out of range.
+    """
+    settings = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    return BrokerConfig.from_settings(
+        {name: text for name, text in settings.items() if name in BROKER_KEYS}
+    )

@@ -1,0 +1,480 @@
+"""Of each code of a finding: how bad it is, what it means, what to do.
+
+The severity is that in a broker's directory; where the surroundings decide (a torn tail of a copy
+harms nobody), the table says so. ``docs/findings.md`` shows this table to people.
+"""
+
+from dataclasses import dataclass
+from shlex import quote
+from typing import Final
+
+from storage_core.maintenance.verification.findings import Code, Finding, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is said of every finding of a code.
+
+    Attributes:
+        severity: In a broker's directory.
+        meaning: One sentence.
+        fix: What to do about it. ``{root}``, ``{directory}`` (the partition's), ``{topic}`` and
+            ``{file}`` stand for those of the finding, ``{start}`` for the option that says where
+            the log starts, if a checkpoint does.
+        elsewhere: When it is of another severity; empty where it never is.
+    """
+
+    severity: Severity
+    meaning: str
+    fix: str
+    elsewhere: str = ""
+
+
+_RECOVER: Final = "pylog recover {root} --role broker --topics {topic}"
+_FETCH: Final = "delete the partition on this broker and let it fetch from a healthy replica"
+# With the broker stopped. From the first segment on: every index, epochs, producers.
+_REBUILD_ALL: Final = "pylog partition recover {directory}{start} --now-ms $(date +%s000)"
+_REBUILD: Final = "delete {file} and run: " + _REBUILD_ALL
+
+KINDS: Final[dict[Code, Kind]] = {
+    Code.BATCH_CRC_WRONG: Kind(
+        severity=Severity.ERROR,
+        meaning="The checksum of a batch does not fit its bytes; consumers cannot read it.",
+        fix="take this replica from a healthy one; recovery cuts the log here: " + _RECOVER,
+    ),
+    Code.BATCH_LENGTH_IMPOSSIBLE: Kind(
+        severity=Severity.ERROR,
+        meaning="Where a batch should begin, the bytes are none; what follows is out of reach.",
+        fix="take this replica from a healthy one; recovery cuts the log here: " + _RECOVER,
+    ),
+    Code.TORN_TAIL: Kind(
+        severity=Severity.WARN,
+        meaning="The log ends inside of a batch: its writer died, or a copy is under way.",
+        fix="nothing, if the broker recovers at its start; or " + _RECOVER,
+        elsewhere=(
+            "error where the directory is marked as cleanly shut down, because a broker then "
+            "appends behind the torn batch; harmless in copies (role mirror)"
+        ),
+    ),
+    Code.ZERO_TAIL: Kind(
+        severity=Severity.HARMLESS,
+        meaning="The log ends in zeros: a preallocated segment that was not closed.",
+        fix="nothing, recovery cuts them",
+        elsewhere=(
+            "error where the directory is marked as cleanly shut down, because a broker then "
+            "appends behind the zeros"
+        ),
+    ),
+    Code.TORN_SEGMENT: Kind(
+        severity=Severity.ERROR,
+        meaning="A segment that is not the last one ends inside of a batch, or in zeros.",
+        fix="take this replica from a healthy one; recovery deletes the later segments: "
+        + _RECOVER,
+    ),
+    Code.MAGIC_UNKNOWN: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A batch says that it is of a format that Kafka does not have. Recovery lets it pass, "
+            "consumers stop at it: one flipped byte outside of the checksum."
+        ),
+        fix=_FETCH,
+    ),
+    Code.LEGACY_FORMAT: Kind(
+        severity=Severity.INFO,
+        meaning="A segment holds messages of format v0 or v1.",
+        fix="nothing; brokers still read them",
+    ),
+    Code.CONTROL_RECORD_MALFORMED: Kind(
+        severity=Severity.FATAL,
+        meaning="A control batch holds no control record; a broker that replays it does not start.",
+        fix=_FETCH,
+    ),
+    Code.RECORD_COUNT_NEGATIVE: Kind(
+        severity=Severity.ERROR,
+        meaning="A batch says that it has fewer than no records; consumers stop at it.",
+        fix=_FETCH,
+    ),
+    Code.RECORDS_MALFORMED: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "The checksum of a batch is right, but its records contradict their own lengths or "
+            "its count, or cannot be decompressed (--deep)."
+        ),
+        fix="take this replica from a healthy one; no recovery sees it",
+    ),
+    Code.CODEC_UNKNOWN: Kind(
+        severity=Severity.ERROR,
+        meaning="A batch names a codec that does not exist (--deep).",
+        fix="take this replica from a healthy one; no recovery sees it",
+    ),
+    Code.RECORD_OFFSET_OUTSIDE_BATCH: Kind(
+        severity=Severity.ERROR,
+        meaning="Offsets of records do not rise, or lie outside of their batch (--deep).",
+        fix="take this replica from a healthy one; no recovery sees it",
+    ),
+    Code.RECORD_NEWER_THAN_BATCH: Kind(
+        severity=Severity.WARN,
+        meaning="A record is newer than its batch says: look-ups by time miss it (--deep).",
+        fix="nothing; a producer wrote it so",
+    ),
+    Code.OFFSETS_NOT_RISING: Kind(
+        severity=Severity.ERROR,
+        meaning="A batch begins at or below the last offset before it, or ends before it begins.",
+        fix="take this replica from a healthy one; recovery may empty the segment: " + _RECOVER,
+    ),
+    Code.OFFSET_BELOW_BASE: Kind(
+        severity=Severity.ERROR,
+        meaning="A batch lies below the base offset that names its segment.",
+        fix="take this replica from a healthy one",
+    ),
+    Code.OFFSET_OVERFLOW: Kind(
+        severity=Severity.WARN,
+        meaning="An offset is 2^31 or more above its segment's base; indexes cannot hold it.",
+        fix="recovery splits the segment: " + _RECOVER,
+    ),
+    Code.SEGMENTS_OVERLAP: Kind(
+        severity=Severity.ERROR,
+        meaning="A segment reaches into the next one: some offsets are there twice.",
+        fix="find out which copy is right: pylog dump {directory}",
+    ),
+    Code.SEGMENT_TOO_LARGE: Kind(
+        severity=Severity.FATAL,
+        meaning="A .log file is larger than 2147483647 bytes; Kafka does not open it.",
+        fix=_FETCH,
+    ),
+    Code.EPOCH_GOES_BACK: Kind(
+        severity=Severity.WARN,
+        meaning="A batch has a lower leader epoch than one before it: two leaders wrote this log.",
+        fix="compare it with the other replicas before this one may lead",
+    ),
+    Code.EPOCH_FILE_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.EPOCH_FILE_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning="leader-epoch-checkpoint cannot be parsed; a broker takes the directory offline.",
+        fix=_REBUILD,
+    ),
+    Code.EPOCH_FILE_NOT_RISING: Kind(
+        severity=Severity.WARN,
+        meaning="Entries of leader-epoch-checkpoint contradict each other; a broker drops some.",
+        fix=_REBUILD,
+    ),
+    Code.EPOCH_FILE_WRONG: Kind(
+        severity=Severity.ERROR,
+        meaning="leader-epoch-checkpoint does not say what the batches say.",
+        fix=_REBUILD,
+    ),
+    Code.OFFSET_INDEX_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning="A segment has no offset index; a broker reads the whole segment at its start.",
+        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
+    ),
+    Code.TIME_INDEX_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A segment has no time index. A broker creates an empty one that stays empty: the "
+            "segment's age becomes that of its file, look-ups by time scan it."
+        ),
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.TIME_INDEX_EMPTY: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A segment has records with timestamps and an empty time index: its age is that of "
+            "its file, look-ups by time scan it."
+        ),
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.TXN_INDEX_MISSING: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "Transactions were aborted in a segment that has no transaction index: consumers "
+            "that read committed records get aborted ones."
+        ),
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.INDEX_PREALLOCATED: Kind(
+        severity=Severity.HARMLESS,
+        meaning="An index ends in zeros: it was preallocated and not closed.",
+        fix="nothing",
+    ),
+    Code.INDEX_RAGGED: Kind(
+        severity=Severity.HARMLESS,
+        meaning="An index ends inside of an entry; the rest of it counts.",
+        fix="nothing",
+    ),
+    Code.INDEX_BEYOND_LOG: Kind(
+        severity=Severity.ERROR,
+        meaning="An index refers to batches behind the end of its log: the log lost its end.",
+        fix="rebuild it: " + _REBUILD_ALL,
+        elsewhere=(
+            "warn in the last segment of a log that was not closed, because recovery rebuilds "
+            "it; harmless there in copies (role mirror)"
+        ),
+    ),
+    Code.OFFSET_INDEX_WRONG: Kind(
+        severity=Severity.ERROR,
+        meaning="Entries of an offset index do not fit its log: look-ups end in the wrong place.",
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.TIME_INDEX_WRONG: Kind(
+        severity=Severity.ERROR,
+        meaning="Entries of a time index do not fit its log: look-ups by time go wrong.",
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.TIME_INDEX_UNFINISHED: Kind(
+        severity=Severity.WARN,
+        meaning="A closed segment's time index does not end with its newest record: it looks old.",
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.TXN_INDEX_BROKEN: Kind(
+        severity=Severity.WARN,
+        meaning="A transaction index breaks its own rules; a broker recovers the segment.",
+        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
+    ),
+    Code.TXN_INDEX_VERSION_UNKNOWN: Kind(
+        severity=Severity.FATAL,
+        meaning="An entry of a transaction index has an unknown version; a broker does not start.",
+        fix=_REBUILD,
+    ),
+    Code.TXN_INDEX_INCOMPLETE: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A transaction index lacks transactions that its segment aborts: consumers that read "
+            "committed records get aborted ones."
+        ),
+        fix=_REBUILD,
+    ),
+    Code.TXN_INDEX_WRONG: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A transaction index has entries that the log does not know: consumers that read "
+            "committed records may miss some."
+        ),
+        fix=_REBUILD,
+    ),
+    Code.SNAPSHOT_CORRUPT: Kind(
+        severity=Severity.WARN,
+        meaning="A producer snapshot cannot be read; a broker deletes it and tries an older one.",
+        fix="nothing; or rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.SNAPSHOT_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A log that was closed cleanly has producers and no producer snapshot: a broker "
+            "forgets them, duplicates and open transactions pass unseen."
+        ),
+        fix="rebuild it: " + _REBUILD_ALL,
+    ),
+    Code.SNAPSHOT_STRAY: Kind(
+        severity=Severity.HARMLESS,
+        meaning="A producer snapshot lies outside of the log; a broker deletes it.",
+        fix="nothing",
+    ),
+    Code.SNAPSHOT_WRONG: Kind(
+        severity=Severity.WARN,
+        meaning="A producer snapshot does not say what a replay of the log says (--deep).",
+        fix=_REBUILD,
+    ),
+    Code.TRANSACTION_OPEN: Kind(
+        severity=Severity.INFO,
+        meaning="A transaction is open; committed reads end before it.",
+        fix="nothing; its coordinator ends it",
+    ),
+    Code.TRANSACTION_HANGING: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "A transaction has been open for longer than any coordinator allows: committed reads "
+            "stop there, and compaction too."
+        ),
+        fix="on the running cluster: kafka-transactions.sh find-hanging, then abort",
+    ),
+    Code.TRANSACTION_STATE_INVALID: Kind(
+        severity=Severity.FATAL,
+        meaning=(
+            "A producer writes outside of the transaction that it has open; a broker that "
+            "replays it does not start."
+        ),
+        fix=_FETCH,
+    ),
+    Code.NO_SEGMENT: Kind(
+        severity=Severity.WARN,
+        meaning="A partition's directory has no segment; a broker begins an empty log in it.",
+        fix="check that the copy is complete, or that the partition was empty",
+    ),
+    Code.INDEX_WITHOUT_LOG: Kind(
+        severity=Severity.HARMLESS,
+        meaning="An index has no .log beside it; a broker deletes it.",
+        fix="nothing",
+    ),
+    Code.LEFTOVER: Kind(
+        severity=Severity.HARMLESS,
+        meaning="A file that only waits for its deletion, or that a crash left half made.",
+        fix="nothing, the next start removes it",
+    ),
+    Code.SWAP_UNFINISHED: Kind(
+        severity=Severity.WARN,
+        meaning="A crash left a swap of segments half done; the next start ends or undoes it.",
+        fix="nothing, the broker settles it; or " + _RECOVER,
+    ),
+    Code.FILE_UNKNOWN: Kind(
+        severity=Severity.INFO,
+        meaning="A file is none of Kafka's; it is left alone.",
+        fix="nothing",
+    ),
+    Code.FILE_NAME_UNPADDED: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A segment's file name is not padded to 20 digits: Kafka takes its number and then "
+            "looks for the padded name."
+        ),
+        fix="rename {file} to 20 digits, if it is of this log",
+    ),
+    Code.FILE_NAME_INVALID: Kind(
+        severity=Severity.FATAL,
+        meaning="A file has a suffix of Kafka's and no offset before it; a broker does not start.",
+        fix="move {file} out of the directory",
+    ),
+    Code.FILE_UNREADABLE: Kind(
+        severity=Severity.ERROR,
+        meaning="The disk or the system refuses to read a file.",
+        fix="look at the disk (dmesg) and the owner of {file}",
+    ),
+    Code.CHANGED_WHILE_READ: Kind(
+        severity=Severity.WARN,
+        meaning="A file vanished or shrank while it was read: somebody is writing here.",
+        fix="say --live, or stop the writer and verify again",
+        elsewhere="info with --live",
+    ),
+    Code.PARTITION_METADATA_MISSING: Kind(
+        severity=Severity.INFO,
+        meaning="There is no partition.metadata: the topic's id is not known here.",
+        fix="nothing; a broker writes it",
+    ),
+    Code.PARTITION_METADATA_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning="partition.metadata cannot be parsed; a broker does not load the partition.",
+        fix="delete {file}; a broker writes it anew",
+    ),
+    Code.TOPIC_ID_INCONSISTENT: Kind(
+        severity=Severity.ERROR,
+        meaning="The directory is of another topic of the same name than the others.",
+        fix="move {directory} away; the topic was deleted and created again",
+    ),
+    Code.CHECKPOINT_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
+        fix="delete {file}, then: pylog recover {root} --role broker",
+    ),
+    Code.CHECKPOINT_PARTITION_UNKNOWN: Kind(
+        severity=Severity.INFO,
+        meaning="A checkpoint has entries of partitions that the directory does not have.",
+        fix="nothing; a broker drops them",
+    ),
+    Code.RECOVERY_POINT_BEYOND_END: Kind(
+        severity=Severity.ERROR,
+        meaning="Records that were on disk are gone: the log ends below its recovery point.",
+        fix="do not let this replica lead before it has caught up; " + _RECOVER,
+        elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
+    ),
+    Code.LOG_START_BEYOND_END: Kind(
+        severity=Severity.FATAL,
+        meaning="The log ends below its log start offset; a broker deletes every segment of it.",
+        fix="correct or delete the partition's line in {file} before any broker starts",
+        elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
+    ),
+    Code.HIGH_WATERMARK_BEYOND_END: Kind(
+        severity=Severity.ERROR,
+        meaning="Acknowledged records are gone: the log ends below its high watermark.",
+        fix="start the other replicas first, so that this one does not lead",
+        elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
+    ),
+    Code.CLEANER_POINT_OUTSIDE_LOG: Kind(
+        severity=Severity.WARN,
+        meaning="The cleaner's checkpoint lies outside of the log; Kafka cleans all of it again.",
+        fix="nothing",
+    ),
+    Code.UNCLEAN_SHUTDOWN: Kind(
+        severity=Severity.INFO,
+        meaning="There is no clean-shutdown marker: a broker recovers from the recovery points.",
+        fix="pylog doctor {root}",
+    ),
+    Code.DIRECTORY_FOREIGN: Kind(
+        severity=Severity.FATAL,
+        meaning="A sub-directory is none of Kafka's; a broker does not start.",
+        fix="move {file} out of the log directory",
+        elsewhere="info in copies (role mirror)",
+    ),
+    Code.DIRECTORY_DELETED: Kind(
+        severity=Severity.INFO,
+        meaning="A partition waits for its deletion; nothing in it is checked.",
+        fix="nothing, a broker removes it",
+    ),
+    Code.DIRECTORY_STRAY: Kind(
+        severity=Severity.WARN,
+        meaning="A partition that its broker did not own was set aside; nothing in it is checked.",
+        fix="look whether anybody misses it, then delete {file}",
+    ),
+    Code.DIRECTORY_FUTURE: Kind(
+        severity=Severity.INFO,
+        meaning="A move between log directories has not ended; the copy is checked as a log.",
+        fix="nothing, a broker goes on with it",
+    ),
+    Code.PARTITION_DUPLICATE: Kind(
+        severity=Severity.FATAL,
+        meaning="A partition is in two log directories of one broker; the broker does not start.",
+        fix="find out which one is right, move the other one away",
+    ),
+    Code.META_PROPERTIES_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning="There is no meta.properties: nobody knows whose log directory this is.",
+        fix="copy it from the broker, or format it anew: kafka-storage.sh format",
+        elsewhere="info in copies (role mirror)",
+    ),
+    Code.META_PROPERTIES_BROKEN: Kind(
+        severity=Severity.FATAL,
+        meaning="meta.properties cannot be parsed; a broker does not start.",
+        fix="correct {file}",
+    ),
+    Code.DIRECTORIES_INCONSISTENT: Kind(
+        severity=Severity.FATAL,
+        meaning="The log directories are not of one broker of one cluster.",
+        fix="give each broker its own directories",
+        elsewhere="warn in copies (role mirror)",
+    ),
+}
+
+
+def severity_of(code: Code) -> Severity:
+    """Return how bad a code is in a broker's directory."""
+    return KINDS[code].severity
+
+
+def describe_fix(
+    finding: Finding,
+    *,
+    root: str,
+    directory: str,
+    topic: str | None,
+    log_start_offset: int | None = None,
+) -> str:
+    """Return what to do about a finding, with the names of its place as a shell takes them.
+
+    Args:
+        finding: The finding.
+        root: Path of the log directory.
+        directory: Path of the partition's directory; empty where none is meant.
+        topic: The topic; None where none is meant.
+        log_start_offset: What the checkpoint says of it; None where it says nothing.
+    """
+    start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
+    return KINDS[finding.code].fix.format(
+        root=quote(root),
+        directory=quote(directory or root),
+        topic=topic or "'*'",
+        file=quote(finding.file or directory or root),
+        start=start,
+    )

@@ -1,0 +1,89 @@
+"""What a partition has to know of a segment that was read: small enough to travel between tasks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from storage_core.maintenance.verification.batch_stream import TailKind
+from storage_core.maintenance.verification.transactions import (
+    Aborted,
+    OpenSpan,
+    ProducerSpans,
+    SegmentTransactions,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRun:
+    """Neighbouring batches of one leader epoch.
+
+    Attributes:
+        epoch: The epoch.
+        first_offset: Base offset of the first of them.
+        last_offset: Last offset of the last of them.
+    """
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """What the partition has to know of a segment that was read.
+
+    Attributes:
+        base_offset: The number that names its files.
+        first_offset: Base offset of its first batch, -1 without batches.
+        last_offset: Largest last offset, -1 without batches.
+        size_bytes: Length of its .log file.
+        end_position: Just past its last batch.
+        tail: What is behind that.
+        batches: Batches that were read.
+        bad_batches: Those with a wrong checksum.
+        records: Records that the good ones count; legacy entries count as one.
+        max_timestamp: Largest of all batches, -1 without any.
+        has_producers: Whether an idempotent producer wrote here.
+        epochs: Runs of batches of one leader epoch, in file order.
+        transactions: What it says of transactions.
+        read_seconds: Time it took to read and check.
+    """
+
+    base_offset: int
+    first_offset: int
+    last_offset: int
+    size_bytes: int
+    end_position: int
+    tail: TailKind
+    batches: int
+    bad_batches: int
+    records: int
+    max_timestamp: int
+    has_producers: bool
+    epochs: tuple[EpochRun, ...]
+    transactions: SegmentTransactions
+    read_seconds: float
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> "SegmentFacts":
+        """Return facts from what ``dataclasses.asdict`` made of them, after JSON."""
+        told = values["transactions"]
+        transactions = SegmentTransactions(
+            spans=tuple(
+                ProducerSpans(
+                    **{**spans, "before": _span(spans["before"]), "after": _span(spans["after"])}
+                )
+                for spans in told["spans"]
+            ),
+            aborted=tuple(Aborted(**entry) for entry in told["aborted"]),
+            abort_markers=tuple(told["abort_markers"]),
+        )
+        changes = {
+            "tail": TailKind(values["tail"]),
+            "epochs": tuple(EpochRun(**run) for run in values["epochs"]),
+            "transactions": transactions,
+        }
+        return cls(**{**values, **changes})
+
+
+def _span(values: dict[str, int] | None) -> OpenSpan | None:
+    return None if values is None else OpenSpan(**values)

@@ -1,0 +1,307 @@
+"""One pass over a segment: every batch by itself, and against those before it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP
+from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.maintenance.verification.batch_stream import BatchStream, TailKind
+from storage_core.maintenance.verification.collector import KEPT_OF_A_KIND, FindingCollector
+from storage_core.maintenance.verification.deep import check_records
+from storage_core.maintenance.verification.files import SegmentFiles
+from storage_core.maintenance.verification.findings import Code
+from storage_core.maintenance.verification.indexes import IndexedBatches
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.segment_facts import EpochRun, SegmentFacts
+from storage_core.maintenance.verification.transactions import TransactionScan
+from storage_core.records.reader import Window
+from storage_core.store.base import FileReader
+
+# A log has a handful of epochs; bytes that lie may claim one a batch.
+_MAX_EPOCHS: Final = 100_000
+_NO_OFFSET: Final = -1
+# Rows of a table of batches of which some may have to wait for the next good one.
+_POSITION, _BASE, _LAST, _TIME, _GOOD = range(5)
+_MAX_WAITING: Final = 100_000
+
+
+class SegmentScan:
+    """One pass over a segment.
+
+    Args:
+        segment: The segment, as a listing shows it.
+        indexed: Where the batches go that its indexes may refer to.
+        options: How to look.
+        findings: Where to report.
+
+    Attributes:
+        indexed: The same.
+        size_bytes: Length of the file.
+        end_position: Just past the last batch.
+        tail: What is behind it.
+        is_rising: Whether the offsets of all batches rise.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentFiles,
+        indexed: IndexedBatches,
+        options: VerifyOptions,
+        findings: FindingCollector,
+    ) -> None:
+        self._segment = segment
+        self._options = options
+        self._findings = findings
+        self._transactions = TransactionScan(findings)
+        self.indexed = indexed
+        self.size_bytes = segment.log.size_bytes
+        self.end_position = 0
+        self.tail = TailKind.NOTHING
+        self._first_offset = self._last_offset = _NO_OFFSET
+        self._batches = self._bad_batches = self._records = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._has_producers = False
+        self._epochs: list[EpochRun] = []
+        self.is_rising = True
+        self._is_legacy = False
+        self._last_good_offset = _NO_OFFSET
+        # Batches with a wrong checksum behind the last good one, rows as `_count` makes them.
+        self._waiting = np.empty((5, 0), np.int64)
+
+    def read(self, reader: FileReader) -> None:
+        """Read the file to its end.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        self.size_bytes = reader.size_bytes
+        stream = BatchStream(
+            reader,
+            self._segment.base_offset,
+            window_bytes=self._options.window_bytes,
+            findings=self._findings,
+        )
+        try:
+            for window in stream:
+                self._check(window)
+                stream.note_offset(self._last_offset)
+        finally:
+            self.end_position, self.tail = stream.end_position, stream.tail
+            self._hand_on(self._waiting)
+
+    @property
+    def next_offset(self) -> int:
+        """Just past the last batch, the base offset without any."""
+        return self._largest_so_far + 1
+
+    def facts(self, read_seconds: float) -> SegmentFacts:
+        """Return what was learnt."""
+        return SegmentFacts(
+            base_offset=self._segment.base_offset,
+            first_offset=self._first_offset,
+            last_offset=self._last_offset,
+            size_bytes=self.size_bytes,
+            end_position=self.end_position,
+            tail=self.tail,
+            batches=self._batches,
+            bad_batches=self._bad_batches,
+            records=self._records,
+            max_timestamp=self._max_timestamp,
+            has_producers=self._has_producers,
+            epochs=tuple(self._epochs),
+            transactions=self._transactions.result(),
+            read_seconds=read_seconds,
+        )
+
+    def _check(self, window: Window) -> None:
+        batches = window.batches
+        is_good = batches.crc_ok == 1
+        self._batches += len(batches)
+        self._bad_batches += int((~is_good).sum())
+        self._check_formats(window, is_good)
+        self._count(window, is_good)
+        if self._options.is_deep:
+            check_records(window, is_good, self._options, self._findings)
+        if is_good.any():
+            self._check_offsets(window, is_good)
+            self._records += int(np.where(is_good, np.abs(batches.record_count), 0).sum())
+            self._has_producers |= bool((is_good & batches.has_producer_id).any())
+            self._max_timestamp = max(
+                self._max_timestamp, int(batches.max_timestamp[is_good].max())
+            )
+            self._check_epochs(window, is_good)
+            self._transactions.add(window, is_good)
+
+    def _count(self, window: Window, is_good: NDArray[np.bool_]) -> None:
+        """Hand on the batches that count, up to the last good one; those behind it have to wait."""
+        batches = window.batches
+        rows = np.stack(
+            [
+                batches.position + window.file_position,
+                batches.base_offset,
+                batches.last_offset,
+                batches.max_timestamp,
+                is_good.astype(np.int64),
+            ]
+        )
+        rows = np.concatenate([self._waiting, rows], axis=1)
+        good = np.flatnonzero(rows[_GOOD])
+        end = int(good[-1]) + 1 if good.size else 0
+        self._hand_on(rows[:, :end])
+        self._waiting = rows[:, end : end + _MAX_WAITING].copy()
+
+    def _hand_on(self, rows: NDArray[np.int64]) -> None:
+        """Take note of batches: the good ones, and bad ones with offsets that fit between those.
+
+        Of a batch with a wrong checksum the header may well be right: what is counted and indexed
+        then goes on as it does in Kafka.
+        """
+        if not rows.shape[1]:
+            return
+        is_good = rows[_GOOD] != 0
+        end = self._segment.base_offset + MAX_RELATIVE_OFFSET + 1
+        largest = self._largest_so_far
+        before = np.where(is_good, rows[_LAST], largest)
+        before = np.maximum.accumulate(np.append(largest, before))[:-1]
+        after = np.where(is_good, rows[_BASE], end)[::-1]
+        after = np.minimum.accumulate(np.append(end, after))[:-1][::-1]
+        fits = (rows[_BASE] > before) & (rows[_LAST] < after) & (rows[_LAST] >= rows[_BASE])
+        counted = rows[:, is_good | fits]
+        self.indexed.add(counted[_POSITION], counted[_LAST], counted[_TIME])
+        if counted.shape[1]:
+            if self._first_offset == _NO_OFFSET:
+                self._first_offset = int(counted[_BASE, 0])
+            self._last_offset = max(self._last_offset, int(counted[_LAST].max()))
+
+    @property
+    def _largest_so_far(self) -> int:
+        return max(self._last_offset, self._segment.base_offset - 1)
+
+    def _check_formats(self, window: Window, is_good: NDArray[np.bool_]) -> None:
+        batches = window.batches
+        self._add_rows(
+            Code.BATCH_CRC_WRONG,
+            window,
+            ~is_good,
+            lambda row: (
+                f"the stored checksum is {batches.crc[row]:#010x}; the bytes have another "
+                f"({batches.size[row]} bytes, offsets {batches.base_offset[row]} to "
+                f"{batches.last_offset[row]} as the header says)"
+            ),
+        )
+        self._add_rows(
+            Code.MAGIC_UNKNOWN,
+            window,
+            is_good & (batches.magic > MAGIC_V2),
+            lambda row: f"expected magic 0, 1 or 2, found {batches.magic[row]}",
+        )
+        self._add_rows(
+            Code.RECORD_COUNT_NEGATIVE,
+            window,
+            is_good & ~batches.is_legacy & (batches.record_count < 0),
+            lambda row: f"expected a count, found {batches.record_count[row]}",
+        )
+        self._add_rows(
+            Code.CONTROL_RECORD_MALFORMED,
+            window,
+            is_good & (batches.control_type == BAD_CONTROL_RECORD),
+            lambda _: "expected a control record's key",
+        )
+        legacy = is_good & batches.is_legacy
+        if legacy.any() and not self._is_legacy:
+            self._is_legacy = True
+            legacy[np.flatnonzero(legacy)[1:]] = False
+            self._add_rows(
+                Code.LEGACY_FORMAT,
+                window,
+                legacy,
+                lambda row: f"a message of format v{batches.magic[row]}",
+            )
+
+    def _check_offsets(self, window: Window, is_good: NDArray[np.bool_]) -> None:
+        batches = window.batches
+        rows = np.flatnonzero(is_good)
+        last = batches.last_offset[rows]
+        before = np.full(len(batches), _NO_OFFSET)
+        before[rows] = np.append(self._last_good_offset, last)[:-1]
+        self._last_good_offset = int(last[-1])
+        falls = is_good & (
+            (batches.base_offset <= before) | (batches.last_offset < batches.base_offset)
+        )
+        self.is_rising = self.is_rising and not bool(falls.any())
+        self._add_rows(
+            Code.OFFSETS_NOT_RISING,
+            window,
+            falls,
+            lambda row: (
+                f"offsets {batches.base_offset[row]} to {batches.last_offset[row]} follow "
+                f"offset {before[row]}"
+            ),
+        )
+        lowest = self._segment.base_offset
+        highest = lowest + MAX_RELATIVE_OFFSET
+        self._add_rows(
+            Code.OFFSET_BELOW_BASE,
+            window,
+            is_good & (batches.base_offset < lowest),
+            lambda row: f"expected {lowest} or more, found {batches.base_offset[row]}",
+        )
+        self._add_rows(
+            Code.OFFSET_OVERFLOW,
+            window,
+            is_good & (batches.last_offset > highest),
+            lambda row: f"expected {highest} or less, found {batches.last_offset[row]}",
+        )
+
+    def _check_epochs(self, window: Window, is_good: NDArray[np.bool_]) -> None:
+        batches = window.batches
+        rows = np.flatnonzero(is_good & (batches.leader_epoch >= 0))
+        if not rows.size:
+            return
+        epochs = batches.leader_epoch[rows]
+        base, last = batches.base_offset[rows], batches.last_offset[rows]
+        starts = np.flatnonzero(np.append(True, epochs[1:] != epochs[:-1]))
+        ends = np.append(starts[1:], rows.size) - 1
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            run = EpochRun(
+                epoch=int(epochs[start]), first_offset=int(base[start]), last_offset=int(last[end])
+            )
+            before = self._epochs[-1] if self._epochs else run
+            if len(self._epochs) >= _MAX_EPOCHS:
+                return
+            if run.epoch < before.epoch:
+                self._findings.add(
+                    Code.EPOCH_GOES_BACK,
+                    f"leader epoch {run.epoch} follows {before.epoch}",
+                    file=window.file,
+                    position=window.position_of(int(rows[start])),
+                    offset=run.first_offset,
+                )
+            if self._epochs and run.epoch == before.epoch:
+                self._epochs[-1] = replace(before, last_offset=run.last_offset)
+            else:
+                self._epochs.append(run)
+
+    def _add_rows(
+        self,
+        code: Code,
+        window: Window,
+        wanted: NDArray[np.bool_],
+        describe: Callable[[int], str],
+    ) -> None:
+        """Report batches; of many, only the first are described."""
+        rows = np.flatnonzero(wanted)
+        for row in rows[:KEPT_OF_A_KIND].tolist():
+            self._findings.add(
+                code,
+                describe(row),
+                file=window.file,
+                position=window.position_of(row),
+                offset=int(window.batches.base_offset[row]),
+            )
+        self._findings.count(code, rows.size - KEPT_OF_A_KIND, file=window.file)

@@ -1,0 +1,134 @@
+"""A real broker, killed under load, recovered by us, started again: it recovers nothing itself."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.oracle.broker import UNTOUCHED, Broker, BrokerFailure
+from tests.oracle.broker_clients import Topic, consume_topics, create_topics
+from tests.oracle.load import Load, Sent, end_open_transactions
+
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.usefixtures("kafka_jvm")]
+
+PARTITIONS = 3
+TOPICS = {"orders": PARTITIONS, "payments": PARTITIONS}
+TRANSACTIONAL_IDS = ["billing-1", "billing-2"]
+# Segments that roll all the time, and side files that grow with them.
+CONFIG = {"internal.segment.bytes": "20000", "index.interval.bytes": "500"}
+# Of the state of transactions; nobody commits offsets.
+INTERNAL_PARTITIONS = 2
+# It is killed once so many records are acknowledged; some take long on a busy machine.
+ENOUGH_RECORDS = 8_000
+LOAD_SECONDS = 60
+METADATA = "__cluster_metadata"
+# What a broker says of logs that it repairs instead of only loading them.
+REPAIRS = ("Recovering unflushed segment", "Found invalid messages", "Rebuilding producer state")
+
+
+def run_pylog(*arguments: object) -> tuple[int, list[dict[str, Any]], str]:
+    """Run the program; return its status, its lines and what it complained about."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pylog_spark", *map(str, arguments), "--output", "json"],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """A log directory whose broker was killed.
+
+    broker: not running; sent: what its clients know; refused: what a recovery said that was tried
+    while it ran.
+    """
+
+    broker: Broker
+    sent: Sent
+    refused: tuple[int, str]
+    pid: int
+
+
+@pytest.fixture(scope="module")
+def killed(kafka_jvm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("killed")
+    with Broker(folder / "data", scratch=folder, settings=UNTOUCHED) as broker:
+        broker.format()
+        broker.start()
+        topic = Topic(partitions=PARTITIONS, config=CONFIG)
+        create_topics(broker.bootstrap_servers, dict.fromkeys(TOPICS, topic))
+        status, _, errors = run_pylog("recover", broker.log_directory, "--role", "broker")
+        with Load(
+            broker.bootstrap_servers,
+            idempotent="orders",
+            transactional="payments",
+            partitions=PARTITIONS,
+            transactional_ids=TRANSACTIONAL_IDS,
+        ) as load:
+            deadline = time.monotonic() + LOAD_SECONDS
+            while load.sent.count < ENOUGH_RECORDS and time.monotonic() < deadline:
+                time.sleep(0.1)
+            pid = broker.pid
+            broker.kill()
+            sent = load.stop(at_once=True)
+        yield Killed(broker=broker, sent=sent, refused=(status, errors), pid=pid)
+
+
+@pytest.mark.item("DIR-02")
+def test_a_running_broker_keeps_us_out_and_is_named(killed):
+    status, errors = killed.refused
+    assert status == 3
+    assert "LOG_DIRECTORY_IN_USE" in errors
+    assert f"process {killed.pid}" in " ".join(errors.split())
+
+
+@pytest.mark.item("DIR-02")
+def test_a_broker_does_not_start_while_we_hold_its_directory(killed):
+    data = killed.broker.log_directory
+    with LogDirectoryLock(data):
+        # Somebody else of this process may look at the file: the lock is not lost by it.
+        (data / ".lock").open("rb").close()
+        with pytest.raises(BrokerFailure, match=r"Failed to acquire lock on file \.lock"):
+            killed.broker.start()
+
+
+@pytest.mark.item("DIR-14", "DIR-03", "REC-21")
+def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_acknowledged(
+    killed, tmp_path
+):
+    broker, sent = killed.broker, killed.sent
+    data = broker.log_directory
+    assert not (data / CLEAN_SHUTDOWN_FILE).exists()
+    assert sent.count >= ENOUGH_RECORDS / 10
+    segments = len(list(data.glob("*/*.log")))
+    status, lines, errors = run_pylog("recover", data, "--role", "broker")
+    assert status == 0, (lines, errors)
+    rows = [line for line in lines if line["type"] == "result"]
+    done = [row for row in rows if row["status"] == "done"]
+    assert len(done) == 2 * PARTITIONS + INTERNAL_PARTITIONS == len(rows) - 1
+    assert segments > 30
+    assert (data / CLEAN_SHUTDOWN_FILE).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
+
+    before = len(broker.log_lines())
+    broker.start()
+    said = broker.log_lines()[before:]
+    skipped = f"Skipping recovery of {len(done)} logs from {data}"
+    assert [line for line in said if skipped in line]
+    assert [
+        line for line in said if any(repair in line for repair in REPAIRS) and METADATA not in line
+    ] == []
+    end_open_transactions(broker.bootstrap_servers, TRANSACTIONAL_IDS)
+    assert sent.problems(consume_topics(broker.bootstrap_servers, TOPICS)) == []
+    broker.stop()

@@ -1,0 +1,76 @@
+"""Accidents to the files of a partition: drawn from a seed, and real."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
+from storage_core.testing.compare import read_tree
+from storage_core.testing.directories import (
+    AbortedTxnSpec,
+    ProducerSpec,
+    SegmentSpec,
+    write_partition,
+)
+from storage_core.testing.file_damage import Accident, Damage, batch_positions, damage
+
+SEEDS = range(12)
+
+
+def segment(base_offset: int) -> SegmentSpec:
+    batches = [
+        BatchSpec(
+            base_offset=base_offset + number,
+            records=(RecordSpec(key=b"k", timestamp=base_offset + number),),
+            leader_epoch=base_offset,
+        )
+        for number in range(3)
+    ]
+    aborted = AbortedTxnSpec(
+        producer_id=1, first_offset=0, last_offset=base_offset, last_stable_offset=base_offset + 1
+    )
+    return SegmentSpec(
+        base_offset=base_offset,
+        batches=batches,
+        aborted=[aborted],
+        producers=[ProducerSpec(producer_id=base_offset)],
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    segments = [segment(0), segment(3), segment(6)]
+    return write_partition(tmp_path / "t-0", segments, index_interval_bytes=0)
+
+
+@pytest.mark.parametrize("accident", Accident, ids=lambda accident: accident.value)
+def test_an_accident_changes_something_and_the_same_in_every_copy(
+    accident: Accident, directory: Path, tmp_path: Path
+):
+    whole = read_tree(directory)
+    changed = 0
+    for seed in SEEDS:
+        trees = []
+        for copy in (tmp_path / "one" / "t-0", tmp_path / "other" / "t-0"):
+            shutil.copytree(directory, copy)
+            damage(copy, Damage(accident=accident, seed=seed))
+            trees.append(read_tree(copy))
+            shutil.rmtree(copy)
+        assert trees[0] == trees[1]
+        changed += trees[0] != whole
+    assert changed > len(SEEDS) // 3
+
+
+@pytest.mark.parametrize("accident", Accident, ids=lambda accident: accident.value)
+def test_where_there_is_nothing_nothing_breaks(accident: Accident, tmp_path: Path):
+    for seed in SEEDS:
+        damage(tmp_path, Damage(accident=accident, seed=seed))
+
+
+def test_batches_are_found_by_their_lengths_up_to_what_is_torn():
+    batch = encode_batch(BatchSpec())
+    log = batch + batch + batch[:-1]
+    assert batch_positions(log) == [(0, len(batch)), (len(batch), len(batch))]
+    assert batch_positions(b"") == []
+    assert batch_positions(b"\xff" * 40) == []
