@@ -122,17 +122,18 @@ def write_log(plan: LoadPlan, directory: Path) -> WrittenLog:
     return WrittenLog(directory=directory, log_end_offset=end_offset, now_ms=kafka.now_ms)
 
 
-def play_loads(plan: LoadPlan, scratch: Path) -> Iterator[PlayedLoad]:
+def play_loads(plan: LoadPlan, scratch: Path, *, name: str = DIRECTORY) -> Iterator[PlayedLoad]:
     """Let Kafka write a log, and load a damaged copy of it for each case.
 
     Args:
         plan: What to do.
         scratch: An empty directory to work in.
+        name: Of the copies' directories: it says what state the partition is in.
     """
     (scratch / "written").mkdir()
     log = write_log(plan, scratch / "written" / DIRECTORY)
     for number, case in enumerate(plan.cases):
-        before = scratch / f"case-{number}" / "before" / DIRECTORY
+        before = scratch / f"case-{number}" / "before" / name
         shutil.copytree(log.directory, before)
         spoil(before, plan, case, log)
         yield play_load(case, load_task(plan, case, log), before)
@@ -183,7 +184,7 @@ def play_load(
     case: LoadCase, task: LoadTask, before: Path, *, truncate_to: int | None = None
 ) -> PlayedLoad:
     """Let Kafka load, perhaps truncate, and cleanly close a copy of a directory."""
-    after = before.parents[1] / "after" / DIRECTORY
+    after = before.parents[1] / "after" / before.name
     shutil.copytree(before, after)
     answer: LoadAnswer | TruncateAnswer | None = None
     failure = None

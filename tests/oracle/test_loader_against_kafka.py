@@ -30,10 +30,12 @@ from tests.oracle.loading import (
 from tests.oracle.log_writer import Append, Contents, Roll, Step
 from tests.oracle.our_loading import load_by_us, truncate_by_us
 from tests.oracle.random_loads import LoadCase, LoadPlan, load_plans
+from tests.oracle.rounds import DIRECTORY
 
 EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
 FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
 SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
+UNIQUE = "0123456789abcdef0123456789abcdef"
 # Both sides sync all the time; in memory that costs nothing.
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
 
@@ -115,6 +117,16 @@ def test_any_log_after_any_accident_is_loaded_byte_for_byte_as_kafka_does(plan: 
         compare_load(played)
 
 
+@pytest.mark.item("REC-22")
+@pytest.mark.parametrize("state", ["delete", "future", "stray"])
+@settings(against_kafka, max_examples=max(5, EXAMPLES // 6))
+@given(plan=load_plans())
+def test_so_are_those_in_other_states(state: str, plan: LoadPlan) -> None:
+    """One that waits for its deletion is not repaired."""
+    for played in loads_of(plan, f"{DIRECTORY}.{UNIQUE}-{state}"):
+        compare_load(played)
+
+
 @pytest.mark.item("IDX-15", "PRD-16", "CKP-12", "CKP-13")
 @against_kafka
 @given(plan=load_plans())
@@ -124,9 +136,9 @@ def test_logs_are_truncated_byte_for_byte_as_kafka_does(plan: LoadPlan) -> None:
             compare_load(played)
 
 
-def loads_of(plan: LoadPlan) -> Iterator[PlayedLoad]:
+def loads_of(plan: LoadPlan, name: str = DIRECTORY) -> Iterator[PlayedLoad]:
     with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
-        yield from play_loads(plan, Path(scratch))
+        yield from play_loads(plan, Path(scratch), name=name)
 
 
 def differences(played: PlayedLoad) -> list[str]:

@@ -13,7 +13,6 @@ from storage_core.errors import (
     CorruptRecordError,
     PartitionNotFoundError,
     RecoveryRequiredError,
-    UnsupportedFormatError,
 )
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
