@@ -4,19 +4,17 @@ Observe what has to be read, read segments in parallel, put each log in order, w
 checkpoints, and, where everything was recovered, the marker that spares the broker all of it.
 """
 
-import json
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import humanize
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
@@ -35,6 +33,8 @@ from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.recovery_rows import RecoveryRows
+from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves
 from pylog_spark.operations.run_report import (
     EXIT_DONE,
     EXIT_FINDINGS,
@@ -42,29 +42,13 @@ from pylog_spark.operations.run_report import (
     exit_code_of,
     summarise,
 )
-from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import (
-    CUT,
-    RECOVERED,
-    RECOVERY,
-    RECOVERY_WORK,
-    RESULT,
-    SEGMENT_SCAN,
-    Action,
-    Reason,
-    Status,
-    rows_to_batch,
-    spark_ddl,
-)
+from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
     RecoveryWork,
-    fold_partition,
     observe_recovery,
-    recover_whole,
-    scan_segments,
 )
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, WriteContext, read_if_sound
 from storage_core.catalog.roles import Role
@@ -73,14 +57,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
 
-_log: Final = logging.getLogger(__name__)
 
-# A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
-_PARTITION_BYTES: Final = 4 * 1024 * 1024
-_OUTCOME: Final = ("status", "reason", "error_class", "error")
-_MOST_PARTITIONS: Final = 5000
-# Partitions that a note names; the rows have all.
-_MOST_NAMED: Final = 10
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.
 _NOT_LOADED: Final = frozenset(
     {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
@@ -88,21 +65,6 @@ _NOT_LOADED: Final = frozenset(
 _GUARDS: Final = frozenset(
     {Reason.CUTS_BELOW_HIGH_WATERMARK, Reason.CUTS_TOO_MUCH, Reason.CUTS_WHOLE_LOG}
 )
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Due:
-    """A partition that is to be recovered."""
-
-    work: RecoveryWork
-    scan_offsets: tuple[int, ...]
-    scan_bytes: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(self.scan_bytes)
 
 
 def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
@@ -151,10 +113,10 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         except BaseException as error:
             run_apart("write the run's END row", partial(recorder.fail, error))
             raise
-    results = recovery.results()
+    results = recovery.rows.results()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
     exit_code = exit_code_of(results, refused_alone=_GUARDS)
-    worst = recovery.worst_cut()
+    worst = recovery.rows.worst_cut()
     if exit_code == EXIT_DONE and fail_on and worst and worst.rank >= fail_on.rank:
         exit_code = EXIT_FINDINGS
     report = RunReport(
@@ -165,8 +127,8 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         results=results,
         summary=summary,
         exit_code=exit_code,
-        cuts=recovery.cuts(),
-        recoveries=recovery.recoveries(),
+        cuts=recovery.rows.cuts(),
+        recoveries=recovery.rows.recoveries(),
     )
     recorder.end(summary, exit_code=exit_code)
     return report
@@ -217,11 +179,9 @@ class _Recovery:
         self._job = job
         self._recorder = recorder
         self._on_progress = on_progress
-        self._meter: ProgressMeter | None = None
-        self._partitions = RECOVERY_WORK.empty_table()
-        self._outcomes: dict[int, Row] = {}
+        self._waves = WaveRunner(dispatcher, job.options.tuning)
+        self.rows = RecoveryRows(job.run_id, job.action)
         self._recorded: set[int] = set()
-        self._is_low = False
         self.notes: list[str] = []
 
     def run(self) -> None:
@@ -230,7 +190,7 @@ class _Recovery:
         if self._job.options.dry_run:
             context = self._observe(_without_marker(self._job.roots))
             self._recover(self._clean_ones(self._due(), context), context, {})
-            self._warn_of_low_ends()
+            self._advise()
             return
         self._recorder.start()
         with ExitStack() as stack:
@@ -248,66 +208,8 @@ class _Recovery:
             context = self._observe(unclean)
             self._recover(self._clean_ones(self._due(), context), context, roots)
             self._mark(roots, missing)
-        self._record(range(self._partitions.num_rows))
-        self._warn_of_low_ends()
-
-    def results(self) -> pa.Table:
-        """Return the rows of ``schemas.RESULT``, worst first."""
-        rows = self._result_rows(range(self._partitions.num_rows))
-        order = {Status.FAILED.value: 0, Status.SKIPPED.value: 2}
-        rows.sort(
-            key=lambda row: (
-                order.get(row["status"], 1),
-                row["topic"] is None,
-                row["topic"] or "",
-                row["partition"] or 0,
-                row["root"],
-            )
-        )
-        return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
-
-    def cuts(self) -> pa.Table:
-        """Return the rows of ``schemas.CUT``: what was cut, or would be."""
-        rows = []
-        for ordinal in sorted(self._outcomes):
-            outcome = self._outcomes[ordinal]
-            salvage = outcome.get("salvage")
-            place = None if salvage is None else json.loads(salvage)["directory"]
-            for cut in json.loads(outcome.get("cuts") or "[]"):
-                names = ("file", "position", "size_bytes", "records", "first_offset", "reason")
-                rows.append(
-                    self._name(ordinal)
-                    | {name: cut[name] for name in names}
-                    | {
-                        "status": outcome["status"],
-                        "is_whole_segment": cut["is_whole_segment"],
-                        "salvaged_to": place,
-                    }
-                )
-        return pa.Table.from_batches([rows_to_batch(CUT, rows)], schema=CUT)
-
-    def recoveries(self) -> pa.Table:
-        """Return the rows of ``schemas.RECOVERY``: what was loaded, and where each log ends."""
-        names = ("log_start_offset", "log_end_offset", "rebuilt_segments", "steps")
-        rows = [
-            self._name(ordinal)
-            | {name: outcome[name] for name in names}
-            | {
-                "high_watermark": self._partitions["high_watermark"][ordinal].as_py(),
-                "operations": outcome.get("operations"),
-            }
-            for ordinal, outcome in sorted(self._outcomes.items())
-            if outcome["log_end_offset"] is not None
-        ]
-        return pa.Table.from_batches([rows_to_batch(RECOVERY, rows)], schema=RECOVERY)
-
-    def worst_cut(self) -> Severity | None:
-        """Return how bad the worst cut is, None without any."""
-        cuts = [cut for row in self._outcomes.values() for cut in json.loads(row["cuts"] or "[]")]
-        if not cuts:
-            return None
-        is_bad = self._is_low or any(cut["records"] for cut in cuts)
-        return Severity.ERROR if is_bad else Severity.WARN
+        self._record(range(self.rows.partitions.num_rows))
+        self._advise()
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
         job, dispatcher = self._job, self._dispatcher
@@ -323,7 +225,7 @@ class _Recovery:
         found = dispatcher.collect(
             frame, RECOVERY_WORK, f"{job.title}: look what has to be read in {job.places}"
         )
-        self._partitions = refuse_duplicates(found, brokers_of(job.roots))
+        self.rows.partitions = refuse_duplicates(found, brokers_of(job.roots))
         for root in job.roots:
             for name in RECOVERY_FILES:
                 problem = read_if_sound(root.location, name)[1]
@@ -334,9 +236,9 @@ class _Recovery:
                     )
         return context
 
-    def _due(self) -> list[_Due]:
+    def _due(self) -> list[Due]:
         due = []
-        for ordinal, row in enumerate(self._partitions.to_pylist()):
+        for ordinal, row in enumerate(self.rows.partitions.to_pylist()):
             if row["status"] != Status.PLANNED:
                 continue
             work = RecoveryWork(
@@ -350,7 +252,7 @@ class _Recovery:
                 high_watermark=row["high_watermark"],
             )
             due.append(
-                _Due(
+                Due(
                     work=work,
                     scan_offsets=tuple(row["scan_offsets"]),
                     scan_bytes=tuple(row["scan_bytes"]),
@@ -359,7 +261,7 @@ class _Recovery:
         due.sort(key=lambda partition: -partition.size_bytes)
         return due
 
-    def _clean_ones(self, due: Sequence[_Due], context: RunContext) -> list[_Due]:
+    def _clean_ones(self, due: Sequence[Due], context: RunContext) -> list[Due]:
         """Load what was cleanly shut down, without writing; return what is in need of repair.
 
         What a broker's start changes in logs that are in order, such as snapshots of producers
@@ -369,7 +271,7 @@ class _Recovery:
         if not clean:
             return list(due)
         what = f"load {len(clean)} logs that were closed"
-        looked = self._wave(clean, self._context(context, {}), what)
+        looked = self._waves.run(clean, self._context(context, {}), self._title(what))
         idle = {
             row["ordinal"]
             for row in looked
@@ -378,11 +280,11 @@ class _Recovery:
         for row in looked:
             if row["ordinal"] in idle:
                 skipped = {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RECOVER}
-                self._outcomes[row["ordinal"]] = row | skipped
+                self.rows.outcomes[row["ordinal"]] = row | skipped
         return [partition for partition in due if partition.work.ordinal not in idle]
 
     def _recover(
-        self, due: Sequence[_Due], context: RunContext, roots: Mapping[str, BrokerRoot]
+        self, due: Sequence[Due], context: RunContext, roots: Mapping[str, BrokerRoot]
     ) -> None:
         """Recover partitions in waves; what a wave has finished stays, whatever comes after it."""
         for location in sorted({partition.work.root for partition in due}):
@@ -396,8 +298,7 @@ class _Recovery:
             total_segments=segments,
             report=self._on_progress,
         )
-        self._meter = meter
-        waves = _cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
+        waves = cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
         for number, members in enumerate(waves, 1):
             wave_bytes = sum(partition.size_bytes for partition in members)
             title = (
@@ -408,14 +309,19 @@ class _Recovery:
             for location, chosen in by_root.items():
                 if location in roots:
                     roots[location].allow_commits(Path(p.work.directory) for p in chosen)
-            rows = self._wave(members, self._context(context, roots), title)
-            self._outcomes |= {row["ordinal"]: row for row in rows}
+            rows = self._waves.run(
+                members, self._context(context, roots), self._title(title), meter
+            )
+            self.rows.outcomes |= {row["ordinal"]: row for row in rows}
             for location, chosen in by_root.items():
                 if location in roots:
                     self._settle(roots[location], chosen)
             if roots:
                 self._record([partition.work.ordinal for partition in members])
             self._dispatcher.release()
+
+    def _title(self, what: str) -> str:
+        return f"{self._job.title} {self._job.places}: {what}"
 
     def _context(self, run: RunContext, roots: Mapping[str, BrokerRoot]) -> RecoveryContext:
         options = self._job.options
@@ -433,105 +339,12 @@ class _Recovery:
         )
         return RecoveryContext(run=run, limits=limits, write=write)
 
-    def _wave(self, due: Sequence[_Due], context: RecoveryContext, what: str) -> list[Row]:
-        """Recover partitions side by side; return a row of ``schemas.RECOVERED`` for each."""
-        tuning = self._job.options.tuning
-        total_bytes = sum(partition.size_bytes + _PARTITION_BYTES for partition in due)
-        unit_bytes = choose_unit_bytes(
-            total_bytes,
-            slots=self._dispatcher.slots,
-            least_bytes=tuning.unit_min_bytes,
-            most_bytes=tuning.unit_max_bytes,
-        )
-        spread = [p for p in due if p.size_bytes > unit_bytes and len(p.scan_offsets) > 1]
-        chosen = {partition.work.ordinal for partition in spread}
-        whole = [p for p in due if p.work.ordinal not in chosen]
-        frames = []
-        sizes: list[tuple[int, int]] = []
-        if spread:
-            frame, units = self._spread_scans(spread, context, unit_bytes)
-            frames.append(frame)
-            sizes += units
-        if whole:
-            frame, units = self._whole(whole, context, unit_bytes)
-            frames.append(frame)
-            sizes += units
-        frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-        watch: Any = nullcontext()
-        if self._meter is not None:
-            watch = self._meter.stage([size for size, _ in sizes], [count for _, count in sizes])
-        with watch:
-            title = f"{self._job.title} {self._job.places}: {what}"
-            rows: list[Row] = self._dispatcher.collect(frame, RECOVERED, title).to_pylist()
-            return rows
-
-    def _spread_scans(
-        self, due: Sequence[_Due], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
-        """Return the recovery of partitions whose segments are read by several tasks."""
-        works = {partition.work.ordinal: partition.work for partition in due}
-        units = pack_units(
-            (
-                WorkItem(ordinal=partition.work.ordinal, number=base, size_bytes=size)
-                for partition in due
-                for base, size in zip(partition.scan_offsets, partition.scan_bytes, strict=True)
-            ),
-            unit_bytes=unit_bytes,
-        )
-        listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
-
-        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
-            return scan_segments(items, context)
-
-        def fold(rows: pa.Table) -> pa.Table:
-            return fold_partition(rows, works, context)
-
-        scans = self._dispatcher.spread(listed, scan, SEGMENT_SCAN)
-        tasks = min(len(due), OBSERVE_TASKS_PER_SLOT * self._dispatcher.slots)
-        frame = (
-            scans.repartition(tasks, "ordinal")
-            .groupBy("ordinal")
-            .applyInArrow(fold, spark_ddl(RECOVERED))
-        )
-        return frame, [
-            (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
-        ]
-
-    def _whole(
-        self, due: Sequence[_Due], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
-        """Return the recovery of partitions that one task each reads and puts in order."""
-        by_ordinal = {partition.work.ordinal: partition for partition in due}
-        units = pack_units(
-            (
-                WorkItem(
-                    ordinal=partition.work.ordinal,
-                    number=0,
-                    size_bytes=partition.size_bytes + _PARTITION_BYTES,
-                )
-                for partition in due
-            ),
-            unit_bytes=unit_bytes,
-        )
-        members = [[by_ordinal[item.ordinal] for item in unit.items] for unit in units]
-        listed = [[partition.work for partition in unit] for unit in members]
-
-        def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
-            return recover_whole(items, context)
-
-        frame = self._dispatcher.spread(listed, whole, RECOVERED)
-        sizes = [
-            (sum(p.size_bytes for p in unit), sum(len(p.scan_offsets) for p in unit))
-            for unit in members
-        ]
-        return frame, sizes
-
-    def _settle(self, root: BrokerRoot, due: Sequence[_Due]) -> None:
+    def _settle(self, root: BrokerRoot, due: Sequence[Due]) -> None:
         """Write the checkpoints of a wave's partitions in one log directory."""
         done = {
-            partition.work: self._outcomes[partition.work.ordinal]
+            partition.work: self.rows.outcomes[partition.work.ordinal]
             for partition in due
-            if self._outcomes[partition.work.ordinal]["status"] == Status.DONE
+            if self.rows.outcomes[partition.work.ordinal]["status"] == Status.DONE
         }
         root.write_recovered(
             recovery_points={w.partition: row["log_end_offset"] for w, row in done.items()},
@@ -554,7 +367,7 @@ class _Recovery:
         if root.was_clean and any(row["steps"] for row in done.values()):
             # From here on the marker that goes back, whenever that is, is not the broker's own.
             root.claim_clean()
-        touched = any(self._outcomes[p.work.ordinal]["touched"] for p in due)
+        touched = any(self.rows.outcomes[p.work.ordinal]["touched"] for p in due)
         root.settle_commits({}, is_whole=not touched)
 
     def _mark(self, roots: Mapping[str, BrokerRoot], missing: Mapping[str, Sequence[str]]) -> None:
@@ -567,8 +380,8 @@ class _Recovery:
             return
         brokers = {root.location for root in self._job.roots if root.role is Role.BROKER}
         unrecovered: dict[str, int] = {}
-        for ordinal, row in enumerate(self._partitions.to_pylist()):
-            outcome = self._outcomes.get(ordinal, row)
+        for ordinal, row in enumerate(self.rows.partitions.to_pylist()):
+            outcome = self.rows.outcomes.get(ordinal, row)
             is_well = outcome["status"] == Status.DONE or outcome["reason"] in {
                 *_NOT_LOADED,
                 Reason.NOTHING_TO_RECOVER,
@@ -593,87 +406,26 @@ class _Recovery:
             else:
                 root.claim_clean()
 
-    def _warn_of_low_ends(self) -> None:
-        """Say which logs end below what was acknowledged, and what to start first."""
-        low = []
-        for ordinal, outcome in sorted(self._outcomes.items()):
-            mark = self._partitions["high_watermark"][ordinal].as_py()
-            end = outcome["log_end_offset"]
-            if mark is not None and end is not None and end < mark:
-                name = self._name(ordinal)
-                low.append(f"{name['topic']}-{name['partition']} at {end} instead of {mark}")
-        if low:
-            self._is_low = True
-            more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
-            self.notes.append(
-                f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
-                f"{', '.join(low[:_MOST_NAMED])}{more}. Start the brokers that hold their other "
-                "replicas first, and keep unclean.leader.election.enable off, so that this one "
-                "fetches from them what it lost"
-            )
+    def _advise(self) -> None:
+        note = self.rows.low_ends_note()
+        if note is not None:
+            self.notes.append(note)
 
     def _record(self, ordinals: Iterable[int]) -> None:
         """Tell the ledger of partitions that it does not know of yet."""
         fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
         self._recorded |= set(fresh)
-        rows = self._result_rows(fresh)
-        self._recorder.results(pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT))
+        self._recorder.results(self.rows.result_rows(fresh))
         texts = {
-            ordinal: self._outcomes[ordinal]["operations"]
+            ordinal: self.rows.outcomes[ordinal]["operations"]
             for ordinal in fresh
-            if ordinal in self._outcomes and self._outcomes[ordinal]["status"] == Status.DONE
+            if ordinal in self.rows.outcomes
+            and self.rows.outcomes[ordinal]["status"] == Status.DONE
         }
-        self._recorder.operations(self._partitions, texts)
+        self._recorder.operations(self.rows.partitions, texts)
         for ordinal in fresh:
             # Of no use any more, and for many partitions too much to keep.
-            self._outcomes.get(ordinal, {}).pop("operations", None)
-
-    def _name(self, ordinal: int) -> Row:
-        names = ("root", "topic", "partition")
-        return {name: self._partitions[name][ordinal].as_py() for name in names}
-
-    def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
-        listed = list(ordinals)
-        found = self._partitions.take(pa.array(listed, pa.int64())).to_pylist()
-        rows = []
-        for ordinal, partition in zip(listed, found, strict=True):
-            names = ("root", "topic", "partition", "status", "reason", "error_class", "error")
-            row = {name: partition[name] for name in names}
-            row |= {
-                "run_id": self._job.run_id,
-                "action": self._job.action,
-                "bytes_before": partition["bytes"],
-                "bytes_after": partition["bytes"],
-                "segments_before": partition["segments"],
-                "segments_after": partition["segments"],
-                "duration_ms": partition["duration_ms"],
-            }
-            outcome = self._outcomes.get(ordinal)
-            if outcome is not None:
-                row |= {name: outcome[name] for name in _OUTCOME}
-                row["duration_ms"] += outcome["duration_ms"] or 0
-                if outcome["status"] in {Status.DONE, Status.PLANNED}:
-                    row["bytes_after"] = outcome["bytes_after"]
-                    row["segments_after"] = outcome["segments_after"]
-            rows.append(row)
-        return rows
-
-
-def _cut_into_waves(due: Sequence[_Due], most_bytes: int) -> list[list[_Due]]:
-    waves: list[list[_Due]] = []
-    used = 0
-    for partition in due:
-        if (
-            waves
-            and used + partition.size_bytes <= most_bytes
-            and len(waves[-1]) < _MOST_PARTITIONS
-        ):
-            waves[-1].append(partition)
-            used += partition.size_bytes
-        else:
-            waves.append([partition])
-            used = partition.size_bytes
-    return waves
+            self.rows.outcomes.get(ordinal, {}).pop("operations", None)
 
 
 def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
@@ -682,8 +434,8 @@ def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
     return frozenset(place for place, store in stores.items() if read_marker(store) is None)
 
 
-def _by_root(due: Iterable[_Due]) -> dict[str, list[_Due]]:
-    found: dict[str, list[_Due]] = {}
+def _by_root(due: Iterable[Due]) -> dict[str, list[Due]]:
+    found: dict[str, list[Due]] = {}
     for partition in due:
         found.setdefault(partition.work.root, []).append(partition)
     return found

@@ -54,7 +54,7 @@ def test_the_help_of_a_command_has_an_example(pylog, command: str):
 
 
 def test_a_command_that_is_not_there_yet_does_not_exist(pylog):
-    result = pylog("recover", "/logs")
+    result = pylog("retain", "/logs")
     assert result.exit_code == ExitCode.USAGE
     assert "No such command" in result.stderr
 

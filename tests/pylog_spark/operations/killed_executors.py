@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.config import Tuning
-from pylog_spark.operations import recover as operation
+from pylog_spark.operations import recovery_waves as waves
+from pylog_spark.operations.recover import recover
 from pylog_spark.session import build_session
 from pylog_spark.tasks.commit_claim import CommitClaim
 from tests.pylog_spark.crashed_roots import crashed_directory, forget_high_watermarks, tear
@@ -107,9 +108,9 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     for directory in made.partitions():
         tear(directory)
     scan, fold, whole = (
-        operation.scan_segments,
-        operation.fold_partition,
-        operation.recover_whole,
+        waves.scan_segments,
+        waves.fold_partition,
+        waves.recover_whole,
     )
     for name, tuning, scan_victim, commit_victim in (
         ("spread", SPREAD, None, None),
@@ -119,13 +120,13 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     ):
         root = made.copy(folder / name)
         marks = Marks(folder / f"{name}-marks")
-        operation.scan_segments, operation.fold_partition, operation.recover_whole = (
+        waves.scan_segments, waves.fold_partition, waves.recover_whole = (
             after_the_first_segment(scan, marks.scan, scan_victim),
             in_the_middle_of_a_commit(fold, marks.commit, commit_victim),
             in_the_middle_of_a_commit(whole, marks.commit, commit_victim),
         )
         options = replace(root.options, tuning=tuning)
-        report = operation.recover(spark, [root.path], options)
+        report = recover(spark, [root.path], options)
         said = {
             "run": name,
             "exit": report.exit_code,

@@ -70,7 +70,7 @@ def test_a_partition_in_two_directories_of_a_broker_is_failed_and_both_are_named
 def test_a_future_copy_beside_the_partition_is_no_duplicate():
     table = plans_of(
         planned("t", 1.0, root="/a", directory="/a/t-0"),
-        skipped("t", "FUTURE_DIRECTORY", root="/b", directory="/b/t-0.x-future"),
+        skipped("t", "FUTURE_DIRECTORY", root="/b", directory=f"/b/t-0.{32 * '0'}-future"),
     )
     assert refuse_duplicates(table, {"/a": (1,), "/b": (1,)}) is table
 

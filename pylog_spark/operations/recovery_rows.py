@@ -1,0 +1,159 @@
+"""What a recovery found and did, as the rows that people and the ledger get."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.schemas import (
+    CUT,
+    RECOVERY,
+    RECOVERY_WORK,
+    RESULT,
+    Status,
+    rows_to_batch,
+)
+from storage_core.maintenance.verification.findings import Severity
+
+_OUTCOME: Final = ("status", "reason", "error_class", "error")
+# Partitions that a note names; the rows have all.
+_MOST_NAMED: Final = 10
+
+Row = dict[str, Any]
+
+
+class RecoveryRows:
+    """The partitions of one run, and what became of each.
+
+    Args:
+        run_id: The run.
+        action: The command that asked for it.
+
+    Attributes:
+        partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
+        outcomes: Rows of ``schemas.RECOVERED``, by ordinal.
+    """
+
+    def __init__(self, run_id: str, action: str) -> None:
+        self._run_id = run_id
+        self._action = action
+        self.partitions = RECOVERY_WORK.empty_table()
+        self.outcomes: dict[int, Row] = {}
+
+    def results(self) -> pa.Table:
+        """Return the rows of ``schemas.RESULT``, worst first."""
+        rows = self._result_rows(range(self.partitions.num_rows))
+        order = {Status.FAILED.value: 0, Status.SKIPPED.value: 2}
+        rows.sort(
+            key=lambda row: (
+                order.get(row["status"], 1),
+                row["topic"] is None,
+                row["topic"] or "",
+                row["partition"] or 0,
+                row["root"],
+            )
+        )
+        return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+    def cuts(self) -> pa.Table:
+        """Return the rows of ``schemas.CUT``: what was cut, or would be."""
+        rows = []
+        for ordinal in sorted(self.outcomes):
+            outcome = self.outcomes[ordinal]
+            salvage = outcome.get("salvage")
+            place = None if salvage is None else json.loads(salvage)["directory"]
+            for cut in json.loads(outcome.get("cuts") or "[]"):
+                names = ("file", "position", "size_bytes", "records", "first_offset", "reason")
+                rows.append(
+                    self._name(ordinal)
+                    | {name: cut[name] for name in names}
+                    | {
+                        "status": outcome["status"],
+                        "is_whole_segment": cut["is_whole_segment"],
+                        "salvaged_to": place,
+                    }
+                )
+        return pa.Table.from_batches([rows_to_batch(CUT, rows)], schema=CUT)
+
+    def recoveries(self) -> pa.Table:
+        """Return the rows of ``schemas.RECOVERY``: what was loaded, and where each log ends."""
+        names = ("log_start_offset", "log_end_offset", "rebuilt_segments", "steps")
+        rows = [
+            self._name(ordinal)
+            | {name: outcome[name] for name in names}
+            | {
+                "high_watermark": self.partitions["high_watermark"][ordinal].as_py(),
+                "operations": outcome.get("operations"),
+            }
+            for ordinal, outcome in sorted(self.outcomes.items())
+            if outcome["log_end_offset"] is not None
+        ]
+        return pa.Table.from_batches([rows_to_batch(RECOVERY, rows)], schema=RECOVERY)
+
+    def worst_cut(self) -> Severity | None:
+        """Return how bad the worst cut is, None without any."""
+        cuts = [cut for row in self.outcomes.values() for cut in json.loads(row["cuts"] or "[]")]
+        if not cuts:
+            return None
+        is_bad = self.low_ends() or any(cut["records"] for cut in cuts)
+        return Severity.ERROR if is_bad else Severity.WARN
+
+    def low_ends(self) -> list[str]:
+        """Return the logs that end, or would end, below what was acknowledged."""
+        low = []
+        for ordinal, outcome in sorted(self.outcomes.items()):
+            mark = self.partitions["high_watermark"][ordinal].as_py()
+            end = outcome["log_end_offset"]
+            if mark is not None and end is not None and end < mark:
+                name = self._name(ordinal)
+                low.append(f"{name['topic']}-{name['partition']} at {end} instead of {mark}")
+        return low
+
+    def low_ends_note(self) -> str | None:
+        """Return what to start first where logs end below what was acknowledged, else None."""
+        low = self.low_ends()
+        if not low:
+            return None
+        more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
+        return (
+            f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
+            f"{', '.join(low[:_MOST_NAMED])}{more}. Start the brokers that hold their other "
+            "replicas first, and keep unclean.leader.election.enable off, so that this one "
+            "fetches from them what it lost"
+        )
+
+    def result_rows(self, ordinals: Iterable[int]) -> pa.Table:
+        """Return the rows of ``schemas.RESULT`` of some partitions."""
+        batch = rows_to_batch(RESULT, self._result_rows(ordinals))
+        return pa.Table.from_batches([batch], schema=RESULT)
+
+    def _name(self, ordinal: int) -> Row:
+        names = ("root", "topic", "partition")
+        return {name: self.partitions[name][ordinal].as_py() for name in names}
+
+    def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
+        listed = list(ordinals)
+        found = self.partitions.take(pa.array(listed, pa.int64())).to_pylist()
+        rows = []
+        for ordinal, partition in zip(listed, found, strict=True):
+            names = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+            row = {name: partition[name] for name in names}
+            row |= {
+                "run_id": self._run_id,
+                "action": self._action,
+                "bytes_before": partition["bytes"],
+                "bytes_after": partition["bytes"],
+                "segments_before": partition["segments"],
+                "segments_after": partition["segments"],
+                "duration_ms": partition["duration_ms"],
+            }
+            outcome = self.outcomes.get(ordinal)
+            if outcome is not None:
+                row |= {name: outcome[name] for name in _OUTCOME}
+                row["duration_ms"] += outcome["duration_ms"] or 0
+                if outcome["status"] in {Status.DONE, Status.PLANNED}:
+                    row["bytes_after"] = outcome["bytes_after"]
+                    row["segments_after"] = outcome["segments_after"]
+            rows.append(row)
+        return rows

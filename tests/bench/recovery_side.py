@@ -1,0 +1,102 @@
+"""One side of the benchmark of recovery: a process of its own, bound to so many cores.
+
+    python -m tests.bench.recovery_side kafka|ours CORES
+
+One line of JSON in, one out: ``{"directories": [...], "config": ..., "now_ms": ...}`` gives
+``{"load_seconds": ..., "whole_seconds": ..., "log_end_offsets": [...]}``. load_seconds is what it
+takes to load every log as after a crash: Kafka's loader, with one thread a core as a broker has;
+our plan. whole_seconds goes on to the end of a clean close, or of our commit.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+Order = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def timed(
+    order: Order, cores: int, load: Callable[[Path], Any], close: Callable[[Any], int]
+) -> Answer:
+    """Load all directories, then close them, and say how long it took."""
+    with ThreadPoolExecutor(cores) as pool:
+        begin = time.perf_counter()
+        loaded = list(pool.map(load, map(Path, order["directories"])))
+        load_seconds = time.perf_counter() - begin
+        ends = list(pool.map(close, loaded))
+    return {
+        "load_seconds": load_seconds,
+        "whole_seconds": time.perf_counter() - begin,
+        "log_end_offsets": ends,
+    }
+
+
+def kafka_side(cores: int) -> Callable[[Order], Answer]:
+    """Return Kafka's loader."""
+    from tests.oracle.jvm import start_jvm  # noqa: PLC0415 - this side alone has a JVM
+    from tests.oracle.kafka import Kafka  # noqa: PLC0415
+    from tests.oracle.partition import OpenPartition  # noqa: PLC0415
+
+    start_jvm(heap="2g")
+
+    def recover(order: Order) -> Answer:
+        kafka = Kafka(now_ms=order["now_ms"])
+
+        def load(directory: Path) -> OpenPartition:
+            return kafka.open_partition(directory, config=order["config"], clean_shutdown=False)
+
+        def close(partition: OpenPartition) -> int:
+            end = partition.log_end_offset
+            partition.close()
+            return end
+
+        return timed(order, cores, load, close)
+
+    return recover
+
+
+def our_side(cores: int) -> Callable[[Order], Answer]:
+    """Return ours: its plan, and the commit of it."""
+    from storage_core.config import CleanerConfig, LogConfig  # noqa: PLC0415 - nor has Kafka's Numba
+    from storage_core.log.loaded_log import LoadedLog  # noqa: PLC0415
+    from storage_core.maintenance.recovery.partition import plan_recovery  # noqa: PLC0415
+    from storage_core.plan import Plan, commit  # noqa: PLC0415
+    from storage_core.store import LocalStore  # noqa: PLC0415
+
+    def recover(order: Order) -> Answer:
+        texts = {key: str(value) for key, value in order["config"].items()}
+        config = LogConfig.from_topic_overrides(texts)
+
+        def load(directory: Path) -> tuple[LocalStore, LoadedLog]:
+            store = LocalStore(directory)
+            cleaner = CleanerConfig()
+            log = plan_recovery(store, config=config, cleaner=cleaner, now_ms=order["now_ms"])
+            return store, log
+
+        def close(loaded: tuple[LocalStore, LoadedLog]) -> int:
+            store, log = loaded
+            commit(Plan(location=store.location, operations=log.operations), store)
+            return log.log_end_offset
+
+        return timed(order, cores, load, close)
+
+    return recover
+
+
+def main() -> None:
+    """Serve orders until standard input ends."""
+    side, cores = sys.argv[1], int(sys.argv[2])
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    recover = {"kafka": kafka_side, "ours": our_side}[side](cores)
+    for line in sys.stdin:
+        print(json.dumps(recover(json.loads(line))), flush=True)  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()
