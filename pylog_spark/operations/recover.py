@@ -57,7 +57,6 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
 
-
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.
 _NOT_LOADED: Final = frozenset(
     {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}

@@ -25,6 +25,9 @@ from pylog_spark.tasks.recovery import (
 # A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
 _MOST_PARTITIONS: Final = 5000
+# What scans found goes to the task that folds a log in one Arrow batch, of 2 GiB at most; indexes
+# take about 1/200 of a log.
+_MOST_SPREAD_BYTES: Final = 200 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,11 @@ class WaveRunner:
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
-        spread = [p for p in due if p.size_bytes > unit_bytes and len(p.scan_offsets) > 1]
+        spread = [
+            p
+            for p in due
+            if unit_bytes < p.size_bytes <= _MOST_SPREAD_BYTES and len(p.scan_offsets) > 1
+        ]
         chosen = {partition.work.ordinal for partition in spread}
         whole = [p for p in due if p.work.ordinal not in chosen]
         frames = []

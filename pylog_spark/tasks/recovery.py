@@ -370,7 +370,9 @@ def _refuse(
     """Return why a guard does not let this recovery happen, None if all do."""
     cut_bytes = log.repairs.truncated_bytes
     mark = work.high_watermark
-    if mark is not None and log.log_end_offset < mark and not limits.allow_truncate:
+    # A log that ends there by itself, as after a power cut, loses nothing by being recovered.
+    is_below = mark is not None and log.log_end_offset < mark
+    if is_below and cut_bytes and not limits.allow_truncate:
         why = (
             f"the log would end at offset {log.log_end_offset}, below its checkpointed high "
             f"watermark {mark}: records that were acknowledged would be lost unless another "

@@ -136,7 +136,8 @@ class _Replay:
         if bases and bases[0] > self._end_offset:
             reason = f"records {self._end_offset} to {bases[0] - 1} are missing"
             raise CorruptClusterMetadataError(str(self._directory), -1, reason)
-        for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+        following = [*bases[1:], None] if bases else []
+        for base, next_base in zip(bases, following, strict=True):
             if next_base is not None and next_base <= self._end_offset:
                 continue
             path = self._directory / log_file(base)

@@ -33,7 +33,13 @@ class PartitionConsumer:
         isolation = "read_committed" if read_committed else "read_uncommitted"
         with kafka_failures():
             self._consumer: Any = new_consumer(
-                bootstrap_servers, {"isolation.level": isolation, "max.poll.records": "50"}
+                bootstrap_servers,
+                {
+                    "isolation.level": isolation,
+                    "max.poll.records": "50",
+                    # A fetch at the end that is under way when the next read begins is waited for.
+                    "fetch.max.wait.ms": "10",
+                },
             )
             self._partition: Any = java("org.apache.kafka.common.TopicPartition")(*partition)
             self._all: Any = java("java.util.ArrayList")([self._partition])
@@ -66,10 +72,10 @@ class PartitionConsumer:
         with kafka_failures():
             self._consumer.seek(self._partition, jpype.JLong(offset))
         for _ in range(_POLLS):
-            found += poll_records(self._consumer)
             with kafka_failures():
                 if int(self._consumer.position(self._partition)) >= end:
                     return found
+            found += poll_records(self._consumer)
         raise KafkaFailure("KafkaConsumer.poll", f"did not reach offset {end}", "")
 
     def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:

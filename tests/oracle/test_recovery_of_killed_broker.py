@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recovery_waves import WaveRunner
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.oracle.broker import UNTOUCHED, Broker, BrokerFailure
 from tests.oracle.broker_clients import Topic, consume_topics, create_topics
+from tests.oracle.jvm import java, java_file
 from tests.oracle.load import Load, Sent, end_open_transactions
+from tests.pylog_spark.crashed_roots import crashed_directory
 
 pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.usefixtures("kafka_jvm")]
 
@@ -132,3 +136,24 @@ def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_ackn
     end_open_transactions(broker.bootstrap_servers, TRANSACTIONAL_IDS)
     assert sent.problems(consume_topics(broker.bootstrap_servers, TOPICS)) == []
     broker.stop()
+
+
+@pytest.mark.item("DIR-02")
+def test_a_broker_cannot_take_the_lock_in_the_middle_of_a_recovery(spark, tmp_path, monkeypatch):
+    root = crashed_directory(tmp_path / "log", ["clean-headers-none-s101"])
+    lock_file = root.path / ".lock"
+    run, tried = WaveRunner.run, []
+
+    def tempted(self, *arguments):
+        # Files of a lock that this process held itself would lose it by being closed here.
+        lock_file.open("rb").close()
+        for _ in range(2):
+            brokers = java("org.apache.kafka.server.util.FileLock")(java_file(lock_file))
+            tried.append(bool(brokers.tryLock()))
+            brokers.unlockAndClose()
+        return run(self, *arguments)
+
+    monkeypatch.setattr(WaveRunner, "run", tempted)
+    assert recover(spark, [root.path], root.options).summary.done == 1
+    assert tried == [False, False]
+    assert not lock_file.exists()

@@ -7,6 +7,7 @@ import pytest
 
 from pylog_spark.config import Tuning
 from pylog_spark.log_directory import LogDirectory
+from pylog_spark.operations import recover as operation
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.progress import Progress, progress_text
 from pylog_spark.operations.recover import recover
@@ -429,6 +430,24 @@ def test_progress_is_told_as_what_is_left_and_how_long_it_takes():
     )
     fresh = Progress(done_bytes=0, total_bytes=100, done_segments=0, total_segments=1, seconds=0.0)
     assert progress_text(fresh) == "about 100 Bytes in 1 segments left"
+
+
+class NoBroadcast(Dispatcher):
+    """A session like Spark Connect's, which has no broadcast variables."""
+
+    def __init__(self, spark, *, tag):
+        super().__init__(spark, tag=tag)
+        self.can_broadcast = False
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
+def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypatch, tuning):
+    monkeypatch.setattr(operation, "Dispatcher", NoBroadcast)
+    root = crashed_directory(tmp_path / "log", MANY_KINDS[:4])
+    twin = root.copy(tmp_path / "twin")
+    twin.recover_one_by_one()
+    assert recover(spark, [root.path], root.with_options(tuning=tuning)).exit_code == 0
+    assert root.trees() == twin.trees()
 
 
 def test_rows_are_worst_first(spark, tmp_path):

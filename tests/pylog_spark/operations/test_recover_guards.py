@@ -1,6 +1,7 @@
 """What recovery may not do without being asked, what it sets aside, and when it marks."""
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import closing, contextmanager
@@ -9,6 +10,7 @@ import pytest
 
 from pylog_spark.config import Tuning
 from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recovery_waves import WaveRunner
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
@@ -112,6 +114,20 @@ def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp
     assert (
         marks[TopicPartition(TORN, 0)] == end < root.facts.high_watermarks[TopicPartition(TORN, 0)]
     )
+
+
+def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(spark, tmp_path):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    *_, last = [log for log in logs_of(root.path / f"{TORN}-0") if log.stat().st_size]
+    for name in [last.name, *(log.name for log in logs_of(root.path / f"{TORN}-0"))]:
+        if name >= last.name:
+            (root.path / f"{TORN}-0" / name).unlink(missing_ok=True)
+    report = recover(spark, [root.path], root.options)
+    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    assert report.cuts.num_rows == 0
+    [advice] = [note for note in report.notes if "Start the brokers" in note]
+    assert f"{TORN}-0 at {int(last.stem)} instead of" in advice
+    assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
 @pytest.mark.item("REC-15", "REC-16")
@@ -314,3 +330,60 @@ def test_options_of_a_run_are_in_its_record_without_the_sessions_secrets(spark, 
     said = json.loads(runs[0]["options"])
     assert said["max_truncate_bytes"] == 64 * 1024 * 1024
     assert "spark_conf" not in said
+
+
+@pytest.mark.item("DIR-03", "REC-30")
+def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
+    spark, tmp_path, monkeypatch
+):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(root.path)
+    tear(root.path / f"{TORN}-0")
+    twin = root.copy(tmp_path / "twin")
+    twin.recover_one_by_one()
+    run, waves = WaveRunner.run, []
+
+    def interrupted(self, due, *arguments):
+        waves.append(due)
+        if len(waves) > 1:
+            raise KeyboardInterrupt
+        return run(self, due, *arguments)
+
+    monkeypatch.setattr(WaveRunner, "run", interrupted)
+    options = root.with_options(tuning=Tuning(wave_max_bytes=1))
+    with pytest.raises(KeyboardInterrupt):
+        recover(spark, [root.path], options)
+    first = waves[0][0].work.partition
+    assert list(read_points(root.path, RECOVERY_POINT_FILE)) == [first]
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    assert not (root.path / ".lock").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "twin"]
+    monkeypatch.undo()
+    assert recover(spark, [root.path], root.options).exit_code == 0
+    assert root.trees() == twin.trees()
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
+
+
+@pytest.mark.item("DIR-09")
+def test_directories_of_one_broker_are_one_run_and_a_partition_in_two_of_them_fails(
+    spark, tmp_path
+):
+    first = crashed_directory(tmp_path / "a", [TORN])
+    second = crashed_directory(tmp_path / "b", [WHOLE])
+    options = first.with_options(
+        topic_configs={**first.options.topic_configs, **second.options.topic_configs}
+    )
+    both = [first.path, second.path]
+    report = recover(spark, both, options)
+    assert (report.exit_code, report.summary.done) == (0, 2)
+    assert all((path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS for path in both)
+    for path in both:
+        (path / CLEAN_SHUTDOWN_FILE).unlink()
+    shutil.copytree(first.path / f"{TORN}-0", second.path / f"{TORN}-0")
+    before = [state_of(path / f"{TORN}-0") for path in both]
+    report = recover(spark, both, options)
+    rows = [row for row in report.results.to_pylist() if row["topic"] == TORN]
+    assert {(row["status"], row["reason"]) for row in rows} == {("failed", "DUPLICATE_PARTITION")}
+    assert (report.exit_code, row_of(report, WHOLE)["status"]) == (4, "done")
+    assert [state_of(path / f"{TORN}-0") for path in both] == before
+    assert not any((path / CLEAN_SHUTDOWN_FILE).exists() for path in both)

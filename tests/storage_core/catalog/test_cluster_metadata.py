@@ -123,6 +123,13 @@ def test_a_log_that_ends_below_the_snapshot_adds_nothing(tmp_path: Path):
     assert (names(metadata), metadata.end_offset) == ({"a"}, 9)
 
 
+def test_a_snapshot_counts_where_the_log_is_gone(tmp_path: Path):
+    directory = tmp_path / "log"
+    md.write_snapshot(directory, [md.topic("a")], end_offset=9)
+    metadata = read_cluster_metadata(directory)
+    assert (names(metadata), metadata.end_offset) == ({"a"}, 9)
+
+
 def test_missing_records_between_snapshot_and_log_are_refused(tmp_path: Path):
     directory = tmp_path / "log"
     md.write_snapshot(directory, [md.topic("a")], end_offset=4)
