@@ -28,7 +28,7 @@ class ProgressLine:
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("reading", total=None, text="")
+        self._task = self._bar.add_task("reading", total=None, text="looking what is there")
 
     def __enter__(self) -> Self:
         if self._is_shown:

@@ -160,6 +160,10 @@ class LoadingLog:
         """Take note that a segment's indexes were built anew."""
         self._rebuilt.add(base_offset)
 
+    def is_rebuilt(self, base_offset: int) -> bool:
+        """Whether a segment's indexes were built anew."""
+        return base_offset in self._rebuilt
+
     def note_scanned(self, size_bytes: int) -> None:
         """Take note that a segment was read from end to end."""
         self._scanned_bytes += size_bytes
@@ -193,6 +197,10 @@ class LoadingLog:
         end, start = self.log_end_offset, self.log_start_offset
         watermark = end if high_watermark is None else min(max(high_watermark, start), end)
         state = self.producers.state
+        if state.first_unstable_offset is not None:
+            # Kafka looks this up while its high watermark is still the log's start, and does not
+            # load a log in which the batch cannot be found.
+            self._batch_base_offset(max(state.first_unstable_offset, start))
         state.advance_high_watermark(watermark)
         unstable = state.first_unstable_offset
         stable = watermark

@@ -86,24 +86,24 @@ def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
     offsets = log.view.read(index_name, limit_bytes=MAX_INDEX_BYTES)
     log.view.write(index_name, truncate_offset_index(base_offset, offsets, offset), reason)
     times = log.view.read(time_name, limit_bytes=MAX_INDEX_BYTES)
+    # Kafka knows the age of a segment that it has just rebuilt, of any other what the index says.
+    is_age_known = (
+        log.is_rebuilt(base_offset) and TimeIndex.parse(base_offset, times).last_timestamp >= 0
+    )
     times = truncate_time_index(base_offset, times, offset)
     if txn_name in log.view:
         aborted = truncate_aborted(read_aborted(log.view, base_offset), offset)
         log.view.write(txn_name, encode_transaction_index(aborted), reason)
     if position is not None:
         log.cut_segment(base_offset, position, offset, reason)
-    times += _last_time_entry(log, base_offset, times)
+    if is_age_known or TimeIndex.parse(base_offset, times).last_timestamp >= 0:
+        times += _last_time_entry(log, base_offset, times)
     log.view.write(time_name, times, reason)
 
 
 def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
-    """Return the entry that closing adds for batches newer than what the time index says.
-
-    With no entry left Kafka does not look for any: the segment's age is not known then.
-    """
+    """Return the entry that closing adds for batches newer than what the time index says."""
     time_index = TimeIndex.parse(base_offset, times)
-    if time_index.last_timestamp < 0:
-        return b""
     index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     index = read_offset_index(log.view, base_offset, index_name)
     newest = find_newest_batch(

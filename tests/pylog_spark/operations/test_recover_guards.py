@@ -387,3 +387,31 @@ def test_directories_of_one_broker_are_one_run_and_a_partition_in_two_of_them_fa
     assert (report.exit_code, row_of(report, WHOLE)["status"]) == (4, "done")
     assert [state_of(path / f"{TORN}-0") for path in both] == before
     assert not any((path / CLEAN_SHUTDOWN_FILE).exists() for path in both)
+
+
+@pytest.mark.item("DIR-12", "FLT-09")
+@pytest.mark.parametrize("had_marker", [False, True], ids=["crashed", "closed"])
+def test_a_commit_that_the_disk_stops_half_way_is_a_failed_row_and_can_be_made_again(
+    spark, root, tmp_path, had_marker
+):
+    directory = root.path / f"{TORN}-0"
+    for index in directory.glob("*.index"):
+        index.unlink()
+    if had_marker:
+        (root.path / CLEAN_SHUTDOWN_FILE).write_bytes(b'{"version":0,"brokerEpoch":11}')
+    twin = root.copy(tmp_path / "twin")
+    twin.recover_one_by_one()
+    # No file can be written under this name, because a directory has its temporary one.
+    obstacle = logs_of(directory)[2].with_suffix(".index.tmp")
+    obstacle.mkdir()
+    report = recover(spark, [root.path], root.options)
+    row = row_of(report)
+    assert (report.exit_code, row["status"], row["error_class"]) == (4, "failed", "StorageError")
+    assert obstacle.name.removesuffix(".tmp") in row["error"]
+    # Half done: nobody may claim that this directory was closed.
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    obstacle.rmdir()
+    report = recover(spark, [root.path], root.options)
+    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    assert root.trees()[directory.name] == twin.trees()[directory.name]
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
