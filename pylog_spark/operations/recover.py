@@ -136,7 +136,7 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
 def check_recovery(
     roots: Sequence[LogRoot], options: JobOptions
 ) -> tuple[JobOptions, tuple[str, ...]]:
-    """Check that a recovery may be made; of a mirror there is only a report, unless it is said.
+    """Check that a recovery may be made; of a copy there is only a report, unless it is said.
 
     Returns:
         (options, notes): those to go on with, and what a reader should know of the run.
@@ -146,19 +146,19 @@ def check_recovery(
         GuardRefusedError: As ``recover``.
     """
     notes: tuple[str, ...] = ()
-    is_mirror = any(root.role is Role.MIRROR for root in roots)
-    may_cut_mirror = is_mirror and options.allow_truncate and options.salvage is not None
-    if is_mirror and not may_cut_mirror and not options.dry_run and options.role is not None:
+    copies = sorted({root.role.value for root in roots if root.role is not Role.BROKER})
+    may_cut_mirror = options.allow_truncate and options.salvage is not None
+    if copies and not may_cut_mirror and not options.dry_run and options.role is not None:
         options = replace(options, dry_run=True)
-        notes = (_MIRROR_NOTE,)
+        notes = (_COPY_NOTE.format(role=" or ".join(copies)),)
     check_roots(roots, options, may_write_mirror=may_cut_mirror)
     check_salvage(roots, options)
     return options, notes
 
 
-_MIRROR_NOTE: Final = (
-    "a mirror is only reported on: its sync would bring back what is cut. To cut a copy that is "
-    "yours, say --role broker, or give --allow-truncate and --salvage DIR"
+_COPY_NOTE: Final = (
+    "a {role} directory is only reported on: it cannot fetch again what is cut. To cut a copy that "
+    "is yours, say --role broker; a mirror also takes --allow-truncate and --salvage DIR"
 )
 
 

@@ -20,7 +20,12 @@ from tests.oracle.jvm import java, java_file
 from tests.oracle.load import Load, Sent, end_open_transactions
 from tests.pylog_spark.crashed_roots import crashed_directory
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.usefixtures("kafka_jvm")]
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("kafka_jvm"),
+    pytest.mark.timeout(600, method="thread"),
+]
 
 PARTITIONS = 3
 TOPICS = {"orders": PARTITIONS, "payments": PARTITIONS}

@@ -153,13 +153,11 @@ def test_a_log_that_ends_below_its_log_start_waits_for_a_word(spark, root):
     assert [log.name for log in logs_of(root.path / f"{TORN}-0")] == [log_file(5_000)]
 
 
-def test_a_mirror_is_reported_on_and_not_touched(spark, root):
+def test_a_copy_is_reported_on_and_not_touched(spark, root):
     before = state_of(root.path.parent)
     said = recover(spark, [root.path], root.with_options(dry_run=True))
     for role in (Role.MIRROR, Role.MANAGED):
         for changes in ({"dry_run": True}, {}):
-            if role is Role.MANAGED and not changes:
-                continue
             report = recover(spark, [root.path], root.with_options(role=role, **changes))
             assert report.dry_run
             assert report.cuts.equals(said.cuts)
@@ -167,7 +165,7 @@ def test_a_mirror_is_reported_on_and_not_touched(spark, root):
             assert state_of(root.path.parent) == before
     report = recover(spark, [root.path], root.with_options(role=Role.MIRROR, allow_truncate=True))
     assert report.dry_run
-    assert "a mirror is only reported on" in report.notes[0]
+    assert "a mirror directory is only reported on" in report.notes[0]
     assert state_of(root.path.parent) == before
 
 
