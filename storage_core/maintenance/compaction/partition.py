@@ -78,8 +78,8 @@ def clean_partition(
         request: Clock and checkpoints.
 
     Raises:
-        PylogError: Something is wrong with the partition; it is untouched then, unless the store
-            itself failed while the result was put into place.
+        PylogError: Something is wrong with the partition; it is untouched then, but for what
+            loading it repairs, unless the store itself failed while the result was put into place.
     """
     store = LocalStore(directory)
     log = _load(store, config, cleaner, request)
