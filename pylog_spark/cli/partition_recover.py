@@ -107,6 +107,7 @@ def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:
         "cuts": [
             asdict(cut) | {"readable_records": count_lost_records(store, cut)}
             for cut in log.repairs.cuts
+            if cut.size_bytes
         ],
         "peak_extra_bytes": plan.peak_extra_bytes,
         "operations": list(plan.describe()),

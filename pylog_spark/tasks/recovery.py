@@ -344,7 +344,9 @@ def _describe(
     store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Return the partition's row as it will be when the operations are done."""
-    cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in log.repairs.cuts]
+    # That an empty segment goes is no loss: it is among the operations.
+    lost = [cut for cut in log.repairs.cuts if cut.size_bytes]
+    cuts = [asdict(cut) | {"records": count_lost_records(store, cut)} for cut in lost]
     steps = Plan(location=store.location, operations=log.operations)
     repairs = log.repairs
     refusal = _refuse(work, log, context.limits)
@@ -398,7 +400,7 @@ def _salvage(
     store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Set aside what is going to be cut; before the first cut, and again if a task runs twice."""
-    if context.limits.salvage is None or not log.repairs.cuts:
+    if context.limits.salvage is None or not log.repairs.truncated_bytes:
         return {}
     config = _config(work, context)
     salvage = salvage_cuts(

@@ -15,8 +15,8 @@ class Cut:
     Attributes:
         base_offset: Of the segment.
         file: Name of the file that has the bytes now.
-        position: Where in the file they begin; 0 where the whole segment goes.
-        size_bytes: How many they are.
+        position: Where in the file they begin.
+        size_bytes: How many they are; 0 where a segment is removed that had none.
         first_offset: The first offset that the log does not have any more.
         is_whole_segment: Whether the segment is removed rather than cut.
         reason: Why.

@@ -124,7 +124,7 @@ class LoadingLog:
     def remove_segment(self, base_offset: int, reason: str) -> None:
         """Plan that a segment and its producer snapshot are gone; note what is lost."""
         size_bytes = self.view.source(log_file(base_offset)).size_bytes
-        self._note_cut(base_offset, 0, size_bytes, base_offset, reason)
+        self._note_cut(base_offset, None, size_bytes, base_offset, reason)
         for suffix in SEGMENT_SUFFIXES:
             if segment_file(base_offset, suffix) in self.view:
                 self.view.delete(segment_file(base_offset, suffix), reason)
@@ -244,23 +244,21 @@ class LoadingLog:
     def _note_cut(
         self,
         base_offset: int,
-        position: int,
+        position: int | None,
         size_bytes: int,
         first_offset: int,
         reason: str,
     ) -> None:
+        """Note what is lost of a segment, on top of what was lost before; position None for all."""
         file, start = self.view.place(log_file(base_offset))
         before = self._cuts.get(base_offset)
-        if size_bytes == 0 and position == 0:
-            # An empty segment that goes is no loss.
-            return
         self._cuts[base_offset] = Cut(
             base_offset=base_offset,
             file=file,
-            position=start + position,
+            position=start + (position or 0),
             size_bytes=size_bytes + (before.size_bytes if before else 0),
             first_offset=first_offset,
-            is_whole_segment=position == 0,
+            is_whole_segment=position is None,
             reason=before.reason if before else reason,
         )
 

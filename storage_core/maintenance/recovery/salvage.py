@@ -74,6 +74,7 @@ def salvage_cuts(
     Raises:
         StorageError: Something cannot be read, or written there.
     """
+    cuts = tuple(cut for cut in cuts if cut.size_bytes)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name in (f"*{LOG_SUFFIX}", f"*{OFFSET_INDEX_SUFFIX}", f"*{TIME_INDEX_SUFFIX}"):

@@ -108,6 +108,22 @@ def test_every_cut_is_told_with_its_place_its_bytes_and_what_could_still_be_read
     assert [segment.base_offset for segment in log.segments] == [0, 10]
 
 
+def test_a_segment_of_which_nothing_is_valid_is_cut_and_an_empty_one_behind_it_removed(tmp_path):
+    directory = write_log(tmp_path / "t-0", 0, 10)
+    write_partition(directory, [SegmentSpec(base_offset=20, batches=[])])
+    size = (directory / log_file(10)).stat().st_size
+    damage_batch(directory / log_file(10), 0)
+    log = plan_recovery(LocalStore(directory), **SETTINGS)
+    assert [(s.base_offset, s.size_bytes > 0) for s in log.segments] == [(0, True), (10, False)]
+    assert [
+        (cut.base_offset, cut.size_bytes, cut.is_whole_segment) for cut in log.repairs.cuts
+    ] == [
+        (10, size, False),
+        (20, 0, True),
+    ]
+    assert log.repairs.deleted_segments == 1
+
+
 @pytest.mark.item("REC-16")
 def test_a_segment_with_repeated_batches_is_emptied_and_the_later_ones_go(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10, 20)
