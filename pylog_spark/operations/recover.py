@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import humanize
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -42,6 +41,7 @@ from pylog_spark.operations.run_report import (
     exit_code_of,
     summarise,
 )
+from pylog_spark.report import size_text
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.recovery import (
@@ -301,7 +301,7 @@ class _Recovery:
         for number, members in enumerate(waves, 1):
             wave_bytes = sum(partition.size_bytes for partition in members)
             title = (
-                f"recover {len(members)} partitions, {_size(wave_bytes)} (wave {number} of "
+                f"recover {len(members)} partitions, {size_text(wave_bytes)} (wave {number} of "
                 f"{len(waves)}; {progress_text(meter.between_stages)})"
             )
             by_root = _by_root(members)
@@ -438,7 +438,3 @@ def _by_root(due: Iterable[Due]) -> dict[str, list[Due]]:
     for partition in due:
         found.setdefault(partition.work.root, []).append(partition)
     return found
-
-
-def _size(size_bytes: int) -> str:
-    return humanize.naturalsize(size_bytes, binary=True)

@@ -20,10 +20,9 @@ from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_records
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import claim_path, scratch_folder
+from pylog_spark.tasks.scratch import claim_path, keep_scratch, scratch_folder
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.errors import BadBytesError
-from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -31,7 +30,7 @@ from storage_core.maintenance.compaction.commit import plan_commit, verify_input
 from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
-from storage_core.plan import DeleteFile, Plan
+from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 
@@ -153,14 +152,7 @@ def _load(
         log_start_checkpoint=work.log_start_checkpoint,
         high_watermark=plan.high_watermark,
     )
-    # Loading sweeps away the scratch files of killed runs; those of this run are needed.
-    ours = f"{SCRATCH_PREFIX}{run.run_id}-"
-    kept = [
-        step
-        for step in log.operations
-        if not (isinstance(step, DeleteFile) and step.name.startswith(ours))
-    ]
-    return replace(log, operations=tuple(kept))
+    return replace(log, operations=keep_scratch(log.operations, run.run_id))
 
 
 def _describe(

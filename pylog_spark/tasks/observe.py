@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,13 +65,7 @@ def observe_partitions(
     batches: Iterator[pa.RecordBatch], context: RunContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
-    checkpoints: dict[str, RootCheckpoints] = {}
-
-    def checkpoints_of(root: str) -> RootCheckpoints:
-        if root not in checkpoints:
-            checkpoints[root] = read_root_checkpoints(root)
-        return checkpoints[root]
-
+    checkpoints_of = cache(read_root_checkpoints)
     listed = (row for batch in batches for row in batch.to_pylist())
     yield from rows_to_batches(
         PLAN, (observe_partition(row, context, checkpoints_of) for row in listed)

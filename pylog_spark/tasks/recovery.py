@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,13 +33,12 @@ from pylog_spark.tasks.run_context import (
     WriteContext,
     read_recovery_checkpoints,
 )
-from pylog_spark.tasks.scratch import claim_path
+from pylog_spark.tasks.scratch import claim_path, keep_scratch
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.config import LogConfig
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
-    SCRATCH_PREFIX,
     TopicPartition,
     kind_of,
     log_file,
@@ -47,11 +46,12 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import salvage_cuts
-from storage_core.plan import DeleteFile, Plan
+from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 _REASON_OF_KIND: Final = {
@@ -121,13 +121,7 @@ def observe_recovery(
     batches: Iterator[pa.RecordBatch], context: RunContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
-    known: dict[str, RecoveryCheckpoints] = {}
-
-    def checkpoints_of(root: str) -> RecoveryCheckpoints:
-        if root not in known:
-            known[root] = read_recovery_checkpoints(root)
-        return known[root]
-
+    checkpoints_of = cache(read_recovery_checkpoints)
     listed = (row for batch in batches for row in batch.to_pylist())
     yield from rows_to_batches(
         RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in listed)
@@ -204,8 +198,7 @@ def _segments_to_scan(
     }
     if recovery_point is None:
         return sorted(missing)
-    floor = max((base for base in base_offsets if base <= recovery_point), default=0)
-    return [base for base in base_offsets if base >= floor or base in missing]
+    return sorted(missing.union(segments_from(base_offsets, recovery_point)))
 
 
 def scan_segments(
@@ -244,9 +237,9 @@ def fold_partition(
     """
     work = works[rows["ordinal"][0].as_py()]
     scanned = sum(rows["duration_ms"].to_pylist())
-    failed = next((row for row in rows.to_pylist() if row["error_class"] is not None), None)
-    if failed is not None:
-        error = {name: failed[name] for name in ("error_class", "error")}
+    errors = rows.select(["error_class", "error"]).to_pylist()
+    error = next((error for error in errors if error["error_class"] is not None), None)
+    if error is not None:
         row = {"ordinal": work.ordinal, "status": Status.FAILED, "touched": False} | error
     else:
         found = [SegmentScan.from_bytes(scan) for scan in rows["scan"].to_pylist()]
@@ -323,14 +316,7 @@ def _load(
         clean_shutdown=work.is_clean,
         scans=scans,
     )
-    # Loading sweeps away the scratch files of killed runs; those of this run are needed.
-    ours = f"{SCRATCH_PREFIX}{context.run.run_id}-"
-    kept = [
-        step
-        for step in log.operations
-        if not (isinstance(step, DeleteFile) and step.name.startswith(ours))
-    ]
-    return replace(log, operations=tuple(kept))
+    return replace(log, operations=keep_scratch(log.operations, context.run.run_id))
 
 
 def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:

@@ -8,10 +8,12 @@ under names that Kafka's loader ignores.
 """
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
+from storage_core.plan import DeleteFile, Operation
 
 
 def scratch_home(log_directory: Path) -> Path | None:
@@ -92,3 +94,16 @@ def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Pa
     """Return the claim file of a partition in a run."""
     name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
     return scratch_folder(shared, partition_directory) / name
+
+
+def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:
+    """Return what a load plans, but for the removal of a run's own scratch files.
+
+    Loading sweeps away the scratch files of killed runs; those of this run are needed.
+    """
+    ours = f"{SCRATCH_PREFIX}{run_id}-"
+    return tuple(
+        step
+        for step in operations
+        if not (isinstance(step, DeleteFile) and step.name.startswith(ours))
+    )

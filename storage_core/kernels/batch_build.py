@@ -46,6 +46,7 @@ from storage_core.kernels.batch_scan import (
     LAST_OFFSET,
     LEADER_EPOCH,
     MAGIC,
+    MARKER_TIMESTAMP,
     MAX_TIMESTAMP,
     NOT_CONTROL,
     POSITION,
@@ -324,6 +325,7 @@ def describe_batches(  # arrays side by side
         table[CRC_OK, row] = 1
         table[CONTROL_TYPE, row] = NOT_CONTROL
         table[COORDINATOR_EPOCH, row] = -1
+        table[MARKER_TIMESTAMP, row] = NO_TIMESTAMP
         first = end
 
 

@@ -82,7 +82,8 @@ CRC: Final = 13  # as stored
 CRC_OK: Final = 14  # 1, 0, or CRC_NOT_CHECKED
 CONTROL_TYPE: Final = 15  # of a control batch's first record; NO_CONTROL_RECORD; else NOT_CONTROL
 COORDINATOR_EPOCH: Final = 16  # of an end-transaction marker, else -1
-COLUMN_COUNT: Final = 17
+MARKER_TIMESTAMP: Final = 17  # base and delta of that record, else NO_TIMESTAMP
+COLUMN_COUNT: Final = 18
 
 CRC_NOT_CHECKED: Final = -1
 # The record count of a legacy entry that nobody has opened.
@@ -151,7 +152,7 @@ def scan_batches(
         data: uint8[n], a window of a segment.
         start: Position of the first batch.
         end: Position just past the bytes that may be read.
-        table: int64[COLUMN_COUNT, capacity]; CRC_OK, CONTROL_TYPE and COORDINATOR_EPOCH are set
+        table: int64[COLUMN_COUNT, capacity]; CRC_OK and what is read from control records are set
             to "not known" values here.
 
     Returns:
@@ -175,6 +176,7 @@ def scan_batches(
         table[MAGIC, count] = magic
         table[CONTROL_TYPE, count] = NOT_CONTROL
         table[COORDINATOR_EPOCH, count] = -1
+        table[MARKER_TIMESTAMP, count] = NO_TIMESTAMP
         if magic < MAGIC_V2:
             _read_legacy_entry(data, position, magic, table, count)
         elif size < HEADER_BYTES:
@@ -223,7 +225,7 @@ def check_crcs(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) ->
 
 @kernel
 def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count: int) -> int:
-    """Set CONTROL_TYPE and COORDINATOR_EPOCH of the control batches; return how many there are.
+    """Set CONTROL_TYPE and what follows it of the control batches; return how many there are.
 
     A compressed control batch, which Kafka never writes, is a BAD_CONTROL_RECORD.
     """
@@ -250,4 +252,5 @@ def read_control_types(data: NDArray[np.uint8], table: NDArray[np.int64], count:
             table[COORDINATOR_EPOCH, row] = read_i32(
                 data, record.value_start + COORDINATOR_EPOCH_AT
             )
+            table[MARKER_TIMESTAMP, row] = table[BASE_TIMESTAMP, row] + record.timestamp_delta
     return found

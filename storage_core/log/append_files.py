@@ -6,13 +6,10 @@ files does.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from storage_core.errors import StorageError
-from storage_core.store.local import LocalStore
+from storage_core.store.local import LocalStore, storage_errors
 
 
 class AppendFile(Protocol):
@@ -57,21 +54,13 @@ class AppendFiles(Protocol):
         ...
 
 
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
-
-
 class LocalAppendFile:
     """A local file that grows."""
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        with _storage_errors(path):
+        with storage_errors(path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     @property
@@ -87,25 +76,25 @@ class LocalAppendFile:
         """
         view = memoryview(content).cast("B")
         written = 0
-        with _storage_errors(self._path):
+        with storage_errors(self._path):
             while written < len(view):
                 written += os.pwrite(self._descriptor, view[written:], self._size_bytes + written)
         self._size_bytes += len(view)
 
     def trim(self) -> None:
         """Cut the file to what was written."""
-        with _storage_errors(self._path):
+        with storage_errors(self._path):
             if os.fstat(self._descriptor).st_size != self._size_bytes:
                 os.ftruncate(self._descriptor, self._size_bytes)
 
     def sync(self) -> None:
         """Make the bytes durable."""
-        with _storage_errors(self._path):
+        with storage_errors(self._path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Release the file."""
-        with _storage_errors(self._path):
+        with storage_errors(self._path):
             os.close(self._descriptor)
 
 
@@ -118,7 +107,7 @@ class LocalAppendFiles:
     def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
         """Open a file at its end, or create it with owner and mode of the directory."""
         path = self._store.directory / name
-        with _storage_errors(path):
+        with storage_errors(path):
             self._store.create_empty(name)
             size_bytes = path.stat().st_size
             if preallocate_bytes and not size_bytes:

@@ -125,6 +125,6 @@ def _marker(
         coordinator_epoch=int(batches.coordinator_epoch[row]),
         is_abort=kind == ControlType.ABORT,
         offset=int(batches.base_offset[row]),
-        timestamp=int(batches.max_timestamp[row]),
+        timestamp=int(batches.marker_timestamp[row]),
         transaction_version=transaction_version,
     )

@@ -7,28 +7,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, log_file, segment_file
-from storage_core.formats.batch_v2 import MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
+from storage_core.formats.batch_v2 import MAX_BATCH_BYTES
 from storage_core.index.offset_index import OffsetIndex
-from storage_core.log.batch_search import find_batch_for_offset
+from storage_core.log.batch_search import (
+    find_batch_for_offset,
+    first_batch_timestamp,
+    first_offset_of,
+)
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.payload import Limits, open_batches
+from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import LogStore
+
+_LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 
 
 def find_first_batch_timestamp(store: LogStore, base_offset: int) -> int:
     """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one."""
     with closing(store.open_file(log_file(base_offset))) as reader:
-        windows = scan_windows(
-            reader,
-            window_bytes=1,  # it grows to the one batch
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-        )
-        for window in windows:
-            return int(window.batches.max_timestamp[0])
-    return NO_TIMESTAMP
+        return first_batch_timestamp(reader)
 
 
 def find_batch_base_offset(store: LogStore, base_offsets: Sequence[int], offset: int) -> int | None:
@@ -56,7 +54,7 @@ def find_first_offset(file: str, data: NDArray[np.uint8], batches: BatchTable) -
         data: uint8[], the batches.
         batches: At least one.
     """
-    return _first_offset_of(Window(file, 0, data, batches), 0)
+    return first_offset_of(Window(file, 0, data, batches), 0, _LIMITS)
 
 
 def _find_in_segment(store: LogStore, base_offset: int, offset: int) -> int | None:
@@ -74,16 +72,5 @@ def _find_in_segment(store: LogStore, base_offset: int, offset: int) -> int | No
             tail=Tail.STOP,
         )
         for window in windows:
-            return _first_offset_of(window, 0)
+            return first_offset_of(window, 0, _LIMITS)
     return None
-
-
-def _first_offset_of(window: Window, row: int) -> int:
-    batches = window.batches
-    if not batches.is_legacy[row] or batches.codec[row] == Codec.NONE:
-        return int(batches.base_offset[row])
-    # A compressed legacy message tells it only when it is opened.
-    wanted = np.zeros(len(batches), np.bool_)
-    wanted[row] = True
-    limits = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
-    return int(open_batches(window, wanted, row, limits).batches.base_offset[row])

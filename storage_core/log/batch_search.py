@@ -1,9 +1,21 @@
-"""From an offset to its batch, by a walk over the headers of a segment's file."""
+"""Single batches of a segment's file, by a walk over its headers."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from storage_core.formats.batch_v2 import (
+    BATCH_LENGTH_AT,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    NO_TIMESTAMP,
+    Codec,
+)
+from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
@@ -67,6 +79,51 @@ def find_batch_for_offset(
             return found
         previous = _place(window, len(window.batches) - 1)
     return previous if previous and previous.last_offset >= offset else None
+
+
+def first_batch_timestamp(reader: FileReader) -> int:
+    """Return the largest timestamp of a segment's first batch, NO_TIMESTAMP without one.
+
+    Raises:
+        CorruptRecordError: The segment begins with something else.
+        StorageError: The file cannot be read.
+    """
+    header = np.empty(HEADER_BYTES, np.uint8)
+    if reader.read_into(0, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
+        size = _number(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD]) + LENGTH_OVERHEAD
+        if HEADER_BYTES <= size <= reader.size_bytes:
+            return _number(header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8])
+    windows = scan_windows(
+        reader,
+        window_bytes=1,  # it grows to the one batch
+        crc=CrcCheck.SKIP,
+        tail=Tail.STOP,
+    )
+    first = next(windows, None)
+    return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])
+
+
+def first_offset_of(window: Window, row: int, limits: Limits) -> int:
+    """Return the first offset of a batch; a compressed legacy one has to be opened for that.
+
+    Args:
+        window: Holds the batch.
+        row: Which one it is.
+        limits: How large its records may become.
+
+    Raises:
+        PylogError: It cannot be opened.
+    """
+    batches = window.batches
+    if batches.is_legacy[row] and batches.codec[row] != Codec.NONE:
+        wanted = np.zeros(len(batches), np.bool_)
+        wanted[row] = True
+        batches = open_batches(window, wanted, row, limits).batches
+    return int(batches.base_offset[row])
+
+
+def _number(field: NDArray[np.uint8]) -> int:
+    return int.from_bytes(field.tobytes(), "big", signed=True)
 
 
 def _place(window: Window, row: int) -> FoundBatch:

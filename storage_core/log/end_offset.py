@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from storage_core.errors import CorruptIndexError
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
+from storage_core.log.batch_search import FoundBatch, find_batch_for_offset
 from storage_core.log.directory_view import DirectoryView
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Tail, scan_windows
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
 MAX_INDEX_BYTES = 1 << 30
@@ -23,55 +24,15 @@ def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> Offse
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPlace:
-    """Where a batch stands.
-
-    Attributes:
-        position: Byte position in its segment's file.
-        base_offset: Its first offset.
-    """
-
-    position: int
-    base_offset: int
-
-
 def find_batch(
     view: DirectoryView, log_name: str, offset: int, from_position: int
-) -> BatchPlace | None:
+) -> FoundBatch | None:
     """Return the batch that Kafka's search for an offset finds at or after from_position.
 
-    In a log whose offsets rise this is the first batch that reaches the offset. In any other the
-    first batch that begins at or above it decides: that one, or the one before it.
+    An index that is wrong may name a position below the file; the search begins at its start then.
     """
-    # An index that is wrong may name a position below the file; Kafka begins at its start then.
-    from_position = max(from_position, 0)
-    before: BatchPlace | None = None
-    before_reaches = False
     with closing(view.open(log_name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=from_position,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-        ):
-            batches = window.batches
-            above = (batches.base_offset >= offset).nonzero()[0]
-            row = int(above[0]) if above.size else len(batches)
-            if row > 0:
-                before = _place(window, row - 1)
-                before_reaches = bool(batches.last_offset[row - 1] >= offset)
-            if above.size:
-                is_exact = int(batches.base_offset[row]) == offset
-                return before if before_reaches and not is_exact else _place(window, row)
-    return before if before_reaches else None
-
-
-def _place(window: Window, row: int) -> BatchPlace:
-    return BatchPlace(
-        position=window.position_of(row), base_offset=int(window.batches.base_offset[row])
-    )
+        return find_batch_for_offset(reader, offset, start=max(from_position, 0))
 
 
 def find_position(

@@ -197,15 +197,15 @@ class LoadingLog:
         end, start = self.log_end_offset, self.log_start_offset
         watermark = end if high_watermark is None else min(max(high_watermark, start), end)
         state = self.producers.state
-        if state.first_unstable_offset is not None:
-            # Kafka looks this up while its high watermark is still the log's start, and does not
-            # load a log in which the batch cannot be found.
-            self._batch_base_offset(max(state.first_unstable_offset, start))
+        # Kafka looks the first unstable offset up while its high watermark is still the log's
+        # start, and does not load a log in which that batch cannot be found.
+        first = state.first_unstable_offset
+        place = end if first is None else self._batch_base_offset(max(first, start))
         state.advance_high_watermark(watermark)
         unstable = state.first_unstable_offset
-        stable = watermark
-        if unstable is not None:
-            stable = min(watermark, self._batch_base_offset(max(unstable, start)))
+        if unstable not in {None, first}:
+            place = self._batch_base_offset(max(unstable, start))
+        stable = watermark if unstable is None else min(watermark, place)
         return LoadedLog(
             location=self.view.store.location,
             segments=segments,

@@ -34,6 +34,7 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_EN
 from storage_core.log.leftovers import settle_leftovers
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.loading_log import LoadingLog
+from storage_core.log.log_segment import segments_from
 from storage_core.log.open_segments import read_aborted
 from storage_core.log.segment_recovery import (
     OffsetOrderError,
@@ -239,11 +240,9 @@ class LogLoader:
         self._log.recovery_point = min(self._point_checkpoint, self._log.log_end_offset)
 
     def _recover_unflushed(self) -> None:
-        point = self._point_checkpoint
-        first = max(
-            (i for i, base in enumerate(self._log.base_offsets) if base <= point), default=0
-        )
-        for base_offset in list(self._log.base_offsets[first:]):
+        # Segments go while this walks over them.
+        unflushed = tuple(segments_from(self._log.base_offsets, self._point_checkpoint))
+        for base_offset in unflushed:
             try:
                 cut_bytes = self._recover(
                     base_offset, "it may not have been written to the disk whole"

@@ -1,5 +1,6 @@
 """One segment as a listing and its small files describe it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_core.index.transaction_index import AbortedTxn
@@ -41,3 +42,14 @@ class SegmentState:
     def largest_timestamp(self) -> int:
         """Age of the segment's newest record: by the time index, else by the file."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms
+
+
+def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
+    """Return the segments that may hold an offset or what follows it, as Kafka chooses them.
+
+    Args:
+        base_offsets: Of all segments, ascending.
+        offset: Below the first segment it means all of them.
+    """
+    first = max((number for number, base in enumerate(base_offsets) if base <= offset), default=0)
+    return base_offsets[first:]

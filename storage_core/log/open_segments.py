@@ -2,8 +2,6 @@
 
 from contextlib import closing
 
-import numpy as np
-
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
@@ -12,22 +10,14 @@ from storage_core.filenames import (
     log_file,
     segment_file,
 )
-from storage_core.formats.batch_v2 import (
-    HEADER_BYTES,
-    MAGIC_AT,
-    MAGIC_V2,
-    MAX_TIMESTAMP_AT,
-    NO_TIMESTAMP,
-)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.time_index import TimeIndex
 from storage_core.index.transaction_index import AbortedTxn, parse_transaction_index
+from storage_core.log.batch_search import first_batch_timestamp
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.log_segment import SegmentState
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
-
-_LEGACY_WINDOW_BYTES = 1 << 16
 
 
 def read_aborted(view: DirectoryView, base_offset: int) -> tuple[AbortedTxn, ...]:
@@ -84,16 +74,8 @@ def _first_batch_timestamp(view: DirectoryView, log_name: str) -> int:
 
     A segment that begins with something else is loaded all the same: nobody may ever ask for it.
     """
-    header = np.empty(HEADER_BYTES, np.uint8)
     with closing(view.open(log_name)) as reader:
-        if reader.read_into(0, header) == HEADER_BYTES and header[MAGIC_AT] == MAGIC_V2:
-            field = header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8].tobytes()
-            return int.from_bytes(field, "big", signed=True)
-        windows = scan_windows(
-            reader, window_bytes=_LEGACY_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
-        )
         try:
-            first = next(windows, None)
+            return first_batch_timestamp(reader)
         except CorruptRecordError:
             return NO_TIMESTAMP
-        return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])

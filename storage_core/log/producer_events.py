@@ -62,7 +62,9 @@ def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
     table[LAST_OFFSET] = batches.last_offset[rows]
     table[OFFSET_DELTA] = batches.last_offset[rows] - batches.base_offset[rows]
     table[LAST_SEQUENCE] = batches.last_sequence[rows]
-    table[TIMESTAMP] = batches.max_timestamp[rows]
+    table[TIMESTAMP] = np.where(
+        batches.is_control, batches.marker_timestamp, batches.max_timestamp
+    )[rows]
     table[COORDINATOR_EPOCH] = batches.coordinator_epoch[rows]
     return _collapse(table)
 

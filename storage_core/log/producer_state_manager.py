@@ -18,6 +18,7 @@ from storage_core.filenames import (
 )
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.end_offset import find_position, read_offset_index
+from storage_core.log.log_segment import segments_from
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import (
     MAX_SNAPSHOT_BYTES,
@@ -160,9 +161,8 @@ class ProducerStateManager:
         end_offset: int,
         snapshot_at: set[int],
     ) -> None:
-        first = max((i for i, base in enumerate(base_offsets) if base <= self.map_end), default=0)
         holder = max((base for base in base_offsets if base <= end_offset), default=None)
-        for base in base_offsets[first:]:
+        for base in segments_from(base_offsets, self.map_end):
             if base >= end_offset:
                 break
             begin = max(base, self.map_end, log_start_offset)

@@ -6,8 +6,6 @@ loader takes the results one after the other.
 """
 
 import enum
-import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +25,7 @@ from storage_core.index.index_builder import IndexBuilder
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.log.producer_events import events_of, join_events
 from storage_core.records.batch_table import BatchTable
+from storage_core.records.packing import pack_arrays, unpack_arrays
 from storage_core.records.reader import DEFAULT_WINDOW_BYTES, CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
@@ -81,29 +80,25 @@ class SegmentScan:
     def to_bytes(self) -> bytes:
         """Return the scan as bytes, to be read by `from_bytes` of the same version."""
         numbers = {name: getattr(self, name) for name in _NUMBERS}
-        file = io.BytesIO()
-        np.savez(
-            file,
-            numbers=np.frombuffer(json.dumps(numbers).encode(), np.uint8),
-            offset_index=np.frombuffer(self.offset_index, np.uint8),
-            time_index=np.frombuffer(self.time_index, np.uint8),
-            epochs=self.epochs,
-            events=self.events,
-        )
-        return file.getvalue()
+        arrays: dict[str, NDArray[Any]] = {
+            "offset_index": np.frombuffer(self.offset_index, np.uint8),
+            "time_index": np.frombuffer(self.time_index, np.uint8),
+            "epochs": self.epochs,
+            "events": self.events,
+        }
+        return pack_arrays(numbers, arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "SegmentScan":
         """Read what `to_bytes` wrote."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            numbers: dict[str, Any] = json.loads(arrays["numbers"].tobytes())
-            return cls(
-                **{**numbers, "stop": ScanStop(numbers["stop"])},
-                offset_index=arrays["offset_index"].tobytes(),
-                time_index=arrays["time_index"].tobytes(),
-                epochs=arrays["epochs"],
-                events=arrays["events"],
-            )
+        numbers, arrays = unpack_arrays(data)
+        return cls(
+            **numbers | {"stop": ScanStop(numbers["stop"])},
+            offset_index=arrays["offset_index"].tobytes(),
+            time_index=arrays["time_index"].tobytes(),
+            epochs=arrays["epochs"],
+            events=arrays["events"],
+        )
 
 
 _NUMBERS = (
@@ -216,8 +211,7 @@ class _Scan:
         self._valid_bytes += int(taken.size.sum())
         self._next_offset = int(taken.last_offset[-1]) + 1
         self._batches += len(taken)
-        counts = taken.record_count
-        self._records += int(np.where(taken.is_legacy, 1, np.maximum(counts, 0)).sum())
+        self._records += int(taken.counted_records.sum())
         modern = np.flatnonzero(taken.magic >= MAGIC_V2)
         if not modern.size:
             return

@@ -25,8 +25,9 @@ from storage_core.filenames import (
 )
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.index.index_builder import IndexBuilder
+from storage_core.log.batch_search import first_offset_of
 from storage_core.log.directory_view import DirectoryView
-from storage_core.records.payload import Limits, open_batches
+from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 
 _NEW_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -79,7 +80,7 @@ def split_segment(
             row = 0
             while row < len(window.batches):
                 if not parts or not parts[-1].takes(window.batches.last_offset[row : row + 1])[0]:
-                    first = _first_offset(window, row, limits)
+                    first = first_offset_of(window, row, limits)
                     indexes = IndexBuilder(
                         log_file(first),
                         first,
@@ -96,16 +97,6 @@ def split_segment(
         )
     _plan(view, base_offset, parts, size_bytes)
     return sorted({part.base_offset for part in parts})
-
-
-def _first_offset(window: Window, row: int, limits: Limits) -> int:
-    """Return the first offset of a batch; a compressed legacy one has to be opened for that."""
-    batches = window.batches
-    if batches.is_legacy[row] and batches.codec[row]:
-        wanted = np.zeros(len(batches), np.bool_)
-        wanted[row] = True
-        batches = open_batches(window, wanted, row, limits).batches
-    return int(batches.base_offset[row])
 
 
 def _fill(part: _Part, window: Window, row: int) -> int:

@@ -67,6 +67,7 @@ class BatchTable:
     crc_ok = _Column(batch_scan.CRC_OK)
     control_type = _Column(batch_scan.CONTROL_TYPE)
     coordinator_epoch = _Column(batch_scan.COORDINATOR_EPOCH)
+    _marker_timestamp = _Column(batch_scan.MARKER_TIMESTAMP)
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -80,6 +81,12 @@ class BatchTable:
         """Which batches are entries of a format before v2."""
         legacy: NDArray[np.bool_] = self.magic < MAGIC_V2
         return legacy
+
+    @property
+    def counted_records(self) -> NDArray[np.int64]:
+        """How many records the headers tell of; an entry of a format before v2 counts as one."""
+        counted: NDArray[np.int64] = np.where(self.is_legacy, 1, np.maximum(self.record_count, 0))
+        return counted
 
     def may_reach_below(self, offset: int) -> NDArray[np.bool_]:
         """Return which batches may hold a record below an offset.
@@ -99,6 +106,14 @@ class BatchTable:
     def is_log_append_time(self) -> NDArray[np.bool_]:
         """Whether the records' timestamps are the broker's."""
         return _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
+
+    @property
+    def marker_timestamp(self) -> NDArray[np.int64]:
+        """Epoch milliseconds of the control records, whatever their batches' headers say.
+
+        Only meaningful where a transaction's end was read.
+        """
+        return np.where(self.is_log_append_time, self.max_timestamp, self._marker_timestamp)
 
     @property
     def has_timestamps(self) -> NDArray[np.bool_]:

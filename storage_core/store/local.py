@@ -22,7 +22,8 @@ from storage_core.store.base import FileInfo
 
 
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses in the block into a StorageError that names path."""
     try:
         yield
     except OSError as error:
@@ -35,7 +36,7 @@ class LocalFileReader:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
-        with _storage_errors(path):
+        with storage_errors(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.size_bytes = os.fstat(self._descriptor).st_size
 
@@ -43,7 +44,7 @@ class LocalFileReader:
         """Fill target from position on and return how many bytes there were."""
         filled = 0
         view = target.data
-        with _storage_errors(self._path):
+        with storage_errors(self._path):
             while filled < len(view):
                 count = os.preadv(self._descriptor, [view[filled:]], position + filled)
                 if count == 0:
@@ -72,7 +73,7 @@ class LocalStore:
         if not self.directory.is_dir():
             raise PartitionNotFoundError(self.location)
         files = []
-        with _storage_errors(self.directory):
+        with storage_errors(self.directory):
             for entry in os.scandir(self.directory):
                 if entry.is_file():
                     facts = entry.stat()
@@ -84,7 +85,7 @@ class LocalStore:
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
         path = self.directory / name
-        with _storage_errors(path), path.open("rb") as file:
+        with storage_errors(path), path.open("rb") as file:
             content = file.read(limit_bytes + 1)
         if len(content) > limit_bytes:
             raise StorageError(str(path), f"is longer than the {limit_bytes} bytes it may have")
@@ -98,7 +99,7 @@ class LocalStore:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
         path = self.directory / name
         temporary = path.with_name(name + TEMPORARY_SUFFIX)
-        with _storage_errors(path):
+        with storage_errors(path):
             # A file or link of a write that crashed; what it leads to is nobody's to write.
             temporary.unlink(missing_ok=True)
             with temporary.open("xb") as file:
@@ -116,7 +117,7 @@ class LocalStore:
     ) -> None:
         """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
         path = self.directory / target
-        with _storage_errors(path), (self.directory / source).open("rb") as file:
+        with storage_errors(path), (self.directory / source).open("rb") as file:
             path.unlink(missing_ok=True)
             with path.open("xb") as copy:
                 _copy(file.fileno(), start, size_bytes, copy.fileno())
@@ -127,7 +128,7 @@ class LocalStore:
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
         path = self.directory / name
-        with _storage_errors(path):
+        with storage_errors(path):
             kin = self._kin_of(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -138,7 +139,7 @@ class LocalStore:
     def promote(self, scratch_path: str, name: str) -> None:
         """Move a finished scratch file of the same filesystem into the directory."""
         path = self.directory / name
-        with _storage_errors(path):
+        with storage_errors(path):
             descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 self._adopt_manners(descriptor, path)
@@ -149,13 +150,13 @@ class LocalStore:
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
         path = self.directory / source
-        with _storage_errors(path):
+        with storage_errors(path):
             path.replace(self.directory / target)
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
         path = self.directory / name
-        with _storage_errors(path):
+        with storage_errors(path):
             path.unlink(missing_ok=True)
 
     def truncate(self, name: str, size_bytes: int) -> None:
@@ -165,7 +166,7 @@ class LocalStore:
         somebody's snapshot maybe, stays.
         """
         path = self.directory / name
-        with _storage_errors(path), path.open("rb+") as file:
+        with storage_errors(path), path.open("rb+") as file:
             facts = os.fstat(file.fileno())
             if facts.st_nlink == 1:
                 file.truncate(size_bytes)
@@ -184,7 +185,7 @@ class LocalStore:
     def sync_file(self, name: str) -> None:
         """Make a file's content durable."""
         path = self.directory / name
-        with _storage_errors(path):
+        with storage_errors(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
@@ -193,7 +194,7 @@ class LocalStore:
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
-        with _storage_errors(self.directory):
+        with storage_errors(self.directory):
             descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)

@@ -33,8 +33,8 @@ from storage_core.maintenance.compaction.index import (
     words_for,
 )
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
-from storage_core.maintenance.compaction.packing import pack_arrays, unpack_arrays
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
+from storage_core.records.packing import pack_arrays, unpack_arrays
 from storage_core.records.payload import open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore

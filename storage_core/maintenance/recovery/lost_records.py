@@ -54,10 +54,7 @@ def count_lost_records(store: LogStore, cut: Cut) -> int:
     Raises:
         StorageError: The store failed.
     """
-    total = 0
-    for _, batches in lost_batches(store, cut):
-        total += int(np.where(batches.is_legacy, 1, np.maximum(batches.record_count, 0)).sum())
-    return total
+    return sum(int(batches.counted_records.sum()) for _, batches in lost_batches(store, cut))
 
 
 def _next_start(reader: FileReader, position: int, end: int) -> int | None:

@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 
 from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import TimestampType
+from storage_core.log.producer_events import TIMESTAMP
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec, some_batches
+from storage_core.testing.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    end_txn_marker,
+    some_batches,
+)
 from storage_core.testing.legacy import encode_any
 from tests.golden_data import goldens
 from tests.golden_loading import loading_of, plan_golden
@@ -143,3 +151,24 @@ def test_scans_made_beforehand_lead_to_the_same_operations(golden, tmp_path):
     assert spread.log_end_offset == alone.log_end_offset
     if not alone.repairs.split:
         assert spread.repairs.scanned_bytes == 0
+
+
+@pytest.mark.item("PRD-04")
+@pytest.mark.parametrize(
+    ("timestamp_type", "delete_horizon_ms", "told"),
+    [
+        (TimestampType.CREATE_TIME, None, SOME_TIME_MS),
+        (TimestampType.CREATE_TIME, SOME_TIME_MS + 5, SOME_TIME_MS),
+        (TimestampType.LOG_APPEND_TIME, None, SOME_TIME_MS + 9),
+    ],
+)
+def test_a_marker_has_the_timestamp_of_its_record_whatever_the_header_says(
+    timestamp_type, delete_horizon_ms, told
+):
+    marker = end_txn_marker(
+        base_offset=0, producer_id=3, producer_epoch=2, delete_horizon_ms=delete_horizon_ms
+    )
+    changed = dataclasses.replace(
+        marker, timestamp_type=timestamp_type, max_timestamp=SOME_TIME_MS + 9
+    )
+    assert scan_of(encode_any(changed)).events[TIMESTAMP].tolist() == [told]
