@@ -52,8 +52,15 @@ class Sent:
         """How many records were acknowledged."""
         return sum(map(len, list(self.acknowledged.values())))
 
-    def problems(self, got: Mapping[Partition, Sequence[ReadRecord]]) -> list[str]:
-        """Return what is wrong with what committed consumers got; nothing is best."""
+    def problems(
+        self, got: Mapping[Partition, Sequence[ReadRecord]], *, is_committed: bool = True
+    ) -> list[str]:
+        """Return what is wrong with what consumers got; nothing is best.
+
+        Args:
+            got: Records by partition.
+            is_committed: Whether they read committed records only; others get everything.
+        """
         found = []
         values: set[bytes] = set()
         for partition, records in got.items():
@@ -68,11 +75,13 @@ class Sent:
                 values.add(value or b"")
         known = {v for each in self.acknowledged.values() for v in each.values()}
         for group in self.undecided:
-            if group & values and not group <= values:
+            if is_committed and group & values and not group <= values:
                 found.append(f"half of a transaction: {sorted(group & values)[:2]}")
             known |= group
+        known |= self.never
         found += [f"nobody wrote {value!r}" for value in sorted(values - known)[:5]]
-        found += [f"was aborted: {value!r}" for value in sorted(values & self.never)[:5]]
+        if is_committed:
+            found += [f"was aborted: {value!r}" for value in sorted(values & self.never)[:5]]
         return found
 
 
