@@ -53,6 +53,11 @@ class Reason(enum.StrEnum):
     INVALID_DIRECTORY_NAME = "INVALID_DIRECTORY_NAME"
     DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
     NO_SPACE = "NO_SPACE"
+    BUDGET_SPENT = "BUDGET_SPENT"
+    DELETES_TOO_MUCH = "DELETES_TOO_MUCH"
+    CLOCK_PAST_RETENTION = "CLOCK_PAST_RETENTION"
+    SWITCHED_OFF = "SWITCHED_OFF"
+    REMOTE_STORAGE = "REMOTE_STORAGE"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
     NOTHING_TO_RECOVER = "NOTHING_TO_RECOVER"
     CUTS_BELOW_HIGH_WATERMARK = "CUTS_BELOW_HIGH_WATERMARK"
@@ -82,6 +87,14 @@ _ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's
 _ERROR: Final = [
     _column("error_class", _TEXT, "class of the error, null without one"),
     _column("error", _TEXT, "what went wrong, with file and position"),
+]
+
+# What a listing or an inventory has found in a partition directory; null where nobody has looked.
+_LISTED_FILES: Final = [
+    _column("file_names", pa.list_(_TEXT), "its files, null where they were not listed"),
+    _column("file_bytes", pa.list_(_NUMBER), "their lengths"),
+    _column("file_times_ms", pa.list_(_NUMBER), "their modification times, epoch milliseconds"),
+    _column("file_etags", pa.list_(_TEXT), "the store's tags of their contents, empty without"),
 ]
 
 RESULT: Final = pa.schema(
@@ -184,8 +197,33 @@ PARTITION: Final = pa.schema(
     [
         *_PARTITION_NAME,
         _column("role", _TEXT, "broker, mirror or managed"),
-        _column("directory", _TEXT, "path of the directory"),
+        _column("directory", _TEXT, "path of the directory, or where a store opens it"),
         _column("kind", _TEXT, "partition, metadata, future, delete, stray or foreign"),
+        *_LISTED_FILES,
+        *_ERROR,
+    ]
+)
+
+# A run of directories of a root that one task lists together.
+LISTING_RUN: Final = pa.schema(
+    [
+        _column("root", _TEXT, "log directory, as the run was given it"),
+        _column("role", _TEXT, "broker, mirror or managed"),
+        _column("directories", pa.list_(_TEXT), "names, in the order of keys"),
+        *_ERROR,
+    ]
+)
+
+# A file of a partition directory, as an inventory has it.
+LISTED_FILE: Final = pa.schema(
+    [
+        _column("root", _TEXT, "log directory, as the run was given it"),
+        _column("role", _TEXT, "broker, mirror or managed"),
+        _column("directory", _TEXT, "name of the directory"),
+        _column("name", _TEXT, "name of the file"),
+        _column("size_bytes", _NUMBER, "its length"),
+        _column("modified_ms", _NUMBER, "its modification time, epoch milliseconds"),
+        _column("etag", _TEXT, "the store's tag of its content, empty without one"),
         *_ERROR,
     ]
 )

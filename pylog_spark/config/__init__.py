@@ -6,6 +6,8 @@ from pylog_spark.config.options import (
     HighWatermarkSource,
     JobConfig,
     JobOptions,
+    Order,
+    RunLimits,
     Tuning,
 )
 
@@ -15,5 +17,7 @@ __all__ = [
     "HighWatermarkSource",
     "JobConfig",
     "JobOptions",
+    "Order",
+    "RunLimits",
     "Tuning",
 ]

@@ -31,6 +31,11 @@ class ConfigFile(BaseModel):
         ledger: As ``--ledger``.
         mark_clean: False is ``--no-mark-clean``.
         master: As ``--master``.
+        max_bytes: As ``--max-bytes``.
+        max_duration: As ``--max-duration``.
+        min_free: As ``--min-free``.
+        max_delete_ratio: As ``--max-delete-ratio``.
+        order: As ``--order``.
         server_properties: As ``--server-properties``, relative to the file.
         settings: As ``--set``.
         topics: Settings of topics, by name or glob.
@@ -47,6 +52,11 @@ class ConfigFile(BaseModel):
     ledger: str | None = None
     mark_clean: bool | None = None
     master: str | None = None
+    max_bytes: str | None = None
+    max_duration: str | None = None
+    min_free: str | None = None
+    max_delete_ratio: str | None = None
+    order: Literal["urgency", "largest", "smallest", "name"] | None = None
     server_properties: str | None = None
     settings: dict[str, str] | None = None
     topics: dict[str, dict[str, str]] | None = None
@@ -56,6 +66,11 @@ class ConfigFile(BaseModel):
     @classmethod
     def _read_texts(cls, value: object) -> object:
         return _texts(value)
+
+    @field_validator("max_bytes", "max_duration", "min_free", "max_delete_ratio", mode="before")
+    @classmethod
+    def _read_amount(cls, value: object) -> object:
+        return _text(value)
 
     @field_validator("topics", mode="before")
     @classmethod

@@ -26,6 +26,11 @@ _JOB_DOCS: Final = {
     "ledger": "path or URL of the ledger; empty: none is kept",
     "mark_clean": "mark a broker's directory as cleanly shut down again, if it was before",
     "master": "Spark master; empty: the session's own, or local[*]",
+    "max_bytes": "begin with no more partitions once so much was read; empty: no limit",
+    "max_duration": "begin with no more partitions after so long; empty: no limit",
+    "min_free": "bytes of each disk that stay free",
+    "max_delete_ratio": "share of a run, a topic, a partition that retention may remove",
+    "order": "which partitions come first: urgency, largest, smallest or name",
     "server_properties": "a broker's own file, for broker-wide defaults of topics",
 }
 _HIDDEN: Final = "(hidden)"

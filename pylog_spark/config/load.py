@@ -18,12 +18,16 @@ from pylog_spark.config.entries import list_entries
 from pylog_spark.config.layers import Layers
 from pylog_spark.config.options import (
     DEFAULT_MAX_TRUNCATE_BYTES,
+    OVERRIDABLE_GUARDS,
     TUNING_KEYS,
     HighWatermarkSource,
     JobConfig,
     JobOptions,
+    Order,
+    RunLimits,
     Tuning,
 )
+from pylog_spark.config.quantities import parse_bytes, parse_duration_ms, parse_ratio
 from storage_core.catalog.roles import Role
 from storage_core.config import (
     CleanerConfig,
@@ -63,6 +67,11 @@ _PLAIN_OPTIONS: Final = (
     "ledger",
     "mark_clean",
     "master",
+    "max_bytes",
+    "max_duration",
+    "min_free",
+    "max_delete_ratio",
+    "order",
 )
 
 
@@ -88,6 +97,12 @@ class Flags:
         allow_truncate: ``--allow-truncate``.
         max_truncate_bytes: ``--max-truncate-bytes``.
         salvage: ``--salvage``.
+        max_bytes: ``--max-bytes``.
+        max_duration: ``--max-duration``.
+        min_free: ``--min-free``.
+        max_delete_ratio: ``--max-delete-ratio``.
+        order: ``--order``.
+        overrides: ``--override``, codes of guards.
     """
 
     config_files: Sequence[Path] = ()
@@ -107,6 +122,12 @@ class Flags:
     allow_truncate: bool = False
     max_truncate_bytes: int | None = None
     salvage: Path | None = None
+    max_bytes: str | None = None
+    max_duration: str | None = None
+    min_free: str | None = None
+    max_delete_ratio: str | None = None
+    order: str | None = None
+    overrides: Sequence[str] = ()
 
 
 def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
@@ -173,11 +194,40 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
             else flags.max_truncate_bytes
         ),
         salvage=None if flags.salvage is None else str(flags.salvage.absolute()),
+        limits=_limits(layers, flags),
         master=layers.get("master"),
         spark_conf=layers.entries("spark"),
     )
     _validate_topics(options)
     return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
+
+
+def _limits(layers: Layers, flags: Flags) -> RunLimits:
+    """Return what a run may use and remove.
+
+    Guards are overridden by the flag alone: a file that every run reads must not switch one off.
+    """
+    said = {name: layers.get(name) for name in ("max_bytes", "max_duration", "min_free")}
+    unknown = sorted(set(flags.overrides) - set(OVERRIDABLE_GUARDS))
+    if unknown:
+        raise ConfigError("--override", unknown[0], f"expected {', '.join(OVERRIDABLE_GUARDS)}")
+    ratio = layers.get("max_delete_ratio")
+    return RunLimits(
+        max_bytes=None if not said["max_bytes"] else parse_bytes("--max-bytes", said["max_bytes"]),
+        max_duration_ms=(
+            None
+            if not said["max_duration"]
+            else parse_duration_ms("--max-duration", said["max_duration"])
+        ),
+        min_free_bytes=parse_bytes("--min-free", said["min_free"] or "0"),
+        max_delete_ratio=(
+            RunLimits().max_delete_ratio
+            if ratio is None
+            else parse_ratio("--max-delete-ratio", ratio)
+        ),
+        order=Order(layers.get("order") or Order.URGENCY),
+        overrides=frozenset(flags.overrides),
+    )
 
 
 def defaults_file() -> Path:
@@ -207,6 +257,11 @@ def _put_flags(layers: Layers, flags: Flags) -> None:
     layers.put("ledger", flags.ledger, "--ledger")
     layers.put("master", flags.master, "--master")
     layers.put("mark_clean", flags.mark_clean, "--no-mark-clean")
+    layers.put("max_bytes", flags.max_bytes, "--max-bytes")
+    layers.put("max_duration", flags.max_duration, "--max-duration")
+    layers.put("min_free", flags.min_free, "--min-free")
+    layers.put("max_delete_ratio", flags.max_delete_ratio, "--max-delete-ratio")
+    layers.put("order", flags.order, "--order")
     layers.put("server_properties", flags.server_properties, "--server-properties")
     layers.put_entries("settings", parse_assignments(flags.settings), "--set")
 

@@ -18,6 +18,16 @@ from storage_core.config.values import int64
 DEFAULT_MAX_TRUNCATE_BYTES: Final = 64 * 1024 * 1024
 
 
+# Guards that have no option of their own to say that they do not hold; by what they refuse with.
+OVERRIDABLE_GUARDS: Final = (
+    "CLOCK_PAST_RETENTION",
+    "FILESYSTEM_UNKNOWN",
+    "FOREIGN_FORMAT",
+    "NOT_THE_OWNER",
+    "REMOTE_STORAGE",
+)
+
+
 class HighWatermarkSource(enum.StrEnum):
     """Where a partition's high watermark is taken from; nothing at or above it is cleaned."""
 
@@ -59,6 +69,38 @@ class Tuning:
 TUNING_KEYS: Final[Mapping[str, ConfigKey]] = keys_of(Tuning)
 
 
+class Order(enum.StrEnum):
+    """Which partitions come first where a budget may not reach to the last one."""
+
+    URGENCY = "urgency"  # highest ratio of what is dirty first, as Kafka's cleaner
+    LARGEST = "largest"  # most bytes to read first
+    SMALLEST = "smallest"  # fewest bytes to read first
+    NAME = "name"  # by topic and number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """What one run may use and may remove.
+
+    Attributes:
+        max_bytes: It begins with no more partitions once it has read so many bytes; None for no
+            limit.
+        max_duration_ms: It begins with no more partitions after so long; None for no limit.
+        min_free_bytes: So much of each disk stays free.
+        max_delete_ratio: Share of the bytes of a run, a topic and a partition that retention may
+            remove.
+        order: Which partitions come first.
+        overrides: Codes of guards that the owner switched off for this run.
+    """
+
+    max_bytes: int | None = None
+    max_duration_ms: int | None = None
+    min_free_bytes: int = 0
+    max_delete_ratio: float = 0.5
+    order: Order = Order.URGENCY
+    overrides: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """The options of one run over log directories.
@@ -88,6 +130,7 @@ class JobOptions:
         allow_truncate: Whether recovery may cut below a checkpointed high watermark, or everything.
         max_truncate_bytes: How much recovery may cut from one partition.
         salvage: Folder that receives what recovery cuts; None keeps nothing.
+        limits: What the run may use and may remove.
         master: Spark master; None for the session's own or ``local[*]``.
         spark_conf: Settings of the Spark session, where this program builds one.
     """
@@ -112,6 +155,7 @@ class JobOptions:
     allow_truncate: bool = False
     max_truncate_bytes: int = DEFAULT_MAX_TRUNCATE_BYTES
     salvage: str | None = None
+    limits: RunLimits = field(default_factory=RunLimits)
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 

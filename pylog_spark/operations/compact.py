@@ -3,8 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +12,6 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, resolve_roots
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.due_partitions import Outcome, RoundLimits
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
@@ -22,10 +19,9 @@ from pylog_spark.operations.job import (
     Job,
     brokers_of,
     new_run_id,
-    open_recorder,
     run_context,
-    unclean_roots,
 )
+from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_table import (
     PartitionName,
     only_planned,
@@ -84,80 +80,92 @@ def compact(  # what, where, how; the rest serves other operations and tests
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
-    with ExitStack() as stack:
-        recorder = open_recorder(spark, job, clock)
-        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
-        if not dispatcher.can_broadcast:
-            _log.info(_NO_BROADCAST)
-        try:
-            if options.dry_run:
-                context = run_context(job, unclean_roots(job.roots))
-                plans = _observe(spark, dispatcher, job, context)
-                outcomes = Outcomes()
-            else:
-                recorder.start()
-                plans, outcomes = _clean(spark, dispatcher, job, recorder, strategy)
-        except BaseException as error:
-            run_apart("write the run's END row", partial(recorder.fail, error))
-            raise
-    results = result_rows(plans, outcomes, run_id=job.run_id, action=action)
-    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    with OpenRun(spark, job, clock) as run:
+        step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
+    summary = summarise(step.results, duration_ms=round((time.perf_counter() - started) * 1000))
     report = RunReport(
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=() if dispatcher.can_broadcast else (_NO_BROADCAST,),
-        results=results,
-        plans=plans,
+        notes=step.notes,
+        results=step.results,
+        plans=step.plans,
         summary=summary,
-        exit_code=exit_code_of(results),
+        exit_code=exit_code_of(step.results),
     )
-    recorder.end(summary, exit_code=report.exit_code)
+    run.recorder.end(summary, exit_code=report.exit_code)
     return report
 
 
-def _clean(
-    spark: SparkSession,
-    dispatcher: Dispatcher,
-    job: Job,
-    recorder: Recorder,
-    strategy: Strategy,
-) -> tuple[pa.Table, Outcomes]:
-    """Observe, plan and clean under the locks of all roots; record each round when it has ended."""
-    options = job.options
-    with ExitStack() as stack:
-        roots = {
-            root.location: stack.enter_context(
-                BrokerRoot(root.location, run_id=job.run_id, mark_clean=options.mark_clean)
-            )
-            for root in job.roots
-        }
-        unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
-        context = run_context(job, unclean)
-        plans = _observe(spark, dispatcher, job, context)
-        for location, points in _reset_points(plans).items():
-            roots[location].begin_writing()
-            roots[location].write_cleaner_points(points)
-        limits = RoundLimits(
-            least_unit_bytes=options.tuning.unit_min_bytes,
-            most_unit_bytes=options.tuning.unit_max_bytes,
-            budget_bytes=options.tuning.broadcast_max_bytes,
-            slots=dispatcher.slots,
-            can_broadcast=dispatcher.can_broadcast,
-            max_keys=map_capacity(options.cleaner),
-            strategy=strategy,
-        )
-        rounds = CompactionRounds(dispatcher, roots, context, limits, title=job.title)
-        left, outcomes = plans, Outcomes()
-        while left.num_rows:
-            ended = _clean_once(rounds, left, recorder, job)
-            outcomes |= _merge(plans, outcomes, left, ended)
-            if not options.until_clean or not (names := _unfinished(left, ended)):
-                break
-            left = only_planned(_observe(spark, dispatcher, job, context), names)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionStep:
+    """What the compaction of a run's partitions found and did.
+
+    Attributes:
+        results: Rows of ``schemas.RESULT``.
+        plans: Rows of ``schemas.PLAN``, in the same order.
+        notes: What a reader should know of it, line by line.
+    """
+
+    results: pa.Table
+    plans: pa.Table
+    notes: tuple[str, ...]
+
+
+def compact_step(
+    run: OpenRun, context: RunContext, *, strategy: Strategy = Strategy.AUTO
+) -> CompactionStep:
+    """Compact what is due, within a run that is open; its dry run only plans.
+
+    Args:
+        run: The run; each round is in its record when this returns.
+        context: What its tasks share.
+        strategy: How partitions are spread; AUTO leaves it to their sizes.
+
+    Raises:
+        StorageError: A root's own files cannot be read or written.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    job = run.job
+    notes = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
+    for note in notes:
+        _log.info(note)
+    plans = _observe(run, context)
+    outcomes = Outcomes()
+    if not job.options.dry_run:
+        outcomes = _clean(run, context, plans, strategy)
+    results = result_rows(plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value)
+    return CompactionStep(results=results, plans=plans, notes=notes)
+
+
+def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
+    """Clean what is planned, under the locks of all roots; record each round when it has ended."""
+    options, dispatcher = run.job.options, run.dispatcher
+    for location, points in _reset_points(plans).items():
+        run.roots[location].begin_writing()
+        run.roots[location].write_cleaner_points(points)
+    limits = RoundLimits(
+        least_unit_bytes=options.tuning.unit_min_bytes,
+        most_unit_bytes=options.tuning.unit_max_bytes,
+        budget_bytes=options.tuning.broadcast_max_bytes,
+        slots=dispatcher.slots,
+        can_broadcast=dispatcher.can_broadcast,
+        max_keys=map_capacity(options.cleaner),
+        strategy=strategy,
+    )
+    rounds = CompactionRounds(
+        dispatcher, run.roots, context, limits, run.budget, title=run.job.title
+    )
+    left, outcomes = plans, Outcomes()
+    while left.num_rows:
+        ended = _clean_once(rounds, left, run.recorder, run.job)
+        outcomes |= _merge(plans, outcomes, left, ended)
+        if not options.until_clean or not (names := _unfinished(left, ended)):
+            break
+        left = only_planned(_observe(run, context), names)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
-    _record(recorder, plans, others, job)
-    return plans, outcomes
+    _record(run.recorder, plans, others, run.job)
+    return outcomes
 
 
 def _clean_once(
@@ -193,17 +201,15 @@ def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
     }
 
 
-def _observe(
-    spark: SparkSession, dispatcher: Dispatcher, job: Job, context: RunContext
-) -> pa.Table:
+def _observe(run: OpenRun, context: RunContext) -> pa.Table:
     """Return the table of plans, most urgent first."""
-    options = job.options
-    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    job, dispatcher = run.job, run.dispatcher
+    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_partitions(batches, context)
 
-    partitions = discover_partitions(spark, job.roots, topics)
+    partitions = discover_partitions(run.spark, job.roots, topics)
     spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
     frame = spread.mapInArrow(observe, spark_ddl(PLAN))
     plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {job.places}")
@@ -225,7 +231,9 @@ def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
 
 
 def _record(recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: Job) -> None:
-    rows = result_rows(plans, outcomes, run_id=job.run_id, action=job.action, only=outcomes)
+    rows = result_rows(
+        plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value, only=outcomes
+    )
     recorder.results(rows)
     recorder.operations(
         plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}

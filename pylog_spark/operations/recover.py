@@ -6,11 +6,9 @@ checkpoints, and, where everything was recovered, the marker that spares the bro
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -18,20 +16,18 @@ from pyspark.sql import SparkSession
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
-from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.guards import check_roots, check_salvage
 from pylog_spark.operations.job import (
     OBSERVE_TASKS_PER_SLOT,
     Job,
     brokers_of,
     new_run_id,
-    open_recorder,
     run_context,
 )
 from pylog_spark.operations.missing_directories import find_missing_directories
+from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
-from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves
 from pylog_spark.operations.run_report import (
@@ -50,7 +46,7 @@ from pylog_spark.tasks.recovery import (
     RecoveryWork,
     observe_recovery,
 )
-from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, WriteContext, read_if_sound
+from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.filenames import TopicPartition
@@ -103,15 +99,9 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
     log_roots = tuple(resolve_roots(roots, said=options.role))
     options, notes = check_recovery(log_roots, options)
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
-    with ExitStack() as stack:
-        recorder = open_recorder(spark, job, clock)
-        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
-        recovery = _Recovery(spark, dispatcher, job, recorder, on_progress)
-        try:
-            recovery.run()
-        except BaseException as error:
-            run_apart("write the run's END row", partial(recorder.fail, error))
-            raise
+    with OpenRun(spark, job, clock) as run:
+        recovery = RecoveryStep(run, log_roots, on_progress)
+        recovery.run()
     results = recovery.rows.results()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
     exit_code = exit_code_of(results, refused_alone=_GUARDS)
@@ -129,7 +119,7 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         cuts=recovery.rows.cuts(),
         recoveries=recovery.rows.recoveries(),
     )
-    recorder.end(summary, exit_code=exit_code)
+    run.recorder.end(summary, exit_code=exit_code)
     return report
 
 
@@ -162,53 +152,65 @@ _COPY_NOTE: Final = (
 )
 
 
-class _Recovery:
-    """One run: its partitions, and what became of each."""
+class RecoveryStep:
+    """The recovery of some log directories, within a run that is open.
+
+    Args:
+        run: The run; its dry run only reports.
+        roots: Those of its log directories that are recovered.
+        on_progress: Told how far the reading has come.
+
+    Attributes:
+        rows: The partitions, and what became of each.
+        notes: What a reader should know of it, line by line.
+    """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        dispatcher: Dispatcher,
-        job: Job,
-        recorder: Recorder,
-        on_progress: OnProgress | None,
+        self, run: OpenRun, roots: Sequence[LogRoot], on_progress: OnProgress | None
     ) -> None:
-        self._spark = spark
-        self._dispatcher = dispatcher
-        self._job = job
-        self._recorder = recorder
+        self._run = run
+        self._dispatcher = run.dispatcher
+        self._job = run.job
+        self._chosen = tuple(roots)
         self._on_progress = on_progress
-        self._waves = WaveRunner(dispatcher, job.options.tuning)
-        self.rows = RecoveryRows(job.run_id, job.action)
+        self._waves = WaveRunner(run.dispatcher, run.job.options.tuning)
+        self.rows = RecoveryRows(run.job.run_id, Action.RECOVER.value)
         self._recorded: set[int] = set()
         self.notes: list[str] = []
 
     def run(self) -> None:
-        """Do it."""
+        """Recover; what is done is in the run's record when this returns.
+
+        Raises:
+            PylogError: The cluster's metadata or a root's own files cannot be read.
+            pyspark.errors.PySparkException: Spark failed.
+        """
         missing = find_missing_directories(self._job.roots, self._job.options)
+        roots = {
+            root.location: self._run.roots[root.location]
+            for root in self._chosen
+            if root.location in self._run.roots
+        }
         if self._job.options.dry_run:
-            context = self._observe(_without_marker(self._job.roots))
-            self._recover(self._clean_ones(self._due(), context), context, {})
-            self._advise()
-            return
-        self._recorder.start()
-        with ExitStack() as stack:
-            roots = {
-                root.location: stack.enter_context(
-                    BrokerRoot(
-                        root.location,
-                        run_id=self._job.run_id,
-                        mark_clean=self._job.options.mark_clean,
-                    )
-                )
-                for root in self._job.roots
-            }
-            unclean = frozenset(location for location, root in roots.items() if not root.was_clean)
-            context = self._observe(unclean)
-            self._recover(self._clean_ones(self._due(), context), context, roots)
+            unclean = _without_marker(self._chosen)
+        else:
+            unclean = frozenset(place for place, root in roots.items() if not root.was_clean)
+        context = self._observe(unclean)
+        self._recover(self._clean_ones(self._due(), context), context, roots)
+        if not self._job.options.dry_run:
             self._mark(roots, missing)
-        self._record(range(self.rows.partitions.num_rows))
+            self._record(range(self.rows.partitions.num_rows))
         self._advise()
+
+    @property
+    def unrecovered(self) -> frozenset[str]:
+        """Partition directories that no further step may touch."""
+        directories = self.rows.partitions["directory"].to_pylist()
+        return frozenset(
+            directories[ordinal]
+            for ordinal, row in enumerate(self.rows.partitions.to_pylist())
+            if not _is_well(self.rows.outcomes.get(ordinal, row))
+        )
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
         job, dispatcher = self._job, self._dispatcher
@@ -218,14 +220,14 @@ class _Recovery:
         def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return observe_recovery(batches, context)
 
-        partitions = discover_partitions(self._spark, job.roots, topics)
+        partitions = discover_partitions(self._run.spark, self._chosen, topics)
         spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
         frame = spread.mapInArrow(observe, spark_ddl(RECOVERY_WORK))
         found = dispatcher.collect(
             frame, RECOVERY_WORK, f"{job.title}: look what has to be read in {job.places}"
         )
         self.rows.partitions = refuse_duplicates(found, brokers_of(job.roots))
-        for root in job.roots:
+        for root in self._chosen:
             for name in RECOVERY_FILES:
                 problem = read_if_sound(root.location, name)[1]
                 if problem:
@@ -292,7 +294,7 @@ class _Recovery:
         total_bytes = sum(partition.size_bytes for partition in due)
         segments = sum(len(partition.scan_offsets) for partition in due)
         meter = ProgressMeter(
-            self._spark,
+            self._run.spark,
             total_bytes=total_bytes,
             total_segments=segments,
             report=self._on_progress,
@@ -326,11 +328,7 @@ class _Recovery:
         options = self._job.options
         write = None
         if roots:
-            write = WriteContext(
-                run=run,
-                locks={location: root.proof for location, root in roots.items()},
-                scratch={location: root.scratch for location, root in roots.items()},
-            )
+            write = self._run.write_context(run)
         limits = RecoveryLimits(
             allow_truncate=options.allow_truncate,
             max_truncate_bytes=options.max_truncate_bytes,
@@ -381,11 +379,7 @@ class _Recovery:
         unrecovered: dict[str, int] = {}
         for ordinal, row in enumerate(self.rows.partitions.to_pylist()):
             outcome = self.rows.outcomes.get(ordinal, row)
-            is_well = outcome["status"] == Status.DONE or outcome["reason"] in {
-                *_NOT_LOADED,
-                Reason.NOTHING_TO_RECOVER,
-            }
-            if not is_well:
+            if not _is_well(outcome):
                 unrecovered[row["root"]] = unrecovered.get(row["root"], 0) + 1
         for location, root in roots.items():
             if root.was_clean or location not in brokers:
@@ -414,17 +408,23 @@ class _Recovery:
         """Tell the ledger of partitions that it does not know of yet."""
         fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
         self._recorded |= set(fresh)
-        self._recorder.results(self.rows.result_rows(fresh))
+        self._run.recorder.results(self.rows.result_rows(fresh))
         texts = {
             ordinal: self.rows.outcomes[ordinal]["operations"]
             for ordinal in fresh
             if ordinal in self.rows.outcomes
             and self.rows.outcomes[ordinal]["status"] == Status.DONE
         }
-        self._recorder.operations(self.rows.partitions, texts)
+        self._run.recorder.operations(self.rows.partitions, texts)
         for ordinal in fresh:
             # Of no use any more, and for many partitions too much to keep.
             self.rows.outcomes.get(ordinal, {}).pop("operations", None)
+
+
+def _is_well(outcome: Mapping[str, Any]) -> bool:
+    """Whether a log is in order, or none that a broker loads."""
+    is_idle = outcome["reason"] in {*_NOT_LOADED, Reason.NOTHING_TO_RECOVER}
+    return outcome["status"] == Status.DONE or is_idle
 
 
 def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:

@@ -108,7 +108,7 @@ def _observe(
             "error": row["error"],
         }
     reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
-    if reason is None and row["root"] in context.unclean_roots:
+    if reason is None and context.is_unclean(row["root"], row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
     if reason is not None:
         return _skipped(reason)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pylog_spark.config import HighWatermarkSource
+from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof
 from storage_core.checkpoint.offset_checkpoint import (
@@ -39,6 +40,7 @@ class RunContext:
         catalogs: What is known of the topics, by root.
         unclean_roots: Broker roots without the marker of a clean shutdown.
         high_watermark: Where the high watermark comes from.
+        unrecovered: Partition directories that a recovery of this run did not bring in order.
     """
 
     run_id: str
@@ -48,6 +50,11 @@ class RunContext:
     catalogs: Mapping[str, TopicCatalog]
     unclean_roots: frozenset[str]
     high_watermark: HighWatermarkSource
+    unrecovered: frozenset[str] = frozenset()
+
+    def is_unclean(self, root: str, directory: str) -> bool:
+        """Whether a partition needs recovery before anything else."""
+        return root in self.unclean_roots or directory in self.unrecovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +63,23 @@ class WriteContext:
 
     Attributes:
         run: What all tasks share.
-        locks: Proof of the lock on each root.
-        scratch: The run's scratch folder for each root, None where partitions hold their own.
+        locks: Proof of the lock on each broker's log directory.
+        scratch: The run's scratch folder for each of them, None where partitions hold their own.
+        others: How the partitions of roots that are no broker's are read and changed.
     """
 
     run: RunContext
     locks: Mapping[str, LockProof]
     scratch: Mapping[str, str | None]
+    others: Mapping[str, RootAccess] = field(default_factory=dict)
+
+    def access(self, root: str) -> RootAccess:
+        """Return how tasks read and change the partitions of a root."""
+        if root in self.others:
+            return self.others[root]
+        return BrokerAccess(
+            run_id=self.run.run_id, lock=self.locks[root], shared=self.scratch[root]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

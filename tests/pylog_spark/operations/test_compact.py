@@ -250,7 +250,7 @@ def test_the_nightly_says_which_steps_it_makes(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     report = run_nightly(spark, [root.path], root.options(FIRST_ROUNDS_MS))
     assert report.notes == (STEPS_NOTE,)
-    assert set(report.results["action"].to_pylist()) == {"run"}
+    assert set(report.results["action"].to_pylist()) == {"compact"}
     assert differences_from_kafka(root.path, SMALL, tmp_path) == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pylog_spark.config import Tuning
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations import recover as operation
+from pylog_spark.operations import open_run
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.progress import Progress, progress_text
 from pylog_spark.operations.recover import recover
@@ -442,7 +442,7 @@ class NoBroadcast(Dispatcher):
 
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypatch, tuning):
-    monkeypatch.setattr(operation, "Dispatcher", NoBroadcast)
+    monkeypatch.setattr(open_run, "Dispatcher", NoBroadcast)
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:4])
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()
