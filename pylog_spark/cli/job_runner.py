@@ -4,7 +4,6 @@ import json
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -39,7 +38,7 @@ _RECOVER: Final = "recover"
 
 def run_job(
     job: str,
-    roots: Sequence[Path],
+    roots: Sequence[str],
     flags: Flags,
     *,
     as_json: bool,

@@ -23,9 +23,7 @@ class RunBudget:
         clock: Seconds that only grow; for tests.
     """
 
-    def __init__(
-        self, limits: RunLimits, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limits: RunLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._clock = clock
         self._began = clock()

@@ -8,6 +8,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.broker_root import newest_checkpoint_ms
 from pylog_spark.operations.catalogs import read_meta_properties
+from pylog_spark.operations.root_guards import check_local_directory
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
@@ -31,11 +32,14 @@ def check_roots(
     Raises:
         ConfigError: The ledger would lie inside a log directory.
         GuardRefusedError: A role was not said or allows no writing, the roots are of several
-            brokers, or the machine's own clock is behind the newest checkpoint.
+            brokers, the machine's own clock is behind the newest checkpoint, or a directory is
+            not to be changed, or not by this process.
     """
     for root in roots:
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
             _check_role(root)
+        if not options.dry_run and local_path(root.location) is not None:
+            check_local_directory(root.location, options)
         _check_clock(root, options)
         check_ledger(root, options.ledger)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])

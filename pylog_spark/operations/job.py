@@ -16,6 +16,7 @@ from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import read_marker
 from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
@@ -81,7 +82,15 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         catalogs=build_catalogs(job.roots, options),
         unclean_roots=unclean,
         high_watermark=options.high_watermark,
+        remote_roots=_remote_roots(job),
     )
+
+
+def _remote_roots(job: Job) -> frozenset[str]:
+    """Return the roots whose broker kept segments in remote storage, unless that is overridden."""
+    if "REMOTE_STORAGE" in job.options.limits.overrides:
+        return frozenset()
+    return frozenset(root.location for root in job.roots if has_remote_storage(root.location))
 
 
 def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
@@ -124,4 +133,6 @@ def open_recorder(spark: SparkSession, job: Job, clock: Clock) -> Recorder:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
     return dict(value) if isinstance(value, Mapping) else str(value)

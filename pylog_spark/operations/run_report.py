@@ -23,6 +23,10 @@ _GUARDS: Final = frozenset(
         Reason.UNCLEAN_SHUTDOWN,
         Reason.RECOVERY_REQUIRED,
         Reason.NO_SPACE,
+        Reason.DELETES_TOO_MUCH,
+        Reason.CLOCK_PAST_RETENTION,
+        Reason.REMOTE_STORAGE,
+        Reason.SWITCHED_OFF,
     }
 )
 # What no run ever works on; neither done nor refused.

@@ -21,6 +21,8 @@ from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import DirectoryKind
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -52,6 +54,7 @@ from storage_core.store import LocalStore
 _LEAST_RECORD_BYTES: Final = 7
 _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
 
+_REMOTE_KEY: Final = "remote.storage.enable"
 _REASON_OF_KIND: Final = {
     DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
     DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
@@ -110,12 +113,16 @@ def _observe(
     reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and context.is_unclean(row["root"], row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
+    if reason is None and is_switched_off(row["directory"]):
+        reason = Reason.SWITCHED_OFF
     if reason is not None:
         return _skipped(reason)
     partition = TopicPartition(row["topic"], row["partition"])
     catalog = context.catalogs[row["root"]]
     config = catalog.config_for(partition.topic)
     reason = _refuse_config(config, context)
+    if reason is None and _may_be_tiered(catalog, partition.topic, row["root"], context):
+        reason = Reason.REMOTE_STORAGE
     if config is None or reason is not None:
         return _skipped(reason or Reason.CONFIG_UNKNOWN)
     store = LocalStore(Path(row["directory"]))
@@ -149,6 +156,19 @@ def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | No
     if not config.is_compacted:
         return Reason.NOT_COMPACTED
     return None if context.cleaner.enabled else Reason.CLEANER_DISABLED
+
+
+def _may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunContext) -> bool:
+    """Whether segments of a topic may be in remote storage without its config saying so.
+
+    Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
+    it of the topic, knows that a topic is not tiered.
+    """
+    entry = catalog.find(topic)
+    if root not in context.remote_roots or entry is None:
+        return False
+    is_said = _REMOTE_KEY in entry.config_overrides
+    return entry.source is not TopicConfigSource.CLUSTER_METADATA and not is_said
 
 
 def has_expected_topic_id(store: LocalStore, expected: str | None) -> bool:

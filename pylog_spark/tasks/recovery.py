@@ -34,6 +34,7 @@ from pylog_spark.tasks.run_context import (
     read_recovery_checkpoints,
 )
 from pylog_spark.tasks.scratch import claim_path, keep_scratch
+from storage_core.catalog.owners_word import is_switched_off
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.config import LogConfig
 from storage_core.filenames import (
@@ -149,6 +150,8 @@ def _look(
     checkpoints_of: Callable[[str], RecoveryCheckpoints],
 ) -> dict[str, Any]:
     reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    if reason is None and is_switched_off(row["directory"]):
+        reason = Reason.SWITCHED_OFF
     if reason is not None:
         return {"status": Status.SKIPPED, "reason": reason}
     root = row["root"]

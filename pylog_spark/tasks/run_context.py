@@ -40,6 +40,7 @@ class RunContext:
         catalogs: What is known of the topics, by root.
         unclean_roots: Broker roots without the marker of a clean shutdown.
         high_watermark: Where the high watermark comes from.
+        remote_roots: Roots whose broker kept segments in remote storage.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
     """
 
@@ -50,6 +51,7 @@ class RunContext:
     catalogs: Mapping[str, TopicCatalog]
     unclean_roots: frozenset[str]
     high_watermark: HighWatermarkSource
+    remote_roots: frozenset[str] = frozenset()
     unrecovered: frozenset[str] = frozenset()
 
     def is_unclean(self, root: str, directory: str) -> bool:

@@ -1,0 +1,109 @@
+"""What is checked of a local directory before anything in it is changed."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.config import JobOptions
+from storage_core.catalog.foreign_formats import find_foreign_format
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE, read_off_switch
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import REMOTE_INDEX_CACHE_DIRECTORY
+from storage_core.store.filesystems import (
+    MOUNT_TABLE,
+    FilesystemKind,
+    classify_filesystem,
+    filesystem_of,
+)
+from storage_core.store.local import storage_errors
+
+_ROOT_USER: Final = 0
+
+
+def check_local_directory(location: str, options: JobOptions) -> None:
+    """Refuse to change a directory that is not to be changed, or not by this process.
+
+    Args:
+        location: Path of a log directory, or of a managed root.
+        options: What is to be done.
+
+    Raises:
+        GuardRefusedError: Its owner switched this program off; it is another system's; it lies on
+            a filesystem that does not keep its promises, or that is not known; this process is
+            neither its owner nor root.
+        StorageError: It cannot be looked at.
+    """
+    path = Path(location)
+    check_off_switch(path)
+    overrides = options.limits.overrides
+    _check_format(path, overrides)
+    _check_filesystem(path, overrides)
+    _check_owner(path, overrides)
+
+
+def check_off_switch(path: Path) -> None:
+    """Refuse a directory whose owner put the off switch into it; nothing overrides that.
+
+    Raises:
+        GuardRefusedError: It is there.
+        StorageError: It cannot be read.
+    """
+    why = read_off_switch(path)
+    if why is not None:
+        said = f": {why}" if why else ""
+        raise GuardRefusedError(
+            "SWITCHED_OFF",
+            f"{path / OFF_SWITCH_FILE} says that nothing may be changed here{said}; remove the "
+            "file to allow it again",
+        )
+
+
+def has_remote_storage(location: str) -> bool:
+    """Whether a broker kept segments of this log directory in remote storage."""
+    return (Path(location) / REMOTE_INDEX_CACHE_DIRECTORY).is_dir()
+
+
+def _check_format(path: Path, overrides: frozenset[str]) -> None:
+    with storage_errors(path):
+        found = find_foreign_format([entry.name for entry in path.iterdir()])
+    if found is not None and "FOREIGN_FORMAT" not in overrides:
+        raise GuardRefusedError(
+            "FOREIGN_FORMAT",
+            f"{path}: {found.evidence} is {found.product}'s, whose files are not Kafka's",
+            "--override FOREIGN_FORMAT",
+        )
+
+
+def _check_filesystem(path: Path, overrides: frozenset[str]) -> None:
+    try:
+        table = MOUNT_TABLE.read_text(errors="surrogateescape")
+    except OSError:
+        table = ""
+    name = filesystem_of(path.resolve(), table)
+    kind = classify_filesystem(name)
+    if kind is FilesystemKind.UNSAFE:
+        raise GuardRefusedError(
+            "FILESYSTEM_UNSAFE",
+            f"{path} lies on {name}, where neither renames nor locks are what they are on a disk; "
+            "copy it to a local one",
+        )
+    if kind is FilesystemKind.UNKNOWN and "FILESYSTEM_UNKNOWN" not in overrides:
+        raise GuardRefusedError(
+            "FILESYSTEM_UNKNOWN",
+            f"{path} lies on {name or 'a filesystem that the mount table does not name'}; "
+            "expected ext4 or xfs",
+            "--override FILESYSTEM_UNKNOWN",
+        )
+
+
+def _check_owner(path: Path, overrides: frozenset[str]) -> None:
+    me = os.geteuid()
+    with storage_errors(path):
+        owner = path.stat().st_uid
+    if me not in {_ROOT_USER, owner} and "NOT_THE_OWNER" not in overrides:
+        raise GuardRefusedError(
+            "NOT_THE_OWNER",
+            f"{path} belongs to user {owner}, this process is user {me}: run it as that user, or "
+            "as root",
+            "--override NOT_THE_OWNER",
+        )

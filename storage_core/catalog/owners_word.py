@@ -1,0 +1,50 @@
+"""What the owner of a directory said by a file in it: that this program keeps its hands off.
+
+The file's name is no segment's and no checkpoint's: a broker does not notice it.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from storage_core.catalog.roles import local_path
+from storage_core.store.local import storage_errors
+
+OFF_SWITCH_FILE: Final = "pylog-off"
+_MOST_BYTES: Final = 4096
+_MOST_SHOWN: Final = 200
+
+
+def is_switched_off(location: str) -> bool:
+    """Whether the owner said of one partition that nothing may be changed in it.
+
+    Args:
+        location: Of its directory; only one on this machine can say so.
+
+    Raises:
+        StorageError: The file is there and cannot be read.
+    """
+    directory = local_path(location)
+    return directory is not None and read_off_switch(directory) is not None
+
+
+def read_off_switch(directory: Path) -> str | None:
+    """Return why nothing may be changed in a directory, None if nobody said so.
+
+    Args:
+        directory: A log directory, or a partition's.
+
+    Returns:
+        The first line of the file, which may be empty.
+
+    Raises:
+        StorageError: The file is there and cannot be read.
+    """
+    path = directory / OFF_SWITCH_FILE
+    with storage_errors(path):
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+    lines = content.decode(errors="replace").splitlines()
+    return lines[0].strip()[:_MOST_SHOWN] if lines else ""
