@@ -1,20 +1,38 @@
 """Log directories as DataFrames of partitions and segments.
 
 Executors do the listing: the driver hands out the roots and gets rows back, or better, hands the
-DataFrame on. One task lists one root; one row in it is one sub-directory, whatever it is.
+DataFrame on. One task lists a local root; a root on an object store is listed by many, a page at a
+time; an inventory takes the place of listing. One row is one sub-directory, whatever it is.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-from pylog_spark.schemas import PARTITION, SEGMENT, spark_ddl
+from pylog_spark.schemas import LISTED_FILE, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
+from pylog_spark.tasks.inventory import (
+    InventoryPart,
+    InventoryRoot,
+    find_parts,
+    partition_rows,
+    read_part,
+)
 from pylog_spark.tasks.listing import TopicFilter, list_roots, list_segments
+from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
+from storage_core.store.listing import open_listing
+from storage_core.store.open_objects import MANAGED_PREFIX
+
+# Tasks that list object stores; each has several requests on their way.
+_LISTING_TASKS: Final = 32
+_INVENTORY_TASKS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +40,7 @@ class LogRoot:
     """A log directory that a run is given.
 
     Attributes:
-        location: Its path, absolute.
+        location: Its path, absolute, or its URL.
         role: What may be done to it.
         is_said: Whether the role was said; a guessed one serves reading only.
     """
@@ -36,51 +54,93 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
     """Check the log directories that a run is given and say what they are.
 
     Args:
-        roots: Paths, at least one.
+        roots: Paths or URLs, at least one.
         said: The role that the owner named, None if nobody did.
 
     Raises:
-        ConfigError: One of them is no directory of this machine, or is there twice.
+        ConfigError: One of them is no directory of this machine, is no URL of a root, or is there
+            twice.
+        PylogError: A URL was given without a role, and its store cannot be asked.
     """
-    found: dict[Path, LogRoot] = {}
+    found: dict[str, LogRoot] = {}
     for root in roots:
-        path = local_path(root)
-        if path is None:
-            raise ConfigError("ROOT", root, "expected a path; object storage is not supported yet")
-        if not path.is_dir():
-            raise ConfigError("ROOT", root, "is not a directory")
-        real = path.resolve()
-        if real in found:
-            raise ConfigError("ROOT", root, f"is the same directory as {found[real].location}")
-        role = guess_role(path) if said is None else said
-        found[real] = LogRoot(location=str(path.absolute()), role=role, is_said=said is not None)
+        location, identity = _locate(root)
+        if identity in found:
+            raise ConfigError("ROOT", root, f"is the same directory as {found[identity].location}")
+        is_managed = str(root).startswith(MANAGED_PREFIX)
+        role = said or (Role.MANAGED if is_managed else guess_role(location))
+        found[identity] = LogRoot(
+            location=location, role=role, is_said=said is not None or is_managed
+        )
     if not found:
         raise ConfigError("ROOT", "", "expected at least one log directory")
     return list(found.values())
 
 
+def _locate(root: str | Path) -> tuple[str, str]:
+    """Return location and identity of a root: two of one identity are the same."""
+    text = str(root).removeprefix(MANAGED_PREFIX)
+    path = local_path(Path(text) if isinstance(root, Path) and "://" not in text else text)
+    if path is None:
+        scheme, _, rest = text.partition("://")
+        place = rest.strip("/")
+        if not place:
+            raise ConfigError("ROOT", root, "expected a bucket, and maybe a prefix, after ://")
+        location = f"{'s3' if scheme == 's3a' else scheme}://{place}"
+        return location, location
+    if not path.is_dir():
+        raise ConfigError("ROOT", root, "is not a directory")
+    return str(path.absolute()), str(path.resolve())
+
+
 def discover_partitions(
-    spark: SparkSession, roots: Sequence[LogRoot], topics: TopicFilter
+    spark: SparkSession,
+    roots: Sequence[LogRoot],
+    topics: TopicFilter,
+    *,
+    file_list: str | None = None,
+    with_files: bool = False,
+    opener: ListingOpener = open_listing,
 ) -> DataFrame:
     """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots.
+
+    Rows of mirrors on object stores, and of all mirrors where there is an inventory, have their
+    files with them.
 
     Args:
         spark: The session.
         roots: At least one.
         topics: Which topics to list.
+        file_list: Path or URL of an inventory; mirrors are not listed then.
+        with_files: Whether the rows of local directories have their files with them, too.
+        opener: Returns the listing of a URL; a value that pickles.
+
+    Raises:
+        ConfigError: The inventory is of no known kind, or lacks a column.
+        StorageError: The inventory cannot be read.
     """
-    rows = [(root.location, root.role.value) for root in roots]
-
-    def list_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            chosen = [rows[number] for number in batch.column(0).to_pylist()]
-            named = pa.RecordBatch.from_pylist(
-                [{"root": root, "role": role} for root, role in chosen]
+    parts: list[DataFrame] = []
+    known = [root for root in roots if file_list is not None and root.role is Role.MIRROR]
+    if known and file_list is not None:
+        parts.append(_read_inventory(spark, known, topics, find_parts(file_list)))
+    others = [root for root in roots if root not in known]
+    local = [r for r in others if local_path(r.location) is not None and not with_files]
+    if local:
+        parts.append(_root_rows(spark, local, partial(list_roots, topics=topics), PARTITION))
+    remote = [root for root in others if root not in local]
+    if remote:
+        runs = _root_rows(
+            spark, remote, partial(list_runs, topics=topics, opener=opener), LISTING_RUN
+        )
+        parts.append(
+            runs.repartition(_LISTING_TASKS).mapInArrow(
+                partial(list_run_partitions, opener=opener), spark_ddl(PARTITION)
             )
-            yield from list_roots(iter([named]), topics)
-
-    numbers = spark.range(0, len(rows), 1, len(rows))
-    return numbers.mapInArrow(list_one, spark_ddl(PARTITION))
+        )
+    frame = parts[0]
+    for part in parts[1:]:
+        frame = frame.unionByName(part)
+    return frame
 
 
 def discover_segments(partitions: DataFrame) -> DataFrame:
@@ -90,3 +150,45 @@ def discover_segments(partitions: DataFrame) -> DataFrame:
         partitions: Of ``discover_partitions``.
     """
     return partitions.mapInArrow(list_segments, spark_ddl(SEGMENT))
+
+
+def _root_rows(
+    spark: SparkSession,
+    roots: Sequence[LogRoot],
+    work: partial[Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """Return what work makes of rows (root, role), one task a root."""
+    rows = [{"root": root.location, "role": root.role.value} for root in roots]
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            chosen = [rows[number] for number in batch.column(0).to_pylist()]
+            yield from work(iter([pa.RecordBatch.from_pylist(chosen)]))
+
+    numbers = spark.range(0, len(rows), 1, len(rows))
+    return numbers.mapInArrow(run, spark_ddl(schema))
+
+
+def _read_inventory(
+    spark: SparkSession,
+    roots: Sequence[LogRoot],
+    topics: TopicFilter,
+    parts: Sequence[InventoryPart],
+) -> DataFrame:
+    """Return the directories of an inventory: its files, brought together by Spark's shuffle."""
+    places = [InventoryRoot(location=root.location, role=root.role.value) for root in roots]
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_part(parts[number], places, topics)
+
+    tasks = min(len(parts), _INVENTORY_TASKS)
+    numbers = spark.range(0, len(parts), 1, tasks)
+    files = numbers.mapInArrow(read, spark_ddl(LISTED_FILE))
+    facts = F.struct("name", "size_bytes", "modified_ms", "etag")
+    grouped = files.groupBy("root", "role", "directory").agg(
+        F.sort_array(F.collect_list(facts)).alias("files")
+    )
+    return grouped.mapInArrow(partition_rows, spark_ddl(PARTITION))

@@ -11,6 +11,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
+from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
@@ -126,6 +127,23 @@ class LogDirectory:
             GuardRefusedError: The role was not said, or the directory is in use.
         """
         return self.recover_with_report(dry_run=dry_run).results_frame(self._spark)
+
+    def retain(self, *, dry_run: bool = False) -> DataFrame:
+        """Remove the segments that have expired and return the result rows.
+
+        Args:
+            dry_run: Only say what would be done; nothing is written.
+
+        Raises:
+            ConfigError: The options contradict the directory.
+            GuardRefusedError: The role was not said or is read-only, or the directory is in use.
+        """
+        return self.retain_with_report(dry_run=dry_run).results_frame(self._spark)
+
+    def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""
+        options = replace(self.options, dry_run=dry_run)
+        return retain(self._spark, [self.path], options)
 
     def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""

@@ -20,14 +20,17 @@ ITEM_OVERHEAD_BYTES: Final = 256 * 1024
 # ones included, have far fewer than one record in 16 bytes of file.
 LEAST_RECORD_BYTES: Final = 16
 MAP_ENTRY_BYTES: Final = 24
+LEAST_BUCKET_BYTES: Final = 1024 * 1024
 
 
 class Strategy(enum.StrEnum):
     """How the tasks of one partition share its offset map."""
 
     AUTO = "auto"
-    BROADCAST = "broadcast"
-    WHOLE = "whole"
+    WHOLE = "whole"  # one task makes both passes
+    BROADCAST = "broadcast"  # merged by one task, a broadcast variable
+    FILES = "files"  # merged by one task in scratch files, which the others map into memory
+    SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,36 +64,81 @@ class WorkUnit:
         return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in self.items)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBudgets:
+    """How large an offset map may be for each way to share it.
+
+    Attributes:
+        broadcast_bytes: Bytes of maps that may be published together.
+        files_bytes: Bytes of a map that one task may merge in scratch files.
+        can_broadcast: Whether the session has broadcast variables.
+        can_share_files: Whether all tasks see one scratch folder.
+    """
+
+    broadcast_bytes: int
+    files_bytes: int
+    can_broadcast: bool = True
+    can_share_files: bool = True
+
+
 def choose_strategy(
     *,
     asked: Strategy,
     partition_bytes: int,
     map_bytes: int,
     unit_bytes: int,
-    budget_bytes: int,
-    can_broadcast: bool,
+    budgets: MapBudgets,
+    is_bounded: bool = False,
 ) -> Strategy:
-    """Choose how one partition is cleaned.
+    """Choose how one partition is cleaned; the result is the same.
 
-    A partition that fits in one unit gains nothing from two passes over several tasks; one whose
-    map alone is above the budget, or a session that cannot broadcast, leaves no choice.
+    A partition that fits in one unit gains nothing from two passes over several tasks. What is
+    asked for holds wherever it is possible; else the next one that can do more is taken.
 
     Args:
         asked: What the caller wants; AUTO leaves it to the sizes.
         partition_bytes: Bytes of the segments that are cleaned.
         map_bytes: Upper bound of the merged map.
         unit_bytes: Bytes that one task is given.
-        budget_bytes: Bytes of maps that may be published together.
-        can_broadcast: Whether the session has broadcast variables.
+        budgets: What maps may take.
+        is_bounded: Whether the map holds a limited number of keys: such a round ends at a record
+            that only a task which sees all of them in order can find.
 
     Returns:
-        BROADCAST or WHOLE.
+        WHOLE, BROADCAST, FILES or SHUFFLE.
     """
-    if not can_broadcast or map_bytes > budget_bytes or asked is Strategy.WHOLE:
+    if is_bounded or asked is Strategy.WHOLE:
         return Strategy.WHOLE
     if asked is Strategy.AUTO and partition_bytes <= unit_bytes:
         return Strategy.WHOLE
-    return Strategy.BROADCAST
+    if (
+        asked in {Strategy.AUTO, Strategy.BROADCAST}
+        and budgets.can_broadcast
+        and map_bytes <= budgets.broadcast_bytes
+    ):
+        return Strategy.BROADCAST
+    is_asked = asked is Strategy.FILES
+    if (
+        asked is not Strategy.SHUFFLE
+        and budgets.can_share_files
+        and (is_asked or map_bytes <= budgets.files_bytes)
+    ):
+        return Strategy.FILES
+    return Strategy.SHUFFLE
+
+
+def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
+    """Return into how many buckets keys are dealt out.
+
+    Enough that each fits its task, and one for each slot unless they are hardly worth a task.
+
+    Args:
+        entry_bytes: Upper bound of the bytes of all entries.
+        bucket_bytes: What one task is given.
+        slots: Tasks that run at the same time.
+    """
+    needed = -(-entry_bytes // bucket_bytes)
+    return max(1, needed, min(slots, entry_bytes // LEAST_BUCKET_BYTES))
 
 
 def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | None) -> int:
@@ -101,9 +149,14 @@ def estimate_map_bytes(*, offset_span: int, dirty_bytes: int, capacity: int | No
         dirty_bytes: Bytes of the dirty section.
         capacity: Keys that the map may hold, None without a limit.
     """
-    records = min(offset_span, dirty_bytes // LEAST_RECORD_BYTES)
+    records = count_records_at_most(offset_span=offset_span, size_bytes=dirty_bytes)
     keys = records if capacity is None else min(records, capacity)
     return keys * MAP_ENTRY_BYTES + records // 8
+
+
+def count_records_at_most(*, offset_span: int, size_bytes: int) -> int:
+    """Return an upper bound of the records that some segments hold, by offsets and bytes."""
+    return min(offset_span, size_bytes // LEAST_RECORD_BYTES)
 
 
 def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_bytes: int) -> int:
@@ -155,20 +208,31 @@ class Demand:
     Attributes:
         map_bytes: Upper bound of its offset map, 0 if none is published.
         disk_bytes: Upper bound of the disk space for its new segments.
+        read_bytes: Bytes of its segments.
+        tasks: Upper bound of its tasks in one stage.
     """
 
     map_bytes: int
     disk_bytes: int
+    read_bytes: int = 0
+    tasks: int = 0
 
     def __add__(self, other: "Demand") -> "Demand":
         return Demand(
             map_bytes=self.map_bytes + other.map_bytes,
             disk_bytes=self.disk_bytes + other.disk_bytes,
+            read_bytes=self.read_bytes + other.read_bytes,
+            tasks=self.tasks + other.tasks,
         )
 
     def fits(self, budget: "Demand") -> bool:
         """Whether the budget is enough for this."""
-        return self.map_bytes <= budget.map_bytes and self.disk_bytes <= budget.disk_bytes
+        return (
+            self.map_bytes <= budget.map_bytes
+            and self.disk_bytes <= budget.disk_bytes
+            and self.read_bytes <= budget.read_bytes
+            and self.tasks <= budget.tasks
+        )
 
 
 def plan_rounds(

@@ -114,6 +114,42 @@ def cut_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def retention_table(rows: Sequence[Row]) -> Table:
+    """Return what retention removes as a table: how much for which reason, and what stays why.
+
+    Args:
+        rows: Of ``schemas.RETENTION``.
+    """
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", title="retention", title_justify="left"
+    )
+    table.add_column("partition", overflow="fold")
+    table.add_column("status")
+    for name in ("segments", "bytes", "by start", "by size", "by age", "log start", "percent"):
+        table.add_column(name, justify="right")
+    table.add_column("kept by", overflow="fold")
+    for row in rows:
+        table.add_row(
+            Text(partition_name(row)),
+            Text(row["status"]),
+            number_text(row["deleted_segments"]),
+            size_text(row["deleted_bytes"]),
+            number_text(row["by_log_start_segments"]),
+            number_text(row["by_size_segments"]),
+            number_text(row["by_time_segments"]),
+            _change(row["old_log_start_offset"], row["log_start_offset"]),
+            number_text(row["percent"]),
+            Text(_kept_by(row)),
+        )
+    return table
+
+
+def _kept_by(row: Row) -> str:
+    wait_ms = row["wait_ms"]
+    wait = "" if wait_ms is None else f", for {humanize.naturaldelta(wait_ms / 1000)} more"
+    return f"{row['blocked_by']}{wait}"
+
+
 def summary_line(rows: Sequence[Row]) -> str:
     """Return in one line what a run did: counts by status, and bytes of the partitions done."""
     counts = Counter(str(row["status"]) for row in rows)

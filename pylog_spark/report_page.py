@@ -1,4 +1,4 @@
-"""A page to be read or sent: counts of findings, the findings, the partitions; one HTML file."""
+"""Pages to be read or sent, one HTML file each: what a look found, what a run did."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from pylog_spark.report import number_text, partition_name, size_text
+from pylog_spark.report import number_text, partition_name, size_text, summary_line
 from pylog_spark.text import printable
 
 _STYLE: Final = """
@@ -15,8 +15,42 @@ body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; }
 table { border-collapse: collapse; margin: 1em 0 2em; }
 th, td { text-align: left; padding: .2em .8em; border-bottom: 1px solid #ddd; vertical-align: top; }
 .fatal, .error { color: #b00020; font-weight: bold; } .warn { color: #8a5a00; }
-.harmless, .info { color: #666; }
+.harmless, .info, .skipped { color: #666; } .failed { color: #b00020; }
 """
+
+
+class RunPage(Protocol):
+    """What the page of a run is made of."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def action(self) -> str:
+        """What was asked for."""
+        ...
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing was to be written."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a reader should know of the run as a whole."""
+        ...
+
+    @property
+    def results(self) -> pa.Table:
+        """Rows of ``schemas.RESULT``."""
+        ...
+
+    @property
+    def cuts(self) -> pa.Table:
+        """Rows of ``schemas.CUT``."""
+        ...
 
 
 class FindingCounts(Protocol):
@@ -101,6 +135,57 @@ def write_page(path: Path, *, title: str, report: FindingReport) -> None:
         "<h2>Partitions</h2>"
         + _table(("partition", "status", "segments", "size", "records", "error"), results),
     ]
+    _write(path, title, parts)
+
+
+def write_run_page(path: Path, report: RunPage) -> None:
+    """Write the page of a run; one that is there is replaced.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    rows = report.results.to_pylist()
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    title = f"pylog {report.action}"
+    parts = [
+        f"<h1>{escape(title)}</h1><p>{escape(what)}: {escape(summary_line(rows))}</p>",
+        "".join(f"<p>{escape(printable(note))}</p>" for note in report.notes),
+    ]
+    if report.cuts.num_rows:
+        cuts = [
+            (
+                cut["status"],
+                partition_name(cut),
+                cut["file"],
+                number_text(cut["position"]),
+                size_text(cut["size_bytes"]),
+                number_text(cut["records"]),
+                cut["reason"],
+                cut["salvaged_to"] or "",
+            )
+            for cut in report.cuts.to_pylist()
+        ]
+        names = ("status", "partition", "file", "from", "size", "records", "why", "saved to")
+        parts.append(f"<h2>What recovery cuts</h2>{_table(names, cuts)}")
+    results = [
+        (
+            row["status"],
+            partition_name(row),
+            row["action"],
+            size_text(row["bytes_before"]),
+            size_text(row["bytes_after"]),
+            number_text(row["records_before"]),
+            number_text(row["records_after"]),
+            row["error"] or row["reason"] or "",
+        )
+        for row in rows
+    ]
+    names = ("status", "partition", "action", "bytes", "after", "records", "after", "why")
+    parts.append(f"<h2>Partitions</h2>{_table(names, results)}")
+    _write(path, title, parts)
+
+
+def _write(path: Path, title: str, parts: Iterable[str]) -> None:
     head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
     page = f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
     path.write_text(page, encoding="utf-8")

@@ -22,7 +22,12 @@ class Action(enum.StrEnum):
 
     COMPACT = "compact"
     RECOVER = "recover"
+    RETAIN = "retain"
     VERIFY = "verify"
+    UNDO = "undo"
+    PURGE = "purge"
+    INGEST = "ingest"
+    MATERIALIZE = "materialize"
 
 
 class Status(enum.StrEnum):
@@ -60,6 +65,21 @@ class Reason(enum.StrEnum):
     REMOTE_STORAGE = "REMOTE_STORAGE"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
     NOTHING_TO_RECOVER = "NOTHING_TO_RECOVER"
+    NOTHING_TO_RETAIN = "NOTHING_TO_RETAIN"
+    COMPACTED = "COMPACTED"
+    INPUTS_CHANGED = "INPUTS_CHANGED"
+    CHANGED_SINCE_RUN = "CHANGED_SINCE_RUN"
+    RUN_NOT_ENDED = "RUN_NOT_ENDED"
+    ALREADY_UNDONE = "ALREADY_UNDONE"
+    NOTHING_TO_INGEST = "NOTHING_TO_INGEST"
+    OVERLAPPING_SEGMENTS = "OVERLAPPING_SEGMENTS"
+    MIXED_REPLICAS = "MIXED_REPLICAS"
+    MISSING_SEGMENTS = "MISSING_SEGMENTS"
+    UNFINISHED_SWAP = "UNFINISHED_SWAP"
+    LEASE_LOST = "LEASE_LOST"
+    NOTHING_TO_MATERIALIZE = "NOTHING_TO_MATERIALIZE"
+    TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
+    TARGET_IS_OLDER = "TARGET_IS_OLDER"
     CUTS_BELOW_HIGH_WATERMARK = "CUTS_BELOW_HIGH_WATERMARK"
     CUTS_TOO_MUCH = "CUTS_TOO_MUCH"
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
@@ -214,6 +234,58 @@ LISTING_RUN: Final = pa.schema(
     ]
 )
 
+# What an ingest takes of one partition of a mirror, and what that costs.
+INGEST: Final = pa.schema(
+    [
+        _column("root", _TEXT, "managed root, as the run was given it"),
+        _column("topic", _TEXT, "topic, null where the directory's name gives none"),
+        _column("partition", pa.int32(), "number of the partition, null as the topic is"),
+        _column("mirror", _TEXT, "the mirror"),
+        _column("directory", _TEXT, "name of the directory in the mirror"),
+        _column("status", _TEXT, "planned, done, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped"),
+        _column("bytes_before", _NUMBER, "bytes of all .log files of the managed partition"),
+        _column("segments_before", _NUMBER, "its segments"),
+        _column("taken_bytes", _NUMBER, "bytes of the .log files that are taken"),
+        _column("taken_segments", _NUMBER, "segments that are taken"),
+        _column("left_segments", _NUMBER, "new segments that stay for another time"),
+        _column("left_because", _TEXT, "why the first of them stays: OPEN, NOT_SETTLED, ..."),
+        _column("end_offset", _NUMBER, "up to where the mirror has been taken then"),
+        _column("high_watermark", _NUMBER, "as it is attested, null where by nobody"),
+        _column("list_requests", _NUMBER, "pages of listings"),
+        _column("get_requests", _NUMBER, "reads"),
+        _column("head_requests", _NUMBER, "questions about single objects"),
+        _column("copy_requests", _NUMBER, "copies that the store makes by itself"),
+        _column("put_requests", _NUMBER, "writes"),
+        _column("copied_bytes", _NUMBER, "bytes that the store copies by itself"),
+        _column("moved_bytes", _NUMBER, "bytes that are read and written again"),
+        *_LISTED_FILES,
+        _column("listed_ms", _NUMBER, "when they were listed, epoch milliseconds"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+# What a plain directory has of a managed partition.
+MATERIALIZED: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("status", _TEXT, "planned, done, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped"),
+        _column("generation", _NUMBER, "which one of the partition"),
+        _column("bytes", _NUMBER, "bytes of all .log files"),
+        _column("segments", _NUMBER, "segments of the partition"),
+        _column("all_bytes", _NUMBER, "bytes of all files"),
+        _column("get_requests", _NUMBER, "reads, at least"),
+        _column("log_start_offset", _NUMBER, "as the generation has it, null without"),
+        _column("recovery_point", _NUMBER, "as the generation has it, null without"),
+        _column("high_watermark", _NUMBER, "as the generation has it, null without"),
+        _column("cleaner_offset", _NUMBER, "as the generation has it, null without"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
 # A file of a partition directory, as an inventory has it.
 LISTED_FILE: Final = pa.schema(
     [
@@ -288,12 +360,23 @@ PLAN: Final = pa.schema(
     ]
 )
 
+# What the files of a planned partition look like.
+FINGERPRINT: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("files", pa.binary(), "names, sizes and times, zlib over JSON; null with an error"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
 # Pass one: the keys of one segment with their last offsets.
 PARTIAL_INDEX: Final = pa.schema(
     [
         _ORDINAL,
         _column("segment", _NUMBER, "number of the segment in the plan"),
-        _column("index", pa.binary(), "the partial index, null with an error"),
+        _column("index", pa.binary(), "the partial index, null with an error or where it is filed"),
+        _column("path", _TEXT, "its scratch files but for their endings, null where it is not"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
     ]
@@ -303,10 +386,28 @@ PARTIAL_INDEX: Final = pa.schema(
 MERGED_INDEX: Final = pa.schema(
     [
         _ORDINAL,
-        _column("index", pa.binary(), "the merged index; null if too large, or with an error"),
+        _column("index", pa.binary(), "the merged index; null if too large, filed, or an error"),
+        _column("path", _TEXT, "its scratch file, null where it is in no file"),
+        _column("table_path", _TEXT, "that of its offset map, null where pass two needs none"),
+        _column("numbers", _TEXT, "what pass one read and found, as JSON"),
         _column("group_bytes", pa.list_(_NUMBER), "source bytes of each group, in group order"),
         _column("end_offset", _NUMBER, "the cleaner point after the round"),
         _column("duration_ms", _NUMBER, "time of the merge and of the partial indexes before it"),
+        *_ERROR,
+    ]
+)
+
+# Keys that are exchanged by hash, on their way to a bucket or the fold, and the answers on their
+# way to a group of pass two.
+EXCHANGE: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("unit", pa.int32(), "number of the task that gets it"),
+        _column("group", _NUMBER, "group of pass two; 0 before that is known"),
+        _column("kind", _NUMBER, "what it says, in the order in which it has to be heard"),
+        _column("segment", _NUMBER, "number of the segment that it is from or about"),
+        _column("content", pa.binary(), "packed arrays; null with an error"),
+        _column("duration_ms", _NUMBER, "time that went into it"),
         *_ERROR,
     ]
 )
@@ -317,6 +418,7 @@ GROUP_MANIFEST: Final = pa.schema(
         _ORDINAL,
         _column("group", _NUMBER, "number of the group in the merged index"),
         _column("manifest", _TEXT, "the group's scratch files, sizes and counts, as JSON"),
+        _column("numbers", _TEXT, "what pass one read and found; on one row of an exchange"),
         _column("records", _NUMBER, "records of its source segments"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
@@ -334,11 +436,78 @@ COMMIT: Final = pa.schema(
         _column("records_after", _NUMBER, "the same afterwards"),
         _column("touched", pa.bool_(), "whether files were changed before the error"),
         _column("operations", _TEXT, "the operations that were applied, as JSON"),
+        _column("statistics", _TEXT, "numbers of the round by Kafka's names, as JSON"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
     ]
 )
 
+
+_RETENTION_COLUMNS: Final = [
+    _column("bytes", _NUMBER, "bytes of all .log files"),
+    _column("segments", _NUMBER, "segments of the partition"),
+    _column("deleted_bytes", _NUMBER, "bytes of the segments that go"),
+    _column("deleted_segments", _NUMBER, "how many segments go"),
+    _column("by_log_start_segments", _NUMBER, "those that lie below the log start offset"),
+    _column("by_log_start_bytes", _NUMBER, "their bytes"),
+    _column("by_size_segments", _NUMBER, "those that go for retention.bytes"),
+    _column("by_size_bytes", _NUMBER, "their bytes"),
+    _column("by_time_segments", _NUMBER, "those that go for retention.ms"),
+    _column("by_time_bytes", _NUMBER, "their bytes"),
+    _column("old_log_start_offset", _NUMBER, "first offset that may be read, before"),
+    _column("log_start_offset", _NUMBER, "the same afterwards"),
+    _column("rolls", pa.bool_(), "whether all segments go, and an empty one takes their place"),
+    _column("percent", _NUMBER, "size afterwards, in percent of retention.bytes; 0 without that"),
+    _column("blocked_by", _TEXT, "stable code that says what keeps the oldest segment that stays"),
+    _column("blocked_offset", _NUMBER, "base offset of that segment, null if it is new"),
+    _column("blocked_timestamp", _NUMBER, "its largest timestamp, where that counts"),
+    _column("wait_ms", _NUMBER, "until it is too old, null where age does not count"),
+    _column("newest_timestamp", _NUMBER, "of the newest record, if segments go for their age"),
+]
+
+# What retention observed and planned, a row a partition directory.
+RETENTION_PLAN: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("status", _TEXT, "planned, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why it was skipped"),
+        *_RETENTION_COLUMNS,
+        _column("bytes_after", _NUMBER, "bytes of all .log files afterwards"),
+        _column("segments_after", _NUMBER, "segments afterwards"),
+        _column("first_base_offset", _NUMBER, "base offset of the first segment afterwards"),
+        _column("removed", pa.list_(_NUMBER), "base offsets of the segments that go"),
+        _column("log_start_checkpoint", _NUMBER, "entry of the log-start checkpoint, null without"),
+        _column("high_watermark", _NUMBER, "nothing at or above it goes; null for the log's end"),
+        _column("is_replicated", pa.bool_(), "whether all that goes is below the checkpointed one"),
+        _column("operations", _TEXT, "operations on files of a dry run, as JSON"),
+        _column("duration_ms", _NUMBER, "time it took to observe and plan"),
+        *_ERROR,
+    ]
+)
+
+# What became of one partition that retention was due in.
+SWEPT: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("bytes_after", _NUMBER, "bytes of all .log files"),
+        _column("segments_after", _NUMBER, "segments of the partition"),
+        _column("operations", _TEXT, "the operations that were applied, as JSON"),
+        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
+# What retention took of one partition, and what keeps the rest; for people and programs outside.
+RETENTION: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("status", _TEXT, "planned, done, skipped or failed"),
+        *_RETENTION_COLUMNS,
+        _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+    ]
+)
 
 # What recovery has to read of each partition directory, before it reads it.
 RECOVERY_WORK: Final = pa.schema(

@@ -102,6 +102,84 @@ class StorageError(PylogError):
         return f"{self.path}: {self.reason}"
 
 
+class ObjectNotFoundError(StorageError):
+    """There is no object of that key."""
+
+
+class ConditionFailedError(StorageError):
+    """A conditional write was refused: the object is not what the writer thought it was.
+
+    Args:
+        path: URL of the object.
+        expected: Version tag that it should have had; empty where it should not have existed.
+        found: Version tag that it has; empty where there is none, or none is known.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(path, _condition_text(expected, found))
+        self.args = (path, expected, found)
+        self.expected, self.found = expected, found
+
+
+def _condition_text(expected: str, found: str) -> str:
+    wanted = f"version {expected}" if expected else "no object"
+    present = f"version {found}" if found else "another state"
+    return f"somebody else changed it: expected {wanted}, found {present}"
+
+
+class ReadOnlyStoreError(PylogError):
+    """A change was asked of a place that is only read: a mirror, or a pinned generation."""
+
+    def __init__(self, path: str, operation: str) -> None:
+        super().__init__(path, operation)
+        self.path, self.operation = path, operation
+
+    def __str__(self) -> str:
+        return f"{self.path}: is only read, {self.operation} is refused"
+
+
+class UnsafeStoreError(PylogError):
+    """An object store does not keep the promises that a managed root stands on."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class MissingDriverError(PylogError):
+    """A package that reaches this kind of location is not installed."""
+
+    def __init__(self, path: str, package: str, extra: str) -> None:
+        super().__init__(path, package, extra)
+        self.path, self.package, self.extra = path, package, extra
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: needs the package {self.package}: pip install 'pylog-spark[{self.extra}]'"
+        )
+
+
+class ManifestError(PylogError):
+    """A manifest, or another small JSON object of a managed root, is not what its format allows.
+
+    Args:
+        file: URL or path of the object.
+        field: Where in it, as a dotted path; empty where the whole is meant.
+        reason: What was expected and what was found.
+    """
+
+    def __init__(self, file: str, field: str, reason: str) -> None:
+        super().__init__(file, field, reason)
+        self.file, self.field, self.reason = file, field, reason
+
+    def __str__(self) -> str:
+        where = f": {self.field}" if self.field else ""
+        return f"{self.file}{where}: {self.reason}"
+
+
 class BadBytesError(PylogError):
     """Bytes of a file are not what its format allows.
 
@@ -248,6 +326,26 @@ class GuardRefusedError(PylogError):
     def __str__(self) -> str:
         hint = f" (override: {self.override})" if self.override else ""
         return f"{self.code}: {self.reason}{hint}"
+
+
+class LeaseHeldError(GuardRefusedError):
+    """Another run holds the lease of a managed root."""
+
+    def __init__(self, path: str, holder: str, expires_ms: int) -> None:
+        super().__init__(
+            "LEASE_HELD", f"{path} is held by {holder}; its lease ends at {expires_ms} ms"
+        )
+        self.args = (path, holder, expires_ms)
+        self.path, self.holder, self.expires_ms = path, holder, expires_ms
+
+
+class LeaseLostError(GuardRefusedError):
+    """The lease of a managed root ran out or went to somebody else while work was under way."""
+
+    def __init__(self, path: str, holder: str, reason: str) -> None:
+        super().__init__("LEASE_LOST", f"{path}: the lease of {holder} {reason}")
+        self.args = (path, holder, reason)
+        self.path, self.holder = path, holder
 
 
 class InconsistentTopicIdError(PylogError):

@@ -39,8 +39,14 @@ REMOTE_INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 # A snapshot of the cluster's metadata: its end offset and epoch, then this.
 CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
-# One per partition of a managed root; see the store of that name.
-MANIFEST_FILE: Final = "pylog-manifest.json"
+# Of a managed root: itself, its lease, and of each partition the manifest, those before it, and
+# the data; see docs/object-storage.md.
+MANAGED_ROOT_FILE: Final = "pylog-root.json"
+LEASE_FILE: Final = "lease.json"
+MANIFEST_FILE: Final = "manifest.json"
+HISTORY_DIRECTORY: Final = "history"
+DATA_DIRECTORY: Final = "data"
+COMPANIONS_SUFFIX: Final = ".companions"
 
 # Scratch files of ours inside a partition directory begin with no digit and end with no suffix
 # of Kafka's, so that its loader ignores them.

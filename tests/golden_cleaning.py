@@ -1,7 +1,10 @@
 """Golden rounds of compaction as calls of this project, in process and spread over segments."""
 
 import dataclasses
+import enum
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +15,24 @@ from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.index import CompactionIndexer
+from storage_core.maintenance.compaction.exchanged_index import (
+    ExchangedGroup,
+    decode_start,
+    encode_start,
+    end_of_round,
+    facts_for_pass_two,
+    fold_facts,
+    group_of_segment,
+)
+from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
+from storage_core.maintenance.compaction.key_bucket import KeyBucket
+from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
 from storage_core.maintenance.compaction.partial import (
     MergedIndex,
     PartialIndex,
     index_segment,
+    index_segment_to_files,
+    merge_files,
     merge_indexes,
     segments_of_round,
 )
@@ -190,8 +206,16 @@ class SpreadRound:
         }
 
 
+class Way(enum.StrEnum):
+    """How the keys of a spread round come together."""
+
+    MEMORY = "merged in memory"
+    FILES = "merged in files"
+    EXCHANGE = "exchanged by hash"
+
+
 def clean_spread(
-    directory: Path, cleaning: Cleaning, *, backwards: bool = True
+    directory: Path, cleaning: Cleaning, *, backwards: bool = True, way: Way = Way.MEMORY
 ) -> SpreadRound | None:
     """Make a round as Spark spreads it: every step from bytes, as in another process.
 
@@ -199,6 +223,7 @@ def clean_spread(
         directory: The partition.
         cleaning: The round, without a limit of keys that matters.
         backwards: Whether segments and groups come newest first.
+        way: How the keys come together.
 
     Returns:
         None where the log is not due.
@@ -220,30 +245,96 @@ def clean_spread(
     ).to_json()
     plan = CompactionPlan.from_json(text)
     step = -1 if backwards else 1
+    if way is Way.EXCHANGE:
+        groups, stats = _exchange(directory, text, step)
+    else:
+        index_of = _merge_in_files if way is Way.FILES else _merge_in_memory
+        groups, stats = _merge(directory, text, step, index_of)
+    verify_inputs(store, plan)
+    commit(plan_commit(log, plan, groups), store)
+    return SpreadRound(
+        next_offset=end_of_round(plan),
+        map_messages_read=stats.messages_read,
+        keys=stats.keys,
+        stats=sum((group.stats for group in groups), RewriteStats()),
+    )
+
+
+def _merge_in_memory(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
     packed = [
         index_segment(LocalStore(directory), plan, segment).to_bytes()
         for segment in segments_of_round(plan)[::step]
     ]
     merged = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
+    return lambda: MergedIndex.from_bytes(merged)
+
+
+def _merge_in_files(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
+    scratch = directory.parent / f"scratch-of-{directory.name}"
+    scratch.mkdir()
+    prefixes = []
+    for segment in segments_of_round(plan)[::step]:
+        prefixes.append(scratch / str(segment.base_offset))
+        index_segment_to_files(LocalStore(directory), plan, segment, prefixes[-1])
+    merged, table = merge_files(plan, prefixes, scratch / "merged")
+    return lambda: MergedIndex.from_file(merged, table)
+
+
+def _merge(
+    directory: Path,
+    text: str,
+    step: int,
+    merge: Callable[[Path, CompactionPlan, int], Callable[[], MergedIndex]],
+) -> tuple[list[CleanedGroup], IndexStats]:
+    index_of = merge(directory, CompactionPlan.from_json(text), step)
     manifests = [
-        _clean_one_group(directory, text, merged, number)
-        for number in range(len(MergedIndex.from_bytes(merged).groups))[::step]
+        _clean_one_group(directory, text, index_of(), number)
+        for number in range(len(index_of().groups))[::step]
     ]
-    groups = [CleanedGroup.from_json(manifest) for manifest in manifests[::step]]
-    verify_inputs(store, plan)
-    commit(plan_commit(log, plan, groups), store)
-    index = MergedIndex.from_bytes(merged).index
-    return SpreadRound(
-        next_offset=index.end_offset,
-        map_messages_read=index.stats.messages_read,
-        keys=index.stats.keys,
-        stats=sum((group.stats for group in groups), RewriteStats()),
-    )
+    stats = index_of().index.stats
+    shutil.rmtree(directory.parent / f"scratch-of-{directory.name}", ignore_errors=True)
+    return [CleanedGroup.from_json(manifest) for manifest in manifests[::step]], stats
 
 
-def _clean_one_group(directory: Path, plan_text: str, merged_bytes: bytes, number: int) -> str:
+def _exchange(
+    directory: Path, text: str, step: int, buckets: int = 3
+) -> tuple[list[CleanedGroup], IndexStats]:
+    plan = CompactionPlan.from_json(text)
+    numbers = range(len(segments_of_round(plan)))[::step]
+    sent = [
+        message
+        for number in numbers
+        for message in send_segment(LocalStore(directory), plan, number, buckets=buckets)
+    ]
+    sent.sort(key=lambda message: (message.bucket, message.kind))
+    facts = {message.number: message.content for message in sent if message.bucket == FOLD}
+    folded = fold_facts(plan, facts)
+    groups = [ExchangedGroup(plan=plan, start=start) for start in folded.groups]
+    group_of = group_of_segment(plan)
+    for number, content in facts.items():
+        groups[group_of[number]].put_facts(number, facts_for_pass_two(content))
+    keys = 0
+    for bucket_number in range(buckets):
+        bucket = KeyBucket(plan)
+        for message in sent:
+            if message.bucket == bucket_number:
+                bucket.hear(message.kind, message.number, message.content)
+        keys += bucket.key_count
+        for number, ordinals in bucket.survivors():
+            groups[group_of[number]].put_survivors(number, ordinals)
+    cleaned = []
+    for number in range(len(groups))[::step]:
+        start = decode_start(encode_start(folded.groups[number]))
+        merged = MergedIndex(index=groups[number].index(), groups=(start,), needs_map=False)
+        cleaned.append(_clean_one_group(directory, text, merged, 0, attempt=f"group-{number}"))
+    stats = IndexStats(bytes_read=folded.bytes_read, messages_read=folded.messages_read, keys=keys)
+    return [CleanedGroup.from_json(manifest) for manifest in cleaned[::step]], stats
+
+
+def _clean_one_group(
+    directory: Path, plan_text: str, merged: MergedIndex, number: int, attempt: str | None = None
+) -> str:
     plan = CompactionPlan.from_json(plan_text)
-    merged = MergedIndex.from_bytes(merged_bytes)
     start = merged.groups[number]
     return clean_group(
         LocalStore(directory),
@@ -252,5 +343,5 @@ def _clean_one_group(directory: Path, plan_text: str, merged_bytes: bytes, numbe
         [segment for segment in plan.segments if segment.base_offset in start.base_offsets],
         TransactionTracker.from_state(json.loads(start.tracker)),
         scratch=directory,
-        attempt=f"group-{number}",
+        attempt=attempt or f"group-{number}",
     ).to_json()

@@ -1,7 +1,6 @@
 """``pylog dump``: the content of one file, or of all files of a partition."""
 
 import enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +23,10 @@ class Isolation(enum.StrEnum):
 )
 def dump(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A file of a partition, or its directory.")
+        str,
+        typer.Argument(
+            metavar="PATH", help="A file of a partition, or its directory: a path or a URL."
+        ),
     ],
     *,
     output: Annotated[

@@ -9,8 +9,15 @@ from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
+from storage_core.catalog.roles import local_path
+from storage_core.catalog.root_files import join_location, locate_directory
 from storage_core.clock import SystemClock
-from storage_core.errors import BadBytesError, CheckpointError, ConfigError
+from storage_core.errors import (
+    BadBytesError,
+    CheckpointError,
+    ConfigError,
+    PartitionNotFoundError,
+)
 from storage_core.filenames import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -19,7 +26,8 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.log.committed_view import CommittedView, load_committed_view
-from storage_core.store import LocalStore
+from storage_core.store import LogStore, open_store
+from storage_core.store.open_store import is_managed, split_location
 
 _TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 # Lines are gathered to this many characters before they are written.
@@ -46,11 +54,11 @@ class LineWriter(Protocol):
         ...
 
 
-def dump_path(path: Path, *, as_json: bool, committed_only: bool) -> bool:
+def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
     """Write the content of a file, or of a partition directory's files by name, to stdout.
 
     Args:
-        path: The file or directory.
+        path: The file or directory; a path or a URL.
         as_json: JSON lines instead of text.
         committed_only: Leave out records that a committed read does not see.
 
@@ -61,8 +69,7 @@ def dump_path(path: Path, *, as_json: bool, committed_only: bool) -> bool:
         ConfigError: There is nothing there, or nothing that is Kafka's.
         StorageError: The disk failed.
     """
-    names = _choose_names(path)
-    store = LocalStore(path if path.is_dir() else path.parent)
+    store, names = _choose_files(str(path))
     has_segment = any(is_segment(name) for name in names)
     committed = None
     if committed_only and has_segment:
@@ -107,26 +114,48 @@ class _Output:
         self._characters = 0
 
 
-def _choose_names(path: Path) -> list[str]:
-    if path.is_dir():
-        files = sorted(entry.name for entry in path.iterdir() if entry.is_file())
-        names = [
-            name
-            for name in files
-            if plain_name(name) == name and (is_segment(name) or parser_of(name) is not None)
-        ]
-        if not names:
-            raise ConfigError("PATH", path, "the directory holds no file of a Kafka log")
-        return names
-    if not path.is_file():
-        raise ConfigError("PATH", path, "no such file or directory")
-    if not is_segment(path.name) and parser_of(plain_name(path.name)) is None:
-        raise ConfigError("PATH", path, "its name is none of a file that Kafka writes")
-    return [path.name]
+def _choose_files(path: str) -> tuple[LogStore, list[str]]:
+    """Return where the files are, and their names in the order in which they are shown."""
+    local = None if is_managed(path) else local_path(path)
+    if local is not None and not local.is_dir():
+        if _is_kafkas(local.name) and not local.is_file():
+            return _choose_one(str(local.parent), local.name)
+        if not local.is_file():
+            raise ConfigError("PATH", path, "no such file or directory")
+        if not _is_kafkas(local.name):
+            raise ConfigError("PATH", path, "its name is none of a file that Kafka writes")
+        return open_store(str(local.parent)), [local.name]
+    parent, name = split_location(path)
+    if local is None and _is_kafkas(name):
+        return _choose_one(parent, name)
+    store = open_store(locate_directory(path))
+    names = [
+        file.name
+        for file in store.list_files()
+        if plain_name(file.name) == file.name and _is_kafkas(file.name)
+    ]
+    if not names:
+        raise ConfigError("PATH", path, "the directory holds no file of a Kafka log")
+    return store, names
+
+
+def _choose_one(directory: str, name: str) -> tuple[LogStore, list[str]]:
+    """Return a file that lies on an object store, or in a managed root."""
+    try:
+        store = open_store(locate_directory(directory))
+        if any(file.name == name for file in store.list_files()):
+            return store, [name]
+    except PartitionNotFoundError:
+        pass
+    raise ConfigError("PATH", join_location(directory, name), "no such file or directory")
+
+
+def _is_kafkas(name: str) -> bool:
+    return is_segment(name) or parser_of(plain_name(name)) is not None
 
 
 def _dump_file(
-    store: LocalStore,
+    store: LogStore,
     name: str,
     committed: CommittedView | None,
     lines: LineWriter,

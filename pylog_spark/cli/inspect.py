@@ -1,6 +1,5 @@
 """``pylog inspect``: log directories at a glance."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +13,11 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(epilog="Example: `pylog inspect /var/lib/kafka --topics 'orders-*' --segments`")
 def inspect(
     roots: Annotated[
-        list[Path],
-        typer.Argument(metavar="ROOT...", help="Log directories, or single partition directories."),
+        list[str],
+        typer.Argument(
+            metavar="ROOT...",
+            help="Log directories or partition directories: paths or URLs.",
+        ),
     ],
     *,
     topics: Annotated[

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -27,7 +26,7 @@ Row = dict[str, Any]
 
 
 def inspect_roots(
-    roots: Sequence[Path],
+    roots: Sequence[str],
     *,
     include: tuple[str, ...],
     exclude: tuple[str, ...],

@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -16,22 +17,25 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import check_recovery, recover
+from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.report import (
     cut_table,
     json_line,
     plan_table,
     result_table,
+    retention_table,
     summary_line,
     write_table,
 )
+from pylog_spark.report_page import write_run_page
 from pylog_spark.session import build_session
 from storage_core.clock import SystemClock
 from storage_core.maintenance.verification.findings import Severity
 
 _OPERATIONS: Final[dict[str, Callable[..., RunReport]]] = {
-    "run": run_nightly,
     "compact": compact,
+    "retain": retain,
 }
 _RECOVER: Final = "recover"
 
@@ -43,6 +47,7 @@ def run_job(
     *,
     as_json: bool,
     fail_on: Severity | None = None,
+    page: Path | None = None,
 ) -> int:
     """Run a job and print what it did.
 
@@ -52,6 +57,7 @@ def run_job(
         flags: What the command line says.
         as_json: JSON lines instead of a table: one a partition, then one of the run.
         fail_on: Of recovery: cuts as bad as this make the exit status 1.
+        page: Where to write a page to be read or sent.
 
     Returns:
         The exit status.
@@ -72,17 +78,34 @@ def run_job(
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if job == _RECOVER:
-        with ProgressLine(is_shown=not as_json) as line:
-            report = recover(session, roots, options, on_progress=line.on_progress, fail_on=fail_on)
-    else:
-        report = _OPERATIONS[job](session, roots, options)
+    with ProgressLine(is_shown=not as_json) as line:
+        match job:
+            case "recover":
+                report = recover(
+                    session, roots, options, on_progress=line.on_progress, fail_on=fail_on
+                )
+            case "run":
+                report = run_nightly(session, roots, options, on_progress=line.on_progress)
+            case _:
+                report = _OPERATIONS[job](session, roots, options)
+    write_report(report, as_json=as_json)
+    if page is not None:
+        write_run_page(page, report)
+    return report.exit_code
+
+
+def write_report(report: RunReport, *, as_json: bool) -> None:
+    """Print what a run did, or would do.
+
+    Args:
+        report: Of the run.
+        as_json: JSON lines instead of a table: one a partition, then one of the run.
+    """
     rows = report.results.to_pylist()
     if as_json:
         _write_json(report, rows)
     else:
         _write_table(report, rows)
-    return report.exit_code
 
 
 def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
@@ -92,6 +115,9 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
         typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
     for cut in report.cuts.to_pylist():
         typer.echo(json_line("cut", cut))
+    for row in report.retentions.to_pylist():
+        row["operations"] = json.loads(row["operations"] or "[]")
+        typer.echo(json_line("retention", row))
     run = {
         "run_id": report.run_id,
         "action": report.action,
@@ -121,6 +147,9 @@ def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
         write_table(console, plan_table(planned), footer=[""])
     if report.cuts.num_rows:
         write_table(console, cut_table(report.cuts.to_pylist()), footer=[""])
+    retentions = [row for row in report.retentions.to_pylist() if row["deleted_segments"]]
+    if retentions:
+        write_table(console, retention_table(retentions), footer=[""])
     write_table(console, result_table(rows), footer=footer)
 
 

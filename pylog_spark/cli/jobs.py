@@ -22,12 +22,15 @@ from pylog_spark.cli.options import (
     NowMs,
     Output,
     Override,
+    PlanOut,
+    ReportPage,
     Roots,
     SaidRole,
     Salvage,
     ServerProperties,
     Settings,
     Topics,
+    Trash,
     UntilClean,
     WorkOrder,
 )
@@ -58,6 +61,8 @@ def run(  # noqa: PLR0913  # one argument an option
     max_delete_ratio: MaxDeleteRatio = None,
     order: WorkOrder = None,
     override: Override = None,
+    trash: Trash = None,
+    plan_out: PlanOut = None,
     salvage: Salvage = None,
     max_truncate_bytes: MaxTruncateBytes = None,
     allow_truncate: AllowTruncate = False,
@@ -69,6 +74,7 @@ def run(  # noqa: PLR0913  # one argument an option
     now_ms: NowMs = None,
     no_mark_clean: NoMarkClean = False,
     ledger: LedgerUri = None,
+    report: ReportPage = None,
     master: Master = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -107,8 +113,10 @@ def run(  # noqa: PLR0913  # one argument an option
         max_delete_ratio=max_delete_ratio,
         order=order,
         overrides=override or (),
+        trash=trash,
+        plan_out=plan_out,
     )
-    status = run_job("run", roots, flags, as_json=output is OutputFormat.JSON)
+    status = run_job("run", roots, flags, as_json=output is OutputFormat.JSON, page=report)
     if status:
         raise typer.Exit(status)
 
@@ -128,6 +136,8 @@ def compact(  # noqa: PLR0913  # one argument an option
     max_delete_ratio: MaxDeleteRatio = None,
     order: WorkOrder = None,
     override: Override = None,
+    trash: Trash = None,
+    plan_out: PlanOut = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
     settings: Settings = None,
@@ -136,6 +146,7 @@ def compact(  # noqa: PLR0913  # one argument an option
     now_ms: NowMs = None,
     no_mark_clean: NoMarkClean = False,
     ledger: LedgerUri = None,
+    report: ReportPage = None,
     master: Master = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -168,7 +179,9 @@ def compact(  # noqa: PLR0913  # one argument an option
         max_delete_ratio=max_delete_ratio,
         order=order,
         overrides=override or (),
+        trash=trash,
+        plan_out=plan_out,
     )
-    status = run_job("compact", roots, flags, as_json=output is OutputFormat.JSON)
+    status = run_job("compact", roots, flags, as_json=output is OutputFormat.JSON, page=report)
     if status:
         raise typer.Exit(status)

@@ -70,9 +70,21 @@ NowMs = Annotated[
 NoMarkClean = Annotated[
     bool, typer.Option("--no-mark-clean", help="Write no clean-shutdown marker at the end.")
 ]
+FileList = Annotated[
+    str | None,
+    typer.Option(
+        "--file-list",
+        metavar="PATH",
+        help="An inventory of mirrors in place of listing: CSV, Parquet, JSON lines, S3 Inventory.",
+    ),
+]
 LedgerUri = Annotated[
     str | None,
     typer.Option("--ledger", metavar="URI", help="Keep a record of the run in Delta tables there."),
+]
+ReportPage = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE.html", help="Write a page to be read or sent."),
 ]
 Master = Annotated[
     str | None,
@@ -140,4 +152,26 @@ WorkOrder = Annotated[
 Override = Annotated[
     list[str] | None,
     typer.Option("--override", metavar="CODE", help="Switch off the guard that refuses with CODE."),
+]
+Trash = Annotated[
+    str | None,
+    typer.Option(
+        "--trash",
+        metavar="DIR",
+        help="Keep there what is replaced or removed, so that `pylog undo` can put it back.",
+    ),
+]
+PlanOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan-out",
+        metavar="FILE",
+        help="Save the plan, for `pylog apply`: .json, or .parquet.",
+    ),
+]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than", metavar="TIME", help="How long what was put aside is kept. Default: 72h."
+    ),
 ]

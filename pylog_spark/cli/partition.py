@@ -105,8 +105,6 @@ def clean(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.partition_clean import CleanArguments, run_clean  # noqa: PLC0415  # numba
 
-    if then_retain:
-        raise ConfigError("--then-retain", then_retain, "retention is not part of this version yet")
     if first_uncleanable_offset is not None and first_dirty_offset is None:
         raise ConfigError(
             "--first-uncleanable-offset",
@@ -136,6 +134,7 @@ def clean(  # noqa: PLR0913  # one argument an option
                 io_buffer_bytes=io_buffer_bytes,
                 max_io_buffer_bytes=max_io_buffer_bytes,
             ),
+            then_retain=then_retain,
             dry_run=dry_run,
         )
     )
@@ -144,6 +143,10 @@ def clean(  # noqa: PLR0913  # one argument an option
 
 _RECOVER_EXAMPLE: Final = (
     "Example: pylog partition recover /backup/orders-0 --now-ms 1795251360000 --dry-run"
+)
+_RETAIN_EXAMPLE: Final = (
+    "Example: pylog partition retain /backup/orders-0 --now-ms 1795251360000 "
+    "--set retention.ms=86400000 --dry-run"
 )
 _TRUNCATE_EXAMPLE: Final = (
     "Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 --dry-run"
@@ -207,6 +210,55 @@ def recover(  # noqa: PLR0913  # one argument an option
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
+            dry_run=dry_run,
+        )
+    )
+
+
+@app.command(epilog=_RETAIN_EXAMPLE)
+def retain(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
+    ],
+    *,
+    now_ms: Annotated[
+        int,
+        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
+    ] = None,
+    high_watermark: Annotated[
+        int | None,
+        typer.Option(parser=parse_offset, metavar="N", help="Default: the log end offset."),
+    ] = None,
+    log_start_offset: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Raise the log start there, as DeleteRecords."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would go, and why; change nothing.")
+    ] = False,
+) -> None:
+    """Make Kafka's deletion pass over a log: what is below its start, too large, too old.
+
+    The log must have been closed cleanly. Segments go from the oldest on, up to the first that
+    stays; if all of them go, an empty one takes their place.
+    """
+    from pylog_spark.cli.partition_retain import run_retain  # noqa: PLC0415  # numba
+
+    validate_log_directory(directory)
+    typer.echo(
+        run_retain(
+            directory,
+            now_ms=now_ms,
+            settings=tuple(settings or ()),
+            high_watermark=high_watermark,
+            log_start_offset=log_start_offset,
             dry_run=dry_run,
         )
     )

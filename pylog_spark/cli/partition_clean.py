@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
@@ -40,6 +41,7 @@ class CleanArguments:
         high_watermark: None for the log end offset.
         log_start_offset: The partition's entry in the log-start checkpoint.
         cleaner: Fields of CleanerConfig that have options of their own.
+        then_retain: Whether the deletion pass follows, as in a cleaner thread.
         dry_run: Whether to say only what would be done.
     """
 
@@ -52,6 +54,7 @@ class CleanArguments:
     high_watermark: int | None
     log_start_offset: int | None
     cleaner: Mapping[str, Any]
+    then_retain: bool
     dry_run: bool
 
 
@@ -79,9 +82,18 @@ def run_clean(arguments: CleanArguments) -> str:
     )
     if arguments.dry_run:
         return json.dumps(_describe(arguments.directory, config, cleaner, request))
-    return clean_partition(
-        arguments.directory, config=config, cleaner=cleaner, request=request
-    ).to_json()
+    result = clean_partition(arguments.directory, config=config, cleaner=cleaner, request=request)
+    if not arguments.then_retain:
+        return result.to_json()
+    swept = retain_partition(
+        arguments.directory,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )
+    return json.dumps(asdict(result) | asdict(swept))
 
 
 def _describe(

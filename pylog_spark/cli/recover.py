@@ -16,12 +16,15 @@ from pylog_spark.cli.options import (
     NowMs,
     Output,
     Override,
+    PlanOut,
+    ReportPage,
     Roots,
     SaidRole,
     Salvage,
     ServerProperties,
     Settings,
     Topics,
+    Trash,
 )
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.cli.verify import FailOn
@@ -57,12 +60,15 @@ def recover(  # noqa: PLR0913  # one argument an option
     ] = FailOn.NEVER,
     no_mark_clean: NoMarkClean = False,
     override: Override = None,
+    trash: Trash = None,
+    plan_out: PlanOut = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     now_ms: NowMs = None,
     ledger: LedgerUri = None,
+    report: ReportPage = None,
     master: Master = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -97,12 +103,15 @@ def recover(  # noqa: PLR0913  # one argument an option
         max_truncate_bytes=max_truncate_bytes,
         salvage=salvage,
         overrides=override or (),
+        trash=trash,
+        plan_out=plan_out,
     )
     status = run_job(
         "recover",
         roots,
         flags,
         as_json=output is OutputFormat.JSON,
+        page=report,
         fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
     )
     if status:

@@ -36,6 +36,8 @@ class ConfigFile(BaseModel):
         min_free: As ``--min-free``.
         max_delete_ratio: As ``--max-delete-ratio``.
         order: As ``--order``.
+        trash: As ``--trash``.
+        purge_after: As ``--older-than`` of ``pylog purge``.
         server_properties: As ``--server-properties``, relative to the file.
         settings: As ``--set``.
         topics: Settings of topics, by name or glob.
@@ -57,6 +59,8 @@ class ConfigFile(BaseModel):
     min_free: str | None = None
     max_delete_ratio: str | None = None
     order: Literal["urgency", "largest", "smallest", "name"] | None = None
+    trash: str | None = None
+    purge_after: str | None = None
     server_properties: str | None = None
     settings: dict[str, str] | None = None
     topics: dict[str, dict[str, str]] | None = None
@@ -67,7 +71,9 @@ class ConfigFile(BaseModel):
     def _read_texts(cls, value: object) -> object:
         return _texts(value)
 
-    @field_validator("max_bytes", "max_duration", "min_free", "max_delete_ratio", mode="before")
+    @field_validator(
+        "max_bytes", "max_duration", "min_free", "max_delete_ratio", "purge_after", mode="before"
+    )
     @classmethod
     def _read_amount(cls, value: object) -> object:
         return _text(value)

@@ -30,6 +30,8 @@ _JOB_DOCS: Final = {
     "max_duration": "begin with no more partitions after so long; empty: no limit",
     "min_free": "bytes of each disk that stay free",
     "max_delete_ratio": "share of a run, a topic, a partition that retention may remove",
+    "trash": "folder that keeps what a run takes out of local directories, for undo; empty: none",
+    "purge_after": "how long what former runs put aside is kept",
     "order": "which partitions come first: urgency, largest, smallest or name",
     "server_properties": "a broker's own file, for broker-wide defaults of topics",
 }

@@ -18,6 +18,7 @@ from pylog_spark.config.entries import list_entries
 from pylog_spark.config.layers import Layers
 from pylog_spark.config.options import (
     DEFAULT_MAX_TRUNCATE_BYTES,
+    DEFAULT_PURGE_AFTER_MS,
     OVERRIDABLE_GUARDS,
     TUNING_KEYS,
     HighWatermarkSource,
@@ -28,7 +29,7 @@ from pylog_spark.config.options import (
     Tuning,
 )
 from pylog_spark.config.quantities import parse_bytes, parse_duration_ms, parse_ratio
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.config import (
     CleanerConfig,
     LogConfig,
@@ -72,6 +73,8 @@ _PLAIN_OPTIONS: Final = (
     "min_free",
     "max_delete_ratio",
     "order",
+    "trash",
+    "purge_after",
 )
 
 
@@ -93,10 +96,16 @@ class Flags:
         mark_clean: False for ``--no-mark-clean``.
         dry_run: ``--dry-run``.
         until_clean: ``--until-clean``.
+        keep_deleted: ``--keep-deleted``.
         now_ms: ``--now-ms``.
         allow_truncate: ``--allow-truncate``.
         max_truncate_bytes: ``--max-truncate-bytes``.
         salvage: ``--salvage``.
+        trash: ``--trash``.
+        purge_after: ``--older-than``.
+        plan_out: ``--plan-out``.
+        file_list: ``--file-list``.
+        exact: ``--dry-run=exact``.
         max_bytes: ``--max-bytes``.
         max_duration: ``--max-duration``.
         min_free: ``--min-free``.
@@ -118,10 +127,16 @@ class Flags:
     mark_clean: bool | None = None
     dry_run: bool = False
     until_clean: bool = False
+    keep_deleted: bool = False
     now_ms: int | None = None
     allow_truncate: bool = False
     max_truncate_bytes: int | None = None
     salvage: Path | None = None
+    trash: str | None = None
+    purge_after: str | None = None
+    plan_out: Path | None = None
+    file_list: str | None = None
+    exact: bool = False
     max_bytes: str | None = None
     max_duration: str | None = None
     min_free: str | None = None
@@ -170,6 +185,7 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         now_is_said=flags.now_ms is not None,
         dry_run=flags.dry_run,
         until_clean=flags.until_clean,
+        keep_deleted=flags.keep_deleted,
         include=tuple(layers.get("include") or ()),
         exclude=tuple(layers.get("exclude") or ()),
         role=None if layers.get("role") is None else Role(layers.get("role")),
@@ -194,6 +210,11 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
             else flags.max_truncate_bytes
         ),
         salvage=None if flags.salvage is None else str(flags.salvage.absolute()),
+        trash=_trash(layers.get("trash")),
+        purge_after_ms=_purge_after(layers.get("purge_after")),
+        plan_out=None if flags.plan_out is None else str(flags.plan_out.absolute()),
+        file_list=flags.file_list,
+        exact=flags.exact,
         limits=_limits(layers, flags),
         master=layers.get("master"),
         spark_conf=layers.entries("spark"),
@@ -230,6 +251,22 @@ def _limits(layers: Layers, flags: Flags) -> RunLimits:
     )
 
 
+def _trash(said: str | None) -> str | None:
+    """Return the folder of the trash as an absolute path, None without one."""
+    if not said:
+        return None
+    folder = local_path(said)
+    if folder is None:
+        raise ConfigError(
+            "--trash", said, "expected a folder of this machine; managed roots need no trash"
+        )
+    return str(folder.absolute())
+
+
+def _purge_after(said: str | None) -> int:
+    return DEFAULT_PURGE_AFTER_MS if said is None else parse_duration_ms("--older-than", said)
+
+
 def defaults_file() -> Path:
     """Return where ``conf/defaults.yaml`` lies: in the installed package, or in the checkout."""
     package = Path(__file__).parent.parent
@@ -256,6 +293,8 @@ def _put_flags(layers: Layers, flags: Flags) -> None:
     layers.put("high_watermark", flags.high_watermark, "--high-watermark")
     layers.put("ledger", flags.ledger, "--ledger")
     layers.put("master", flags.master, "--master")
+    layers.put("trash", flags.trash, "--trash")
+    layers.put("purge_after", flags.purge_after, "--older-than")
     layers.put("mark_clean", flags.mark_clean, "--no-mark-clean")
     layers.put("max_bytes", flags.max_bytes, "--max-bytes")
     layers.put("max_duration", flags.max_duration, "--max-duration")

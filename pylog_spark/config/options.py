@@ -16,6 +16,8 @@ from storage_core.config.values import int64
 
 # More than this is not what a power cut takes from one partition.
 DEFAULT_MAX_TRUNCATE_BYTES: Final = 64 * 1024 * 1024
+# Three days: what a weekend hides, a Monday can still undo.
+DEFAULT_PURGE_AFTER_MS: Final = 72 * 3_600_000
 
 
 # Guards that have no option of their own to say that they do not hold; by what they refuse with.
@@ -35,9 +37,9 @@ class HighWatermarkSource(enum.StrEnum):
     LOG_END = "log-end"  # the log end offset: what is there counts as replicated
 
 
-def _job(name: str, default: int, doc: str) -> Any:
-    bytes_type = int64(at_least=1)
-    return setting(name, bytes_type, default, doc=doc, scope=Scope.PYLOG, unit="bytes")
+def _job(name: str, default: int, doc: str, unit: str = "bytes") -> Any:
+    positive = int64(at_least=1)
+    return setting(name, positive, default, doc=doc, scope=Scope.PYLOG, unit=unit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,16 @@ class Tuning:
         268_435_456,
         "offset maps that are published to the workers together stay below this",
     )
+    files_max_bytes: int = _job(
+        "files.max.bytes",
+        1_073_741_824,
+        "an offset map that one task merges in scratch files stays below this",
+    )
+    shuffle_bucket_bytes: int = _job(
+        "shuffle.bucket.bytes",
+        33_554_432,
+        "key entries that one task gets of a map that is larger than files.max.bytes",
+    )
     unit_min_bytes: int = _job(
         "unit.min.bytes",
         8_388_608,
@@ -57,7 +69,13 @@ class Tuning:
     wave_max_bytes: int = _job(
         "wave.max.bytes",
         68_719_476_736,
-        "recovery brings this much to its end before it begins with more",
+        "a run brings this much to its end before it begins with more",
+    )
+    wave_max_tasks: int = _job(
+        "wave.max.tasks",
+        20_000,
+        "compaction begins with more once the tasks of so many segments have ended",
+        unit="tasks",
     )
     unit_max_bytes: int = _job(
         "unit.max.bytes",
@@ -111,6 +129,8 @@ class JobOptions:
             checkpoint is refused.
         dry_run: Say what would be done; nothing is written.
         until_clean: Go on with a partition whose offset map was full, round by round.
+        keep_deleted: Leave removed segments under the suffix ``.deleted``, to the broker's start or
+            a purge.
         include: Globs of topics; a topic has to match one of them, none lets every topic in.
         exclude: Globs of topics that are left out.
         role: What the log directories are; None where nobody said it, which is enough to read.
@@ -130,6 +150,13 @@ class JobOptions:
         allow_truncate: Whether recovery may cut below a checkpointed high watermark, or everything.
         max_truncate_bytes: How much recovery may cut from one partition.
         salvage: Folder that receives what recovery cuts; None keeps nothing.
+        trash: Folder that keeps what a run takes out of local directories, so that it can be
+            undone; None keeps nothing.
+        purge_after_ms: How long what former runs put aside is kept.
+        plan_out: File that receives the plan, JSON or Parquet by its name; None for none.
+        file_list: Inventory that takes the place of listing mirrors; None to list them.
+        plan_in: File with a plan that was saved: exactly it is applied; None for none.
+        exact: Whether a dry run also reads what it would clean, so that its figures are exact.
         limits: What the run may use and may remove.
         master: Spark master; None for the session's own or ``local[*]``.
         spark_conf: Settings of the Spark session, where this program builds one.
@@ -139,6 +166,7 @@ class JobOptions:
     now_is_said: bool = False
     dry_run: bool = False
     until_clean: bool = False
+    keep_deleted: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     role: Role | None = None
@@ -155,6 +183,12 @@ class JobOptions:
     allow_truncate: bool = False
     max_truncate_bytes: int = DEFAULT_MAX_TRUNCATE_BYTES
     salvage: str | None = None
+    trash: str | None = None
+    purge_after_ms: int = DEFAULT_PURGE_AFTER_MS
+    plan_out: str | None = None
+    file_list: str | None = None
+    plan_in: str | None = None
+    exact: bool = False
     limits: RunLimits = field(default_factory=RunLimits)
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)

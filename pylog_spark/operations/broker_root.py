@@ -7,15 +7,23 @@ epoch it had, only if no partition was left in a state that nobody knows.
 """
 
 import logging
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from pylog_spark.operations.killed_runs import encode_remembered, resume_killed_runs
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
+from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
-from pylog_spark.tasks.scratch import claim_path, create_scratch, sweep_scratch
+from pylog_spark.tasks.scratch import (
+    REMEMBERED_MARKER,
+    claim_path,
+    create_scratch,
+    sweep_scratch,
+)
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -36,6 +44,8 @@ from storage_core.filenames import (
 from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
+# Of what is free on a disk, another writer may want some too.
+_USABLE_SHARE: Final = 0.9
 _CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
@@ -64,6 +74,7 @@ class BrokerRoot:
     def __enter__(self) -> Self:
         self._lock.acquire()
         try:
+            self._resume()
             swept = sweep_scratch(Path(self.location))
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
@@ -99,6 +110,15 @@ class BrokerRoot:
         return self._lock.proof
 
     @property
+    def access(self) -> BrokerAccess:
+        """How tasks read and change its partitions; the same from ``begin_writing`` on."""
+        return BrokerAccess(run_id=self._run_id, lock=self.proof, shared=self._scratch)
+
+    def usable_bytes(self) -> int:
+        """Return how much of the free space of its filesystem a run may use."""
+        return int(shutil.disk_usage(self.location).free * _USABLE_SHARE)
+
+    @property
     def scratch(self) -> str | None:
         """The run's scratch folder, None where scratch files lie in the partition directories."""
         return self._scratch
@@ -108,18 +128,19 @@ class BrokerRoot:
         if self._writes:
             return
         self._lock.validate_held()
-        self._writes = True
-        self._store.delete(CLEAN_SHUTDOWN_FILE)
-        self._store.sync_directory()
         scratch = create_scratch(Path(self.location), self._run_id)
         self._scratch = None if scratch is None else str(scratch)
+        self._writes = True
+        self._remember()
+        self._store.delete(CLEAN_SHUTDOWN_FILE)
+        self._store.sync_directory()
 
-    def allow_commits(self, directories: Iterable[Path]) -> None:
+    def allow_commits(self, directories: Iterable[str | Path]) -> None:
         """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
         self._lock.validate_held()
         self._is_settled = False
         for directory in directories:
-            path = claim_path(self._scratch, directory, self._run_id)
+            path = claim_path(self._scratch, Path(directory), self._run_id)
             create_claim(path)
             self._claims.append(path)
 
@@ -130,9 +151,11 @@ class BrokerRoot:
             points: New cleaner points of the partitions that were cleaned.
             is_whole: Whether every partition is in a state that is known: as it was, or done.
         """
-        self._revoke_claims()
-        self.write_cleaner_points(points)
         self._is_whole = self._is_whole and is_whole
+        self._remember()
+        # First, so that a kill in between makes nobody clean these partitions once more.
+        self.write_cleaner_points(points)
+        self._revoke_claims()
         self._is_settled = self._is_whole
 
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
@@ -143,6 +166,23 @@ class BrokerRoot:
         merged = {**known, **points}
         if merged != known:
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put log starts into their checkpoint; those of other partitions stay.
+
+        Args:
+            entries: New log starts, None for a partition that has none any more.
+        """
+        self._lock.validate_held()
+        self._merge(LOG_START_FILE, entries)
+
+    def disown_marker(self) -> None:
+        """Let a marker that goes back at the end name no broker epoch.
+
+        What is removed may have been more than other replicas have.
+        """
+        if self.was_clean:
+            self.claim_clean()
 
     def write_recovered(
         self,
@@ -170,6 +210,34 @@ class BrokerRoot:
         By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
         """
         self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+        self._remember()
+
+    def claim_unclean(self) -> None:
+        """Let the directory have no marker at the end: its logs have to be recovered."""
+        self._marker = None
+        self._remember()
+
+    def restore_checkpoint(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put entries of a checkpoint back to what they were; None for no entry."""
+        self._merge(name, entries)
+
+    def _resume(self) -> None:
+        """Take up what killed runs left: their commits, and the marker that they took away."""
+        resumed = resume_killed_runs(Path(self.location))
+        self.write_cleaner_points(resumed.points)
+        if resumed.marker is not None and read_marker(self._store) is None:
+            content = encode_clean_shutdown(resumed.marker.broker_epoch)
+            self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+
+    def _remember(self) -> None:
+        """Write down which marker the directory may have, should this run be killed."""
+        if not self._writes or self._scratch is None:
+            return
+        scratch = LocalStore(Path(self._scratch))
+        if self._marker is not None and self._is_whole:
+            scratch.write_file(REMEMBERED_MARKER, encode_remembered(self._marker))
+        else:
+            scratch.delete(REMEMBERED_MARKER)
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

@@ -22,6 +22,7 @@ from pylog_spark.operations.job import (
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.operations.plan_table import (
     PartitionName,
     only_planned,
@@ -31,12 +32,16 @@ from pylog_spark.operations.plan_table import (
     sort_plans,
 )
 from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.retain import retain_step
 from pylog_spark.operations.rounds import CompactionRounds, Outcomes
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.saved_plans import settle_plans
+from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.planning import Strategy
-from pylog_spark.schemas import PLAN, Action, spark_ddl
+from pylog_spark.schemas import PLAN, Action, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.observe import observe_partitions
+from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.clock import Clock, SystemClock
 from storage_core.filenames import TopicPartition
@@ -45,7 +50,7 @@ from storage_core.maintenance.compaction.plan import map_capacity
 _log: Final = logging.getLogger(__name__)
 
 _NO_BROADCAST: Final = (
-    "this session has no broadcast variables: each partition is cleaned whole, in one task"
+    "this session has no broadcast variables: offset maps are shared by scratch files or shuffled"
 )
 
 
@@ -87,9 +92,10 @@ def compact(  # what, where, how; the rest serves other operations and tests
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=step.notes,
+        notes=(*run.notes, *step.notes),
         results=step.results,
         plans=step.plans,
+        retentions=step.retentions,
         summary=summary,
         exit_code=exit_code_of(step.results),
     )
@@ -102,13 +108,15 @@ class CompactionStep:
     """What the compaction of a run's partitions found and did.
 
     Attributes:
-        results: Rows of ``schemas.RESULT``.
-        plans: Rows of ``schemas.PLAN``, in the same order.
+        results: Rows of ``schemas.RESULT``, of the sweep as well.
+        plans: Rows of ``schemas.PLAN``, most urgent first.
+        retentions: Rows of ``schemas.RETENTION``: what expired in partitions that are compacted.
         notes: What a reader should know of it, line by line.
     """
 
     results: pa.Table
     plans: pa.Table
+    retentions: pa.Table
     notes: tuple[str, ...]
 
 
@@ -116,6 +124,9 @@ def compact_step(
     run: OpenRun, context: RunContext, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
     """Compact what is due, within a run that is open; its dry run only plans.
+
+    Then remove what has expired in partitions that are compacted, as Kafka's cleaner does: never
+    before their compaction, and not where it failed.
 
     Args:
         run: The run; each round is in its record when this returns.
@@ -130,12 +141,33 @@ def compact_step(
     notes = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
-    plans = _observe(run, context)
+    plans = settle_plans(
+        run,
+        context,
+        _observe(run, context),
+        action=Action.COMPACT.value,
+        plan_of=compaction_plan_of,
+        figures_of=compaction_figures_of,
+    )
     outcomes = Outcomes()
     if not job.options.dry_run:
         outcomes = _clean(run, context, plans, strategy)
-    results = result_rows(plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value)
-    return CompactionStep(results=results, plans=plans, notes=notes)
+    compacted = result_rows(plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value)
+    swept = retain_step(
+        run, context, scope=SweepScope.COMPACTED, excluded=_failed(plans, compacted)
+    )
+    return CompactionStep(
+        results=merge_steps([compacted, swept.results]),
+        plans=plans,
+        retentions=swept.retentions,
+        notes=(*notes, *swept.notes),
+    )
+
+
+def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
+    """Return the directories whose compaction failed; the rows are in the same order."""
+    rows = zip(plans["directory"].to_pylist(), results["status"].to_pylist(), strict=True)
+    return frozenset(directory for directory, status in rows if status == Status.FAILED)
 
 
 def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
@@ -152,6 +184,10 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
         can_broadcast=dispatcher.can_broadcast,
         max_keys=map_capacity(options.cleaner),
         strategy=strategy,
+        files_bytes=options.tuning.files_max_bytes,
+        bucket_bytes=options.tuning.shuffle_bucket_bytes,
+        wave_bytes=options.tuning.wave_max_bytes,
+        wave_tasks=options.tuning.wave_max_tasks,
     )
     rounds = CompactionRounds(
         dispatcher, run.roots, context, limits, run.budget, title=run.job.title

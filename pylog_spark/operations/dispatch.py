@@ -9,7 +9,7 @@ a session has none (Spark Connect).
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
@@ -148,6 +148,41 @@ class Dispatcher:
         numbers = self._spark.range(0, len(units), 1, len(units))
         return numbers.mapInArrow(run, spark_ddl(schema))
 
+    def to_units(self, frame: DataFrame, units: int) -> DataFrame:
+        """Return the rows of a DataFrame, those of each ``unit`` together in one task.
+
+        Where Spark can (4.1 and later) unit i is task i, so that they start in the units' order.
+
+        Args:
+            frame: Rows with a column ``unit``, 0 <= unit < units.
+            units: How many tasks.
+        """
+        if hasattr(frame, "repartitionById"):
+            return frame.repartitionById(units, "unit")
+        return frame.repartition(units, "unit")
+
+    def alongside(self, work: Callable[[], T]) -> Future[T]:
+        """Start work that runs stages of its own, beside those of the calling thread.
+
+        Spark gives slots to the stage that was started first, and what is left to the other: the
+        tail of one is filled by the other.
+        """
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+                outcome.set_exception(error)
+
+        thread = InheritableThread(target=run, session=self._spark, name="alongside", daemon=True)
+        thread.start()
+        return outcome
+
+    def wait_for(self, outcome: Future[T]) -> T:
+        """Return what ``alongside`` started, when it has ended, or raise its error."""
+        return _wait_for(outcome)
+
     def collect(self, frame: DataFrame, schema: pa.Schema, description: str) -> pa.Table:
         """Run a stage, once, and return its rows.
 
@@ -184,8 +219,13 @@ def _run_interruptibly(spark: SparkSession, stage: Callable[[], pa.Table]) -> pa
     # Spark's own kind of thread takes over the tags and properties of this one.
     thread = InheritableThread(target=run, session=spark, name="stage", daemon=True)
     thread.start()
+    return _wait_for(outcome)
+
+
+def _wait_for(outcome: Future[T]) -> T:
+    """Wait in small steps: a signal is noticed between them."""
     while not outcome.done():
-        thread.join(_SIGNAL_SECONDS)
+        wait([outcome], timeout=_SIGNAL_SECONDS)
     return outcome.result()
 
 

@@ -1,27 +1,36 @@
 """From a table of plans to the partitions that are due, each with its strategy; and its outcome."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.config import Tuning
 from pylog_spark.planning import (
+    MAP_ENTRY_BYTES,
     Demand,
+    MapBudgets,
     Strategy,
+    choose_buckets,
     choose_strategy,
     choose_unit_bytes,
+    count_records_at_most,
     estimate_map_bytes,
 )
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.commit import PartitionWork
+from pylog_spark.tasks.observe import decode_plan
 from storage_core.filenames import TopicPartition
 
 # Of what is free on a disk, another writer may want some too.
 _USABLE_SHARE: Final = 0.9
 _NAMED_PARTITIONS: Final = 3
+# Partial maps as they come, and a table of which between a quarter and a half is used, beside the
+# one that it outgrew.
+_FILED_COPIES: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +45,10 @@ class RoundLimits:
         can_broadcast: Whether the session has broadcast variables.
         max_keys: Keys that an offset map may hold, None without a limit.
         strategy: What the caller asks for.
+        files_bytes: Bytes of an offset map that one task may merge in scratch files.
+        bucket_bytes: Bytes of key entries that one task gets where keys are exchanged.
+        wave_bytes: Bytes of segments that a wave may hold.
+        wave_tasks: Segments that a wave may hold.
     """
 
     least_unit_bytes: int
@@ -45,6 +58,10 @@ class RoundLimits:
     can_broadcast: bool
     max_keys: int | None
     strategy: Strategy = Strategy.AUTO
+    files_bytes: int = Tuning().files_max_bytes
+    bucket_bytes: int = Tuning().shuffle_bucket_bytes
+    wave_bytes: int = Tuning().wave_max_bytes
+    wave_tasks: int = Tuning().wave_max_tasks
 
     def unit_bytes(self, total_bytes: int) -> int:
         """Return what one task should be given when this much is to be read in all."""
@@ -63,22 +80,24 @@ class DuePartition:
     Attributes:
         work: What tasks are told of it.
         root: Its log directory.
-        directory: Its own directory.
+        directory: Its own directory: a path, or the location of a managed partition.
         partition: Its name.
         segment_bytes: Sizes of the segments to be cleaned.
         extra_bytes: Upper bound of the disk space that it needs meanwhile.
         map_bytes: Upper bound of its merged index.
         strategy: How it is cleaned.
+        buckets: Into how many its keys are dealt out, where they are.
     """
 
     work: PartitionWork
     root: str
-    directory: Path
+    directory: str
     partition: TopicPartition
     segment_bytes: tuple[int, ...]
     extra_bytes: int
     map_bytes: int
     strategy: Strategy
+    buckets: int = 1
 
     @property
     def ordinal(self) -> int:
@@ -93,8 +112,13 @@ class DuePartition:
     @property
     def demand(self) -> Demand:
         """What it needs while its round runs."""
-        published = self.map_bytes if self.strategy is Strategy.BROADCAST else 0
-        return Demand(map_bytes=published, disk_bytes=self.extra_bytes)
+        is_filed = self.strategy is Strategy.FILES
+        return Demand(
+            map_bytes=self.map_bytes if self.strategy is Strategy.BROADCAST else 0,
+            disk_bytes=self.extra_bytes + (self.map_bytes * _FILED_COPIES if is_filed else 0),
+            read_bytes=self.size_bytes,
+            tasks=1 if self.strategy is Strategy.WHOLE else len(self.segment_bytes),
+        )
 
 
 @dataclass(slots=True)
@@ -147,14 +171,22 @@ class Outcome:
             self.fail(row)
             self.was_touched = bool(row["touched"])
             return
-        names = ("bytes_after", "records_before", "records_after", "segments_after")
+        names = ("bytes_after", "records_before", "records_after", "segments_after", "statistics")
         self.columns = {"status": Status.DONE.value, **{name: row[name] for name in names}}
         self.columns["operations"] = row["operations"]
         self.next_offset = row["next_offset"]
 
 
-def find_due(plans: pa.Table, limits: RoundLimits) -> list[DuePartition]:
-    """Return the planned rows of a table of plans, in its order, each with its strategy."""
+def find_due(
+    plans: pa.Table, limits: RoundLimits, *, shares_files: Callable[[str], bool]
+) -> list[DuePartition]:
+    """Return the planned rows of a table of plans, in its order, each with its strategy.
+
+    Args:
+        plans: Rows of ``schemas.PLAN``.
+        limits: How much one task and one round are given.
+        shares_files: Whether the tasks on a root share a scratch folder.
+    """
     columns = [name for name in plans.column_names if name != "plan"]
     due = []
     for ordinal, row in enumerate(plans.select(columns).to_pylist()):
@@ -171,25 +203,42 @@ def find_due(plans: pa.Table, limits: RoundLimits) -> list[DuePartition]:
             partition_bytes=size_bytes,
             map_bytes=map_bytes,
             unit_bytes=limits.unit_bytes(size_bytes),
-            budget_bytes=limits.budget_bytes,
-            # A limit of keys ends a round at a record, which one task alone can find.
-            can_broadcast=limits.can_broadcast and limits.max_keys is None,
+            budgets=MapBudgets(
+                broadcast_bytes=limits.budget_bytes,
+                files_bytes=limits.files_bytes,
+                can_broadcast=limits.can_broadcast,
+                can_share_files=shares_files(row["root"]),
+            ),
+            is_bounded=limits.max_keys is not None,
         )
+        buckets = 1
+        if strategy is Strategy.SHUFFLE:
+            first_base = decode_plan(plans["plan"][ordinal].as_py()).segments[0].base_offset
+            entries = count_records_at_most(
+                offset_span=row["first_uncleanable_offset"] - first_base, size_bytes=size_bytes
+            )
+            buckets = choose_buckets(
+                entry_bytes=entries * MAP_ENTRY_BYTES,
+                bucket_bytes=limits.bucket_bytes,
+                slots=limits.slots,
+            )
         due.append(
             DuePartition(
                 work=PartitionWork(
                     ordinal=ordinal,
+                    root=row["root"],
                     topic=row["topic"],
                     log_start_checkpoint=row["log_start_checkpoint"],
                     plan=plans["plan"][ordinal].as_py(),
                 ),
                 root=row["root"],
-                directory=Path(row["directory"]),
+                directory=row["directory"],
                 partition=TopicPartition(row["topic"], row["partition"]),
                 segment_bytes=tuple(row["segment_bytes"]),
                 extra_bytes=row["peak_extra_bytes"],
                 map_bytes=map_bytes,
                 strategy=strategy,
+                buckets=buckets,
             )
         )
     return due

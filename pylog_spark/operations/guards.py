@@ -37,20 +37,12 @@ def check_roots(
     """
     for root in roots:
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
-            _check_role(root)
+            require_said_role(root.role if root.is_said else None, root.location)
         if not options.dry_run and local_path(root.location) is not None:
             check_local_directory(root.location, options)
         _check_clock(root, options)
         check_ledger(root, options.ledger)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
-
-
-def _check_role(root: LogRoot) -> None:
-    role = require_said_role(root.role if root.is_said else None, root.location)
-    if role is Role.MANAGED:
-        raise GuardRefusedError(
-            "ROLE_NOT_SUPPORTED", f"{root.location}: this version does not write managed roots yet"
-        )
 
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:

@@ -15,12 +15,14 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import read_marker
 from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.operations.plan_file import expected_operations, saved_plan
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
+from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store import LocalStore
 
 # Looking at a partition is some small reads; a task takes a share of them, so that one that meets
@@ -37,12 +39,14 @@ class Job:
         action: The command that asked for it.
         roots: The log directories.
         options: What to do, and how.
+        unsaid: Reasons that a step of it does not write down: another step does.
     """
 
     run_id: str
     action: str
     roots: tuple[LogRoot, ...]
     options: JobOptions
+    unsaid: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
@@ -74,16 +78,27 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         StorageError: A file cannot be read.
     """
     options = job.options
+    saved = None if options.plan_in is None else saved_plan(options.plan_in)
     return RunContext(
         run_id=job.run_id,
         now_ms=options.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
         cleaner=options.cleaner,
-        catalogs=build_catalogs(job.roots, options),
+        catalogs=build_catalogs(job.roots, options) if saved is None else saved.catalogs,
+        expected_recoveries=None if saved is None else expected_operations(saved, "recover"),
         unclean_roots=unclean,
         high_watermark=options.high_watermark,
+        trash=trash_place(job),
         remote_roots=_remote_roots(job),
     )
+
+
+def trash_place(job: Job) -> TrashPlace | None:
+    """Return where a run keeps what it takes out of local directories, None for nowhere."""
+    trash = job.options.trash
+    if trash is None:
+        return None
+    return TrashPlace(folder=str(Path(trash, job.run_id)), run_id=job.run_id)
 
 
 def _remote_roots(job: Job) -> frozenset[str]:
@@ -122,6 +137,7 @@ def open_recorder(spark: SparkSession, job: Job, clock: Clock) -> Recorder:
     return Recorder(
         ledger=ledger,
         clock=clock,
+        unsaid=job.unsaid,
         facts={
             "run_id": job.run_id,
             "action": job.action,

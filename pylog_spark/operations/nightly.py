@@ -1,22 +1,37 @@
-"""The nightly job: everything that is due in each partition of some log directories."""
+"""The nightly job: everything that is due in each partition of some log directories.
 
+Recover what was not closed, remove what has expired, compact, and purge what former runs put
+aside: one after the other, under one lock and one name. Each step commits partition by partition,
+so a run that is killed has done what it has done; the next one finds less to do.
+"""
+
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.run_report import RunReport
-from storage_core.clock import Clock
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.compact import compact_step
+from pylog_spark.operations.guards import check_roots, check_salvage
+from pylog_spark.operations.job import Job, new_run_id, run_context
+from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.progress import OnProgress
+from pylog_spark.operations.purge import PurgeScope, purge_roots
+from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
+from pylog_spark.operations.retain import retain_step
+from pylog_spark.operations.run_report import RunReport, exit_code_of
+from pylog_spark.operations.step_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
+from pylog_spark.schemas import CUT, PLAN, RECOVERY, RETENTION
+from pylog_spark.tasks.listing import TopicFilter
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock, SystemClock
 
 ACTION: Final = "run"
-STEPS_NOTE: Final = (
-    "steps of this version: compact, record, report; recovery and retention are not among them, "
-    "so a directory that was not cleanly shut down is left alone and nothing expires"
-)
 
 
 def run_nightly(
@@ -25,7 +40,129 @@ def run_nightly(
     options: JobOptions,
     *,
     clock: Clock | None = None,
+    on_progress: OnProgress | None = None,
 ) -> RunReport:
-    """Do what is due, record it and report it; for arguments and errors see ``compact``."""
-    report = compact(spark, roots, options, action=ACTION, clock=clock)
-    return replace(report, notes=(STEPS_NOTE, *report.notes))
+    """Do what is due, record it and report it.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories, or of managed roots.
+        options: What to do, and how; its dry run writes nothing.
+        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+        on_progress: Told how far the reading of a recovery has come.
+
+    Raises:
+        ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
+            salvaged.
+        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
+            several brokers, or another guard does not allow the run.
+        PylogError: The cluster's metadata or a root's own files cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    check_roots(log_roots, options)
+    check_salvage(log_roots, options)
+    job = Job(
+        run_id=new_run_id(clock),
+        action=ACTION,
+        roots=log_roots,
+        options=options,
+        unsaid=NOT_OF_THIS_STEP,
+    )
+    with OpenRun(spark, job, clock) as run:
+        night = _Night(run)
+        night.recover(on_progress)
+        night.retain()
+        night.compact()
+        night.purge()
+    results = merge_steps(night.tables)
+    summary = summarise_steps(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = RunReport(
+        run_id=job.run_id,
+        action=ACTION,
+        dry_run=options.dry_run,
+        notes=tuple(dict.fromkeys([*run.notes, *night.notes])),
+        results=results,
+        plans=night.plans,
+        cuts=night.cuts,
+        recoveries=night.recoveries,
+        retentions=pa.concat_tables(night.retentions),
+        summary=summary,
+        exit_code=exit_code_of(results, refused_alone=CUT_GUARDS),
+    )
+    run.recorder.end(summary, exit_code=report.exit_code)
+    return report
+
+
+class _Night:
+    """The steps of one run, and what they found and did."""
+
+    def __init__(self, run: OpenRun) -> None:
+        self._run = run
+        self._context = run_context(run.job, run.unclean_roots)
+        self.tables: list[pa.Table] = []
+        self.notes: list[str] = []
+        self.plans = PLAN.empty_table()
+        self.cuts = CUT.empty_table()
+        self.recoveries = RECOVERY.empty_table()
+        self.retentions = [RETENTION.empty_table()]
+
+    def recover(self, on_progress: OnProgress | None) -> None:
+        """Recover the directories of brokers that were not closed; the others are not read."""
+        unclean = self._run.unclean_roots
+        chosen = [
+            root
+            for root in self._run.job.roots
+            if root.role is Role.BROKER and root.location in unclean
+        ]
+        if not chosen:
+            return
+        step = RecoveryStep(self._run, chosen, on_progress)
+        step.run()
+        self.tables.append(step.rows.results())
+        self.notes += step.notes
+        self.cuts, self.recoveries = step.rows.cuts(), step.rows.recoveries()
+        if not self._run.job.options.dry_run:
+            # What was recovered is in order, whether or not the directory may say so to a broker.
+            recovered = {root.location for root in chosen}
+            self._context = replace(
+                self._context, unclean_roots=unclean - recovered, unrecovered=step.unrecovered
+            )
+
+    def retain(self) -> None:
+        """Remove what has expired, but for partitions that are compacted."""
+        step = retain_step(self._run, self._context)
+        self.tables.append(step.results)
+        self.retentions.append(step.retentions)
+        self.notes += step.notes
+
+    def compact(self) -> None:
+        """Compact what is due, and remove what has expired there."""
+        step = compact_step(self._run, self._context)
+        self.tables.append(step.results)
+        self.retentions.append(step.retentions)
+        self.plans = step.plans
+        self.notes += step.notes
+
+    def purge(self) -> None:
+        """Remove for good what brokers and former runs put aside."""
+        job = self._run.job
+        options = job.options
+        if options.plan_in is not None:
+            return  # a saved plan holds no purge
+        scope = PurgeScope(
+            run_id=job.run_id,
+            roots=job.roots,
+            held=self._run.roots,
+            catalogs=self._context.catalogs,
+            topics=TopicFilter(topics=options.include, exclude=options.exclude),
+            trash=options.trash,
+            now_ms=options.now_ms,
+            older_than_ms=options.purge_after_ms,
+            dry_run=options.dry_run,
+        )
+        rows = purge_roots(scope)
+        self._run.recorder.results(rows)
+        self.tables.append(rows)

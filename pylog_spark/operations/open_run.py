@@ -16,7 +16,11 @@ from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.job import Job, open_recorder, unclean_roots
+from pylog_spark.operations.plan_file import PlannedPartition
 from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.saved_plans import write_planned
+from pylog_spark.operations.trash import begin_trash
+from pylog_spark.operations.writable_root import WritableRoot, writable_root, write_context
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.clock import Clock
 
@@ -37,7 +41,11 @@ class OpenRun:
         recorder: Keeps the record.
         dispatcher: Starts the stages.
         budget: What may still be begun.
-        roots: The log directories under their locks, by location; none in a dry run.
+        roots: The roots under their locks and leases, by location; none in a dry run.
+        notes: What a reader of the report should know of the run as a whole.
+        planned: What ``--plan-out`` is going to save.
+        context: What its tasks were told first.
+        refused: Directories that are not any more what a saved plan was made for.
     """
 
     def __init__(self, spark: SparkSession, job: Job, clock: Clock) -> None:
@@ -46,7 +54,12 @@ class OpenRun:
         self.recorder: Recorder = open_recorder(spark, job, clock)
         self.dispatcher = Dispatcher(spark, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
-        self.roots: Mapping[str, BrokerRoot] = {}
+        self.roots: Mapping[str, WritableRoot] = {}
+        self.notes: tuple[str, ...] = ()
+        self.planned: list[PlannedPartition] = []
+        self.context: RunContext | None = None
+        self.refused: set[str] = set()
+        self._clock = clock
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
@@ -55,6 +68,7 @@ class OpenRun:
             if not self.job.options.dry_run:
                 self.recorder.start()
                 self.roots = self._hold_roots()
+                self.notes += begin_trash(self.job, self._clock)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -66,6 +80,8 @@ class OpenRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None:
+            write_planned(self)
         last = ExitStack()
         last.push(self.dispatcher)
         last.push(self._note)
@@ -74,11 +90,7 @@ class OpenRun:
 
     def write_context(self, context: RunContext) -> WriteContext:
         """Return what tasks need to write."""
-        return WriteContext(
-            run=context,
-            locks={location: root.proof for location, root in self.roots.items()},
-            scratch={location: root.scratch for location, root in self.roots.items()},
-        )
+        return write_context(context, self.roots)
 
     @property
     def unclean_roots(self) -> frozenset[str]:
@@ -87,11 +99,16 @@ class OpenRun:
             return unclean_roots(self.job.roots)
         return frozenset(location for location, root in self.roots.items() if not root.was_clean)
 
-    def _hold_roots(self) -> Mapping[str, BrokerRoot]:
+    @property
+    def broker_roots(self) -> Mapping[str, BrokerRoot]:
+        """Those of the roots that are a broker's log directories."""
+        return {place: root for place, root in self.roots.items() if isinstance(root, BrokerRoot)}
+
+    def _hold_roots(self) -> Mapping[str, WritableRoot]:
         mark_clean = self.job.options.mark_clean
         return {
             root.location: self._held.enter_context(
-                BrokerRoot(root.location, run_id=self.job.run_id, mark_clean=mark_clean)
+                writable_root(root, run_id=self.job.run_id, mark_clean=mark_clean)
             )
             for root in self.job.roots
         }

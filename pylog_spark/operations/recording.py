@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.operations.run_report import RunSummary
@@ -23,11 +24,13 @@ class Recorder:
         ledger: Where to; None for nowhere.
         clock: For the times of the START and END rows.
         facts: Columns of both of these rows.
+        unsaid: Reasons of result rows that are left out: another step has a row for the partition.
     """
 
     ledger: Ledger | None
     clock: Clock
     facts: Mapping[str, Any]
+    unsaid: frozenset[str] = frozenset()
     _appended: dict[LedgerTable, int] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -61,7 +64,8 @@ class Recorder:
 
     def results(self, rows: pa.Table) -> None:
         """Write result rows."""
-        self._append(LedgerTable.RESULTS, rows)
+        said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
+        self._append(LedgerTable.RESULTS, rows.filter(said))
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations that commits applied.

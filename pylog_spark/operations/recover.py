@@ -26,6 +26,7 @@ from pylog_spark.operations.job import (
 )
 from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
 from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recovery_rows import RecoveryRows
@@ -37,6 +38,7 @@ from pylog_spark.operations.run_report import (
     exit_code_of,
     summarise,
 )
+from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.report import size_text
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
@@ -47,8 +49,9 @@ from pylog_spark.tasks.recovery import (
     observe_recovery,
 )
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
-from storage_core.catalog.roles import Role
+from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock, SystemClock
+from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
@@ -57,7 +60,7 @@ from storage_core.store import LocalStore
 _NOT_LOADED: Final = frozenset(
     {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
 )
-_GUARDS: Final = frozenset(
+CUT_GUARDS: Final = frozenset(
     {Reason.CUTS_BELOW_HIGH_WATERMARK, Reason.CUTS_TOO_MUCH, Reason.CUTS_WHOLE_LOG}
 )
 
@@ -104,7 +107,7 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         recovery.run()
     results = recovery.rows.results()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    exit_code = exit_code_of(results, refused_alone=_GUARDS)
+    exit_code = exit_code_of(results, refused_alone=CUT_GUARDS)
     worst = recovery.rows.worst_cut()
     if exit_code == EXIT_DONE and fail_on and worst and worst.rank >= fail_on.rank:
         exit_code = EXIT_FINDINGS
@@ -112,7 +115,7 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=(*notes, *recovery.notes),
+        notes=(*notes, *run.notes, *recovery.notes),
         results=results,
         summary=summary,
         exit_code=exit_code,
@@ -138,6 +141,8 @@ def check_recovery(
     notes: tuple[str, ...] = ()
     copies = sorted({root.role.value for root in roots if root.role is not Role.BROKER})
     may_cut_mirror = options.allow_truncate and options.salvage is not None
+    if may_cut_mirror and not options.dry_run:
+        _refuse_to_cut_objects(roots)
     if copies and not may_cut_mirror and not options.dry_run and options.role is not None:
         options = replace(options, dry_run=True)
         notes = (_COPY_NOTE.format(role=" or ".join(copies)),)
@@ -146,9 +151,21 @@ def check_recovery(
     return options, notes
 
 
+def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
+    """Refuse to cut where this version only reports: on object stores, and in managed roots."""
+    for root in roots:
+        if root.role is Role.MANAGED or local_path(root.location) is None:
+            raise GuardRefusedError(
+                "RECOVERY_IS_REPORT_ONLY",
+                f"{root.location}: a {root.role.value} root there is only reported on; to cut its "
+                "logs, take a copy of it (`pylog materialize`, or your sync's own tool), recover "
+                "that with --allow-truncate and --salvage DIR, and ingest it into a new root",
+            )
+
+
 _COPY_NOTE: Final = (
-    "a {role} directory is only reported on: it cannot fetch again what is cut. To cut a copy that "
-    "is yours, say --role broker; a mirror also takes --allow-truncate and --salvage DIR"
+    "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "
+    "that is yours, say --role broker; a local mirror also takes --allow-truncate and --salvage DIR"
 )
 
 
@@ -187,9 +204,9 @@ class RecoveryStep:
         """
         missing = find_missing_directories(self._job.roots, self._job.options)
         roots = {
-            root.location: self._run.roots[root.location]
+            root.location: self._run.broker_roots[root.location]
             for root in self._chosen
-            if root.location in self._run.roots
+            if root.location in self._run.broker_roots
         }
         if self._job.options.dry_run:
             unclean = _without_marker(self._chosen)
@@ -226,7 +243,14 @@ class RecoveryStep:
         found = dispatcher.collect(
             frame, RECOVERY_WORK, f"{job.title}: look what has to be read in {job.places}"
         )
-        self.rows.partitions = refuse_duplicates(found, brokers_of(job.roots))
+        self.rows.partitions = settle_plans(
+            self._run,
+            context,
+            refuse_duplicates(found, brokers_of(job.roots)),
+            action=Action.RECOVER.value,
+            plan_of=recovery_plan_of,
+            figures_of=recovery_figures_of,
+        )
         for root in self._chosen:
             for name in RECOVERY_FILES:
                 problem = read_if_sound(root.location, name)[1]
@@ -314,12 +338,19 @@ class RecoveryStep:
                 members, self._context(context, roots), self._title(title), meter
             )
             self.rows.outcomes |= {row["ordinal"]: row for row in rows}
+            self._note(rows)
             for location, chosen in by_root.items():
                 if location in roots:
                     self._settle(roots[location], chosen)
             if roots:
                 self._record([partition.work.ordinal for partition in members])
             self._dispatcher.release()
+
+    def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Tell a plan that is going to be saved what is done to these partitions."""
+        directories = self.rows.partitions["directory"]
+        texts = {directories[row["ordinal"]].as_py(): row["operations"] for row in rows}
+        note_operations(self._run, Action.RECOVER.value, texts)
 
     def _title(self, what: str) -> str:
         return f"{self._job.title} {self._job.places}: {what}"
@@ -429,8 +460,13 @@ def _is_well(outcome: Mapping[str, Any]) -> bool:
 
 def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
     """Return the roots, of any role, whose logs nobody has closed."""
-    stores = {root.location: LocalStore(Path(root.location)) for root in roots}
-    return frozenset(place for place, store in stores.items() if read_marker(store) is None)
+    return frozenset(
+        root.location
+        for root in roots
+        if local_path(root.location) is None
+        or root.role is Role.MANAGED
+        or read_marker(LocalStore(Path(root.location))) is None
+    )
 
 
 def _by_root(due: Iterable[Due]) -> dict[str, list[Due]]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.schemas import CUT, PLAN, RECOVERY, RESULT, Reason, Status, spark_ddl
+from pylog_spark.schemas import CUT, PLAN, RECOVERY, RESULT, RETENTION, Reason, Status, spark_ddl
 
 EXIT_DONE: Final = 0
 EXIT_FINDINGS: Final = 1
@@ -94,6 +94,7 @@ class RunReport:
         plans: Rows of ``schemas.PLAN``, in the same order; of compaction only.
         cuts: Rows of ``schemas.CUT``; of recovery only.
         recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
+        retentions: Rows of ``schemas.RETENTION``; of retention only.
     """
 
     run_id: str
@@ -106,6 +107,7 @@ class RunReport:
     plans: pa.Table = field(default_factory=PLAN.empty_table)
     cuts: pa.Table = field(default_factory=CUT.empty_table)
     recoveries: pa.Table = field(default_factory=RECOVERY.empty_table)
+    retentions: pa.Table = field(default_factory=RETENTION.empty_table)
 
     def planned_rows(self) -> list[dict[str, Any]]:
         """Return the plans of a dry run as a person needs them: ranges, groups and bounds.
@@ -161,6 +163,7 @@ def exit_code_of(results: pa.Table, *, refused_alone: Collection[Reason] = ()) -
     failed = pc.equal(results["status"], Status.FAILED.value)
     if pc.any(failed).as_py():
         return EXIT_PARTLY_FAILED
+    refused_alone = {*refused_alone, Reason.INPUTS_CHANGED}
     refused: set[str] = set()
     accepted: set[str] = set()
     for row in results.select(["root", "reason"]).to_pylist():

@@ -237,15 +237,24 @@ def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[t
     known = dict(
         zip(
             sizes["ordinal"].to_pylist(),
-            zip(sizes["offsets"].to_pylist(), sizes["sizes"].to_pylist(), strict=True),
+            zip(
+                sizes["directory"].to_pylist(),
+                sizes["offsets"].to_pylist(),
+                sizes["sizes"].to_pylist(),
+                strict=True,
+            ),
             strict=True,
         )
     )
-    unit_bytes = _unit_bytes(dispatcher, job, sum(sum(of) for _, of in known.values()))
+    unit_bytes = _unit_bytes(dispatcher, job, sum(sum(of) for *_, of in known.values()))
     return [
         stretch
         for target in targets
-        for stretch in cut_partition(target, *known[target.ordinal], unit_bytes=unit_bytes)
+        for stretch in cut_partition(
+            replace(target, directory=known[target.ordinal][0]),
+            *known[target.ordinal][1:],
+            unit_bytes=unit_bytes,
+        )
     ]
 
 

@@ -2,20 +2,21 @@
 
 This runs once per query, on the driver. It lists directories; beyond that it reads only what the
 query needs: an end offset for offsets that were said, indexes for points in time, transaction
-indexes and producer snapshots for committed reads.
+indexes and producer snapshots for committed reads. Of a managed root it pins the generation of each
+partition, and the tasks read exactly that, whatever is committed meanwhile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, TopicChoice
 from pylog_spark.tasks.read_segments import ReadRange
 from pylog_spark.tasks.run_context import read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.catalog.root_files import RootFiles, find_root
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import ConfigError, OffsetOutOfRangeError, StorageError
+from storage_core.errors import ConfigError, OffsetOutOfRangeError
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
     LOG_START_FILE,
@@ -31,7 +32,7 @@ from storage_core.log.committed_view import CommittedView, load_committed_view
 from storage_core.log.position_search import ListedSegment, find_end_offset
 from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import Limits
-from storage_core.store import LocalStore
+from storage_core.store import LogStore, ManagedStore, open_store
 
 # Consecutive segments share a task up to this size; one segment is never split.
 _RANGE_BYTES: Final = 128 * 1024 * 1024
@@ -48,13 +49,13 @@ class _Log:
 
     Attributes:
         partition: Topic and number.
-        store: Its directory.
+        store: Its files.
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
     """
 
     partition: TopicPartition
-    store: LocalStore
+    store: LogStore
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
 
@@ -88,16 +89,16 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
             to be an error.
         PylogError: A log cannot be read.
     """
-    root, directories = _find_directories(Path(options.path))
+    root, directories = _find_directories(options.path)
     chosen = {
-        partition: directory
-        for partition, directory in directories.items()
+        partition: location
+        for partition, location in directories.items()
         if options.choice.admits(partition) and _is_read_unasked(partition, options)
     }
     _validate_choice(options, directories)
     for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         _validate_coverage(name, bound, chosen)
-    starts = read_offset_checkpoint(str(root), LOG_START_FILE)
+    starts = read_offset_checkpoint(root, LOG_START_FILE)
     ranges: list[ReadRange] = []
     for partition in sorted(chosen):
         log = _list_log(partition, chosen[partition], starts.get(partition, 0))
@@ -112,26 +113,18 @@ def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
     return options.choice != TopicChoice() or partition.topic != CLUSTER_METADATA_TOPIC
 
 
-def _find_directories(path: Path) -> tuple[Path, dict[TopicPartition, Path]]:
-    """Return the log directory and its partitions; a partition directory is the only one."""
-    if not path.is_dir():
-        raise ConfigError("path", path, "no such directory")
-    kind, partition = classify_directory(path.resolve().name)
-    try:
-        folders = [entry for entry in path.iterdir() if entry.is_dir()]
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
-    if partition is not None and kind in _READABLE and not folders:
-        return path.resolve().parent, {partition: path}
-    found: dict[TopicPartition, Path] = {}
-    for folder in sorted(folders):
-        kind, partition = classify_directory(folder.name)
+def _find_directories(path: str) -> tuple[RootFiles, dict[TopicPartition, str]]:
+    """Return a root and where its partitions are; a partition's own directory is the only one."""
+    root, names = find_root(path)
+    found: dict[TopicPartition, str] = {}
+    for name in names:
+        kind, partition = classify_directory(name)
         if partition is not None and kind in _READABLE:
-            found[partition] = folder
-    return path, found
+            found[partition] = root.locate(name)
+    return root, found
 
 
-def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition, Path]) -> None:
+def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition, str]) -> None:
     topics = {partition.topic for partition in directories}
     missing = sorted((options.choice.names or frozenset()) - topics)
     if missing:
@@ -142,7 +135,7 @@ def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition
         raise ConfigError("assign", named, f"no such partition in {options.path}")
 
 
-def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, Path]) -> None:
+def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, str]) -> None:
     """Offsets have to be said for exactly the partitions that are read, as in Spark."""
     if bound.offsets is None:
         return
@@ -157,8 +150,10 @@ def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, 
         )
 
 
-def _list_log(partition: TopicPartition, directory: Path, log_start: int) -> _Log | None:
-    store = LocalStore(directory)
+def _list_log(partition: TopicPartition, location: str, log_start: int) -> _Log | None:
+    store = open_store(location)
+    if isinstance(store, ManagedStore):
+        log_start = store.checkpoints.log_start_offset or 0
     files = store.list_files()
     names = {file.name for file in files}
     segments = []
@@ -252,7 +247,7 @@ def _split(log: _Log, extent: _Extent, columns: tuple[str, ...]) -> Iterator[Rea
             upper = following[0].base_offset if following else stable
             aborted = tuple(extent.committed.aborted_between(group[0].base_offset, upper))
         yield ReadRange(
-            directory=str(log.store.directory),
+            directory=log.store.location,
             partition=log.partition,
             segments=tuple(group),
             ends_log=not following,

@@ -5,33 +5,33 @@ not worth spreading, or too large to, is cleaned whole inside this task, by the 
 """
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import COMMIT, rows_to_batches
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.schemas import COMMIT, Action, rows_to_batches
+from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_records
+from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import claim_path, keep_scratch, scratch_folder
-from storage_core.checkpoint.lock import validate_on_holder_host
+from pylog_spark.tasks.scratch import keep_scratch
 from storage_core.errors import BadBytesError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.index import CompactionIndexer
-from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
+from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
+from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.compaction.statistics import CleanerStats
 from storage_core.plan import Plan
-from storage_core.store import LocalStore
+from storage_core.store import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,14 @@ class PartitionWork:
 
     Attributes:
         ordinal: Its row in the table of plans.
+        root: Its root.
         topic: Its topic.
         log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
         plan: The round, as ``encode_plan`` wrote it.
     """
 
     ordinal: int
+    root: str
     topic: str
     log_start_checkpoint: int
     plan: bytes
@@ -59,15 +61,21 @@ class CleanedPartition:
         end_offset: The next round begins there.
         groups: The cleaned groups, oldest first.
         records: Records of their source segments.
+        index: What pass one read and found.
+        spent_secs: Time that tasks spent on the passes.
+        index_secs: On pass one, None where that was not told apart.
     """
 
     end_offset: int
     groups: tuple[CleanedGroup, ...]
     records: int
+    index: IndexStats
+    spent_secs: float
+    index_secs: float | None = None
 
 
 # Cleans a partition, or knows where the cleaned groups are; replaces nothing in the directory yet.
-Clean = Callable[[LocalStore, CompactionPlan, WriteContext], CleanedPartition]
+Clean = Callable[[LogStore, CompactionPlan, RootAccess, WriteContext], CleanedPartition]
 
 
 def commit_partitions(
@@ -88,26 +96,47 @@ def clean_partitions(
 
 
 def _already_cleaned(
-    cleaned: CleanedPartition, _store: LocalStore, _plan: CompactionPlan, _context: WriteContext
+    cleaned: CleanedPartition,
+    _store: LogStore,
+    _plan: CompactionPlan,
+    _access: RootAccess,
+    _context: WriteContext,
 ) -> CleanedPartition:
     return cleaned
 
 
-def clean_whole(store: LocalStore, plan: CompactionPlan, context: WriteContext) -> CleanedPartition:
+def clean_whole(
+    store: LogStore, plan: CompactionPlan, access: RootAccess, context: WriteContext
+) -> CleanedPartition:
     """Run both passes over a partition in this process."""
-    scratch = scratch_folder(context.scratch[str(store.directory.parent)], store.directory)
+    started = time.perf_counter()
+    throttler = context.throttler()
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    index = CompactionIndexer(store, plan).run()
+    index = CompactionIndexer(store, plan, throttler=throttler).run()
+    indexed = time.perf_counter()
     tracker = TransactionTracker()
-    groups = tuple(
-        clean_group(store, plan, index, group, tracker, scratch=scratch, attempt=name)
-        for group in group_segments(plan, index.end_offset)
-    )
+    groups = []
+    for group in group_segments(plan, index.end_offset):
+        with access.scratch(plan.location) as scratch:
+            cleaned = clean_group(
+                store,
+                plan,
+                index,
+                group,
+                tracker,
+                scratch=scratch,
+                attempt=name,
+                throttler=throttler,
+            )
+            groups.append(access.keep(plan.location, name, cleaned))
     sources = plan.segments_below(index.end_offset)
     return CleanedPartition(
         end_offset=index.end_offset,
-        groups=groups,
+        groups=tuple(groups),
         records=count_records(store, [segment.log_file for segment in sources]),
+        index=index.stats,
+        spent_secs=time.perf_counter() - started,
+        index_secs=indexed - started,
     )
 
 
@@ -119,29 +148,29 @@ def _row(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, 
 def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
-    store = LocalStore(Path(plan.location))
-    root = str(store.directory.parent)
-    validate_on_holder_host(context.locks[root])
-    path = claim_path(context.scratch[root], store.directory, context.run.run_id)
-    with hold_claim(path) as claim:
-        try:
-            if not claim.is_begun:
-                cleaned = clean(store, plan, context)
-                verify_inputs(store, plan)
-                log = _load(store, work, plan, context)
-                steps = plan_commit(log, plan, cleaned.groups)
-                claim.begin(steps, _describe(store, plan, cleaned, steps))
-            return claim.finish(store)
-        except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
-            return {"touched": claim.is_begun, **describe_failure(error)}
+    access = context.access(work.root)
+
+    def prepare(store: LogStore) -> Prepared:
+        cleaned = clean(store, plan, access, context)
+        verify_inputs(store, plan)
+        log = _load(store, work, plan, context)
+        steps = plan_commit(log, plan, cleaned.groups)
+        return Prepared(
+            plan=steps,
+            result=_describe(store, plan, cleaned, steps)
+            | {"statistics": _statistics(cleaned, context)},
+            checkpoints=CheckpointChanges(cleaner_offset=cleaned.end_offset),
+        )
+
+    return access.commit(plan.location, Action.COMPACT.value, prepare)
 
 
 def _load(
-    store: LocalStore, work: PartitionWork, plan: CompactionPlan, context: WriteContext
+    store: LogStore, work: PartitionWork, plan: CompactionPlan, context: WriteContext
 ) -> LoadedLog:
     """Load the log once more, for what has to be put in order before the first swap."""
     run = context.run
-    config = run.catalogs[str(store.directory.parent)].config_for(work.topic)
+    config = run.catalogs[work.root].config_for(work.topic)
     if config is None:
         raise KeyError(f"{work.topic}: the catalogue had a config when the plan was made")
     log = load_log(
@@ -156,7 +185,7 @@ def _load(
 
 
 def _describe(
-    store: LocalStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: Plan
+    store: LogStore, plan: CompactionPlan, cleaned: CleanedPartition, steps: Plan
 ) -> dict[str, Any]:
     """Return the partition's row as it will be when the steps are done."""
     stats = sum((group.stats for group in cleaned.groups), RewriteStats())
@@ -172,7 +201,18 @@ def _describe(
     }
 
 
-def _count_if_readable(store: LocalStore, files: list[str]) -> int | None:
+def _statistics(cleaned: CleanedPartition, context: WriteContext) -> str:
+    """Return the numbers of the round as JSON."""
+    return CleanerStats.of(
+        cleaned.index,
+        sum((group.stats for group in cleaned.groups), RewriteStats()),
+        slots=map_slots(context.run.cleaner),
+        elapsed_secs=round(cleaned.spent_secs, 3),
+        elapsed_index_secs=None if cleaned.index_secs is None else round(cleaned.index_secs, 3),
+    ).to_json()
+
+
+def _count_if_readable(store: LogStore, files: list[str]) -> int | None:
     """Count the records of segments that the round did not read; None where they are damaged.
 
     Damage there is no business of this round, and not known to it: the counts stay unknown then.

@@ -13,8 +13,13 @@ The driver ends a run by locking and deleting the claims: it waits for a commit 
 and an attempt that comes later finds no claim and refuses. After that no task of the run changes a
 file any more, and Kafka's lock may be given back.
 
-The file holds one JSON object a line. A crash of the machine may lose it; then the run is lost
-too, and what is on disk is what a log loader finishes.
+A run whose driver was killed leaves its claims behind. The next run on the directory finishes what
+was begun, so that a commit is made once and whole even then, and the bytes are those of a run that
+nobody killed.
+
+The file holds one JSON object a line. A crash of the machine may lose lines of it; so the machine's
+boot is written down too, and of another boot nothing is believed: what is on disk then is what a
+log loader finishes.
 """
 
 import base64
@@ -28,13 +33,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_core import plan as plans
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.store import LocalStore
 
 _OPERATIONS: Final = "operations"
 _DONE: Final = "done"
 _RESULT: Final = "result"
+_LOCATION: Final = "location"
+_BOOT: Final = "boot"
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class CommitClaim:
@@ -47,12 +55,19 @@ class CommitClaim:
         self._operations: tuple[Operation, ...] | None = None
         self._done = 0
         self._in_doubt: int | None = None
+        self._boot: str | None = None
+        self.location: str | None = None
         self._read()
 
     @property
     def is_begun(self) -> bool:
         """Whether this or a former attempt has written down what it is going to do."""
         return self._operations is not None
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether all that was written down is there: the machine did not crash since."""
+        return self._boot == current_boot()
 
     def begin(self, plan: Plan, result: dict[str, Any]) -> None:
         """Write down what is going to be done, before any of it is.
@@ -63,7 +78,15 @@ class CommitClaim:
         """
         self._operations, self._result = plan.operations, result
         steps = [_encode_operation(step) for step in plan.operations]
-        self._append({_OPERATIONS: steps, _RESULT: result})
+        self.location, self._boot = plan.location, current_boot()
+        self._append(
+            {
+                _OPERATIONS: steps,
+                _RESULT: result,
+                _LOCATION: self.location,
+                _BOOT: self._boot,
+            }
+        )
 
     def finish(self, store: LocalStore) -> dict[str, Any]:
         """Do what is left of what was begun, which may be nothing.
@@ -103,6 +126,7 @@ class CommitClaim:
             if _OPERATIONS in record:
                 self._operations = tuple(_decode_operation(step) for step in record[_OPERATIONS])
                 self._result = record[_RESULT]
+                self._boot, self.location = record.get(_BOOT), record.get(_LOCATION)
             self._done = record.get(_DONE, self._done)
         self._in_doubt = self._done if self.is_begun else None
 
@@ -130,6 +154,44 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
         yield CommitClaim(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+def current_boot() -> str | None:
+    """Return what names the time since the machine was started, None if nothing does."""
+    try:
+        return _BOOT_FILE.read_text().strip()
+    except OSError:
+        return None
+
+
+def resume_claim(path: Path) -> tuple[str, dict[str, Any]] | None:
+    """Finish the commit that a killed run began; under the lock of the log directory.
+
+    Returns:
+        (location, result): the partition's and what was written down of it. None where nothing was
+        begun, so that the partition is as it was.
+
+    Raises:
+        CommitLostError: What was begun is not known, or not wholly.
+        StorageError: The disk failed.
+    """
+    with hold_claim(path) as claim:
+        if not claim.is_begun:
+            return None
+        if not claim.is_of_this_boot or claim.location is None:
+            raise CommitLostError(str(path))
+        return claim.location, claim.finish(LocalStore(Path(claim.location)))
+
+
+class CommitLostError(PylogError):
+    """The machine crashed during a commit: what was done of it is for a log loader to find out."""
+
+    def __init__(self, claim: str) -> None:
+        super().__init__(claim)
+        self.claim = claim
+
+    def __str__(self) -> str:
+        return f"{self.claim}: the machine was started anew since this commit began"
 
 
 def revoke_claim(path: Path) -> None:

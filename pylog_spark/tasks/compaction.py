@@ -2,12 +2,14 @@
 
 An item of pass one is a segment, an item of pass two a group of segments. Each yields one row;
 what is wrong with a partition becomes an error in the rows of its items, and the partition goes no
-further.
+further. Keys travel in the rows, or in scratch files that all tasks of the host see; a key set
+that is too large for both goes another way (``exchange.py``).
 """
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,48 +24,80 @@ from pylog_spark.schemas import (
     rows_to_batches,
 )
 from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.key_folder import new_prefix, remove_files
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_records
+from pylog_spark.tasks.root_access import root_of
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import scratch_folder
-from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.partial import (
+    GroupStart,
     MergedIndex,
     PartialIndex,
     index_segment,
+    index_segment_to_files,
+    merge_files,
     merge_indexes,
     segments_of_round,
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import clean_group
-from storage_core.store import LocalStore
 
 # (ordinal of the partition, number of the segment or group in it)
 Item = tuple[int, int]
 
 
-def index_segments(items: Iterable[Item], plans: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
+def index_segments(
+    items: Iterable[Item],
+    plans: Mapping[int, bytes],
+    context: WriteContext,
+    *,
+    filed: Collection[int] = (),
+) -> Iterator[pa.RecordBatch]:
     """Pass one: yield a row of ``schemas.PARTIAL_INDEX`` for each segment of a round.
 
     Args:
         items: Partitions and numbers of segments in their rounds.
         plans: The plans, as ``encode_plan`` wrote them.
+        context: How tasks read and write.
+        filed: Partitions whose keys are put into scratch files.
     """
     for ordinal, number in items:
-        key = {"ordinal": ordinal, "segment": number}
-        row = attempt(partial(_index_segment, plans[ordinal], number))
-        yield rows_to_batch(PARTIAL_INDEX, [key | row])
+        index = _index_to_files if ordinal in filed else _index
+        row = attempt(partial(index, plans[ordinal], number, context))
+        yield rows_to_batch(PARTIAL_INDEX, [{"ordinal": ordinal, "segment": number} | row])
 
 
-def _index_segment(encoded: bytes, number: int) -> dict[str, Any]:
+def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
     plan = decode_plan(encoded)
+    store = context.access(root_of(plan.location)).open(plan.location)
     segment = segments_of_round(plan)[number]
-    return {"index": index_segment(LocalStore(Path(plan.location)), plan, segment).to_bytes()}
+    found = index_segment(store, plan, segment, throttler=context.throttler())
+    return {"index": found.to_bytes()}
+
+
+def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
+    plan = decode_plan(encoded)
+    access = context.access(root_of(plan.location))
+    access.validate()
+    prefix = new_prefix(access, plan.location, context)
+    segment = segments_of_round(plan)[number]
+    try:
+        index_segment_to_files(
+            access.open(plan.location), plan, segment, prefix, throttler=context.throttler()
+        )
+    except BaseException:
+        remove_files(prefix)
+        raise
+    return {"path": str(prefix)}
 
 
 def merge_partition(
-    rows: pa.Table, plans: Mapping[int, bytes], limits: Mapping[int, int]
+    rows: pa.Table,
+    plans: Mapping[int, bytes],
+    limits: Mapping[int, int | None],
+    context: WriteContext,
 ) -> pa.Table:
     """Merge the partial indexes of one partition into a row of ``schemas.MERGED_INDEX``.
 
@@ -73,15 +107,21 @@ def merge_partition(
         rows: Every row of ``schemas.PARTIAL_INDEX`` of one partition, in any order.
         plans: As for ``index_segments``.
         limits: Bytes that the merged index of a partition may have; a larger one is left out.
+            None where partial indexes and merged ones lie in scratch files.
+        context: How tasks read and write.
     """
     ordered = rows.sort_by("segment")
     ordinal = ordered["ordinal"][0].as_py()
     spent_ms = sum(ordered["duration_ms"].to_pylist())
     errors = [row for row in ordered.drop(["index"]).to_pylist() if row["error_class"] is not None]
+    limit = limits[ordinal]
     if errors:
         row = {name: errors[0][name] for name in ("error_class", "error")}
+    elif limit is None:
+        paths = ordered["path"].to_pylist()
+        row = attempt(partial(_merge_files, plans[ordinal], paths, context))
     else:
-        row = attempt(partial(_merge, plans[ordinal], ordered["index"], limits[ordinal]))
+        row = attempt(partial(_merge, plans[ordinal], ordered["index"], limit))
     row = {"ordinal": ordinal} | row | {"duration_ms": spent_ms + row.get("duration_ms", 0)}
     return pa.Table.from_batches([rows_to_batch(MERGED_INDEX, [row])])
 
@@ -89,19 +129,44 @@ def merge_partition(
 def _merge(encoded: bytes, partials: pa.ChunkedArray, limit_bytes: int) -> dict[str, Any]:
     plan = decode_plan(encoded)
     merged = merge_indexes(plan, [PartialIndex.from_bytes(part.as_py()) for part in partials])
-    sizes = {segment.base_offset: segment.size_bytes for segment in plan.segments}
     content = merged.to_bytes()
     return {
         "index": content if len(content) <= limit_bytes else None,
+        **_describe_merged(plan, merged),
+    }
+
+
+def _merge_files(encoded: bytes, paths: list[str], context: WriteContext) -> dict[str, Any]:
+    plan = decode_plan(encoded)
+    access = context.access(root_of(plan.location))
+    access.validate()
+    target = new_prefix(access, plan.location, context)
+    try:
+        file, table = merge_files(plan, [Path(path) for path in paths], target)
+    except BaseException:
+        remove_files(target)
+        raise
+    merged = MergedIndex.from_file(file, table)
+    return {
+        "path": str(file),
+        "table_path": None if table is None else str(table),
+        **_describe_merged(plan, merged),
+    }
+
+
+def _describe_merged(plan: CompactionPlan, merged: MergedIndex) -> dict[str, Any]:
+    sizes = {segment.base_offset: segment.size_bytes for segment in plan.segments}
+    return {
         "group_bytes": [sum(sizes[base] for base in g.base_offsets) for g in merged.groups],
         "end_offset": merged.index.end_offset,
+        "numbers": json.dumps(asdict(merged.index.stats)),
     }
 
 
 def rewrite_groups(
     items: Iterable[Item],
     plans: Mapping[int, bytes],
-    index_of: Callable[[int], bytes],
+    index_of: Callable[[int], MergedIndex],
     context: WriteContext,
 ) -> Iterator[pa.RecordBatch]:
     """Pass two: yield a row of ``schemas.GROUP_MANIFEST`` for each group of segments.
@@ -112,40 +177,50 @@ def rewrite_groups(
         items: Partitions and numbers of groups in their merged indexes.
         plans: As for ``index_segments``.
         index_of: The merged index of a partition.
-        context: What tasks need to write.
+        context: How tasks read and write.
     """
 
     @lru_cache(maxsize=1)
     def opened(ordinal: int) -> tuple[CompactionPlan, MergedIndex]:
-        return decode_plan(plans[ordinal]), MergedIndex.from_bytes(index_of(ordinal))
+        return decode_plan(plans[ordinal]), index_of(ordinal)
+
+    def rewrite(ordinal: int, number: int) -> dict[str, Any]:
+        plan, merged = opened(ordinal)
+        return rewrite_group(plan, merged.index, merged.groups[number], context)
 
     def rows() -> Iterator[dict[str, Any]]:
         for ordinal, number in sorted(items):
-            row = attempt(partial(_rewrite_group, partial(opened, ordinal), number, context))
+            row = attempt(partial(rewrite, ordinal, number))
             yield {"ordinal": ordinal, "group": number} | row
 
     yield from rows_to_batches(GROUP_MANIFEST, rows())
 
 
-def _rewrite_group(
-    opened: Callable[[], tuple[CompactionPlan, MergedIndex]], number: int, context: WriteContext
+def rewrite_group(
+    plan: CompactionPlan, index: CompactionIndex, start: GroupStart, context: WriteContext
 ) -> dict[str, Any]:
-    plan, merged = opened()
-    directory = Path(plan.location)
-    root = str(directory.parent)
-    validate_on_holder_host(context.locks[root])
-    start = merged.groups[number]
+    """Clean one group of segments into files of this attempt's own; return columns of its row.
+
+    Raises:
+        PylogError: It cannot be cleaned, or this run may not write there.
+    """
+    access = context.access(root_of(plan.location))
+    access.validate()
     group = [segment for segment in plan.segments if segment.base_offset in start.base_offsets]
-    store = LocalStore(directory)
-    cleaned = clean_group(
-        store,
-        plan,
-        merged.index,
-        group,
-        TransactionTracker.from_state(json.loads(start.tracker)),
-        scratch=scratch_folder(context.scratch[root], directory),
-        attempt=f"{context.run.run_id}-{uuid.uuid4().hex}",
-    )
+    store = access.open(plan.location)
+    name = f"{context.run.run_id}-{uuid.uuid4().hex}"
+    with access.scratch(plan.location) as scratch:
+        cleaned = clean_group(
+            store,
+            plan,
+            index,
+            group,
+            TransactionTracker.from_state(json.loads(start.tracker)),
+            scratch=scratch,
+            attempt=name,
+            throttler=context.throttler(),
+        )
+        cleaned = access.keep(plan.location, name, cleaned)
     return {
         "manifest": cleaned.to_json(),
         "records": count_records(store, [segment.log_file for segment in group]),

@@ -14,16 +14,20 @@ from typing import Any, Final
 import numpy as np
 
 from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
+from pylog_spark.tasks.managed_view import partition_checkpoints
+from pylog_spark.tasks.run_context import (
+    RootCheckpoints,
+    read_root_checkpoints,
+)
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     LogDirectoryState,
     SubDirectory,
-    classify_directory,
-    observe_log_directory,
+    observe_root,
 )
-from storage_core.catalog.roles import guess_role
+from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.root_files import RootFiles, find_root
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
@@ -52,7 +56,7 @@ from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
-from storage_core.store import FileInfo, LocalStore
+from storage_core.store import FileInfo, LogStore, open_store
 
 _WINDOW_BYTES: Final = 1 << 20
 _MAX_INDEX_BYTES: Final = 1 << 30
@@ -85,30 +89,33 @@ class RootView:
 _NO_CHECKPOINTS: Final = RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
 
 
-def inspect_root(root: Path) -> RootView:
-    """Observe a log directory, or one partition directory as the only one of its root.
+def inspect_root(path: str | Path) -> RootView:
+    """Observe a root, or one partition directory as the only one of its root.
+
+    Args:
+        path: Path or URL; behind ``managed+`` that of a managed root.
 
     Raises:
+        ConfigError: There is nothing there.
         StorageError: It cannot be listed.
     """
-    if _is_partition_directory(root):
-        return _inspect_parent(root)
-    state = observe_log_directory(root)
+    root, names = find_root(path)
+    state = observe_root(root, names)
     problems: list[PylogError] = []
     checkpoints = _NO_CHECKPOINTS
     catalog = TopicCatalog()
     try:
-        checkpoints = read_root_checkpoints(str(root))
+        checkpoints = read_root_checkpoints(root)
     except PylogError as error:
         problems.append(error)
     try:
-        catalog = _read_catalog(state)
+        catalog = _read_catalog(root, state)
     except PylogError as error:
         problems.append(error)
     properties = state.meta_properties
     row = {
-        "root": str(root),
-        "guessed_role": guess_role(root).value,
+        "root": root.location,
+        "guessed_role": (Role.MANAGED if root.is_managed else guess_role(root.location)).value,
         "is_cleanly_shut_down": state.clean_shutdown is not None,
         "cluster_id": None if properties is None else properties.cluster_id,
         "node_id": None if properties is None else properties.node_id,
@@ -132,7 +139,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         "root": view.row["root"],
         "topic": None if partition is None else partition.topic,
         "partition": None if partition is None else partition.partition,
-        "directory": Path(entry.path).name,
+        "directory": entry.name,
         "kind": entry.kind.value,
         "topic_id": entry.topic_id,
     }
@@ -141,9 +148,10 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
     if entry.kind in _NO_LOG:
         return row
     try:
-        store = LocalStore(Path(entry.path))
+        store = open_store(entry.path)
         files = store.list_files()
         row |= _describe_files(files)
+        view = _with_own_checkpoints(view, entry, store)
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
         if entry.kind not in _ONLY_COUNTED:
@@ -161,14 +169,14 @@ def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
     Raises:
         PylogError: The directory cannot be read.
     """
-    store = LocalStore(Path(entry.path))
+    store = open_store(entry.path)
     files = store.list_files()
     sizes = {file.name: file.size_bytes for file in files}
     logs = _logs(files)
     for log in logs:
         stem = log.name.removesuffix(LOG_SUFFIX)
         yield {
-            "directory": Path(entry.path).name,
+            "directory": entry.name,
             "file": log.name,
             "base_offset": offset_of(log.name),
             "size_bytes": log.size_bytes,
@@ -208,30 +216,22 @@ _COLUMNS: Final = (
 )
 
 
-def _is_partition_directory(path: Path) -> bool:
-    kind, partition = classify_directory(path.resolve().name)
-    if partition is None or kind in _NO_LOG:
-        return False
-    return not any(entry.is_dir() for entry in path.iterdir()) if path.is_dir() else False
+def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) -> RootView:
+    """Return the view of a partition's root, with what the partition's own manifest says."""
+    if entry.topic_partition is None:
+        return view
+    found = partition_checkpoints(store, entry.topic_partition, view.checkpoints)
+    return RootView(row=view.row, entries=view.entries, checkpoints=found, catalog=view.catalog)
 
 
-def _inspect_parent(directory: Path) -> RootView:
-    view = inspect_root(directory.resolve().parent)
-    wanted = directory.resolve().name
-    chosen = tuple(entry for entry in view.entries if Path(entry.path).name == wanted)
-    return RootView(
-        row=view.row, entries=chosen, checkpoints=view.checkpoints, catalog=view.catalog
-    )
-
-
-def _read_catalog(state: LogDirectoryState) -> TopicCatalog:
+def _read_catalog(root: RootFiles, state: LogDirectoryState) -> TopicCatalog:
     """Return what the directory's own cluster metadata says of its topics."""
-    metadata = [Path(entry.path) for entry in state.of_kind(DirectoryKind.METADATA)]
-    if not metadata:
+    metadata = state.of_kind(DirectoryKind.METADATA)
+    if not metadata or local_path(root.location) is None or root.is_managed:
         return TopicCatalog()
     properties = state.meta_properties
     return build_topic_catalog(
-        metadata=read_cluster_metadata(metadata[0]),
+        metadata=read_cluster_metadata(Path(metadata[0].path)),
         node_id=None if properties is None else properties.node_id,
     )
 
@@ -268,7 +268,7 @@ def _describe_checkpoints(view: RootView, entry: SubDirectory) -> Row:
     }
 
 
-def _describe_times(store: LocalStore, files: Sequence[FileInfo]) -> Row:
+def _describe_times(store: LogStore, files: Sequence[FileInfo]) -> Row:
     """Say how old the oldest and the newest record are, and where the log ends."""
     logs = _logs(files)
     if not logs:
@@ -287,7 +287,7 @@ def _describe_times(store: LocalStore, files: Sequence[FileInfo]) -> Row:
     }
 
 
-def _describe_log(store: LocalStore, view: RootView, entry: SubDirectory, now_ms: int) -> Row:
+def _describe_log(store: LogStore, view: RootView, entry: SubDirectory, now_ms: int) -> Row:
     """Load the log as a broker would after a clean stop, and weigh what is not compacted."""
     partition = entry.topic_partition
     config = None
@@ -329,7 +329,7 @@ def _logs(files: Sequence[FileInfo]) -> list[FileInfo]:
     return sorted(logs, key=lambda file: offset_of(file.name) or 0)
 
 
-def _newest_indexed(store: LocalStore, sizes: dict[str, int], stem: str) -> int | None:
+def _newest_indexed(store: LogStore, sizes: dict[str, int], stem: str) -> int | None:
     """Return the last timestamp of a time index, None where it has none."""
     name = stem + TIME_INDEX_SUFFIX
     size = sizes.get(name, 0) // TIME_INDEX_ENTRY.itemsize * TIME_INDEX_ENTRY.itemsize
@@ -343,7 +343,7 @@ def _newest_indexed(store: LocalStore, sizes: dict[str, int], stem: str) -> int 
     return timestamp if timestamp > 0 else None
 
 
-def _read_tail(store: LocalStore, log: FileInfo, sizes: dict[str, int]) -> tuple[int, int]:
+def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[int, int]:
     """Return (next offset, newest timestamp) of what lies behind the last offset index entry."""
     base_offset = offset_of(log.name) or 0
     position = _last_indexed_position(store, log, sizes)
@@ -361,7 +361,7 @@ def _read_tail(store: LocalStore, log: FileInfo, sizes: dict[str, int]) -> tuple
     return end_offset, newest
 
 
-def _last_indexed_position(store: LocalStore, log: FileInfo, sizes: dict[str, int]) -> int:
+def _last_indexed_position(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> int:
     name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
     if name not in sizes:
         return 0
@@ -372,7 +372,7 @@ def _last_indexed_position(store: LocalStore, log: FileInfo, sizes: dict[str, in
     return position if position < log.size_bytes else 0
 
 
-def _oldest(store: LocalStore, log: FileInfo) -> int:
+def _oldest(store: LogStore, log: FileInfo) -> int:
     """Return the first timestamp of a segment's first batch."""
     header = np.zeros(HEADER_BYTES, np.uint8)
     with closing(store.open_file(log.name)) as reader:

@@ -7,16 +7,16 @@ would stop a broker's start, so it is reported, never skipped in silence.
 
 import enum
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from pylog_spark.schemas import PARTITION, SEGMENT, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.catalog.roles import Role
 from storage_core.errors import InvalidNameError, PylogError
 from storage_core.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -31,7 +31,12 @@ from storage_core.filenames import (
     offset_of,
     parse_partition_directory,
 )
-from storage_core.store import FileInfo, LocalStore
+from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
+from storage_core.store.listing import ListedFile
+from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_store
+from storage_core.store.open_store import open_store, split_location
+
+LISTING_COLUMNS: Final = ("file_names", "file_bytes", "file_times_ms", "file_etags")
 
 
 class DirectoryKind(enum.StrEnum):
@@ -85,6 +90,79 @@ def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]
     return DirectoryKind.PARTITION, partition
 
 
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield rows one by one: those of a batch together may be gigabytes of Python objects."""
+    for batch in batches:
+        for number in range(batch.num_rows):
+            yield from batch.slice(number, 1).to_pylist()
+
+
+def listed_files(row: Mapping[str, Any]) -> list[ListedFile] | None:
+    """Return the files that a row of ``schemas.PARTITION`` has, None where none were listed."""
+    if row.get("file_names") is None:
+        return None
+    columns = (row[name] for name in LISTING_COLUMNS)
+    return [ListedFile(*facts) for facts in zip(*columns, strict=True)]
+
+
+def listing_columns(files: Iterable[ListedFile]) -> dict[str, Any]:
+    """Return the columns of ``schemas.PARTITION`` that hold a directory's files."""
+    columns: tuple[list[Any], ...] = ([], [], [], [])
+    for file in files:
+        columns[0].append(file.name)
+        columns[1].append(file.size_bytes)
+        columns[2].append(file.modified_ms)
+        columns[3].append(file.etag)
+    return dict(zip(LISTING_COLUMNS, columns, strict=True))
+
+
+def open_partition(row: Mapping[str, Any]) -> LogStore:
+    """Open the partition of a row of ``schemas.PARTITION``; what was listed is not listed again.
+
+    Raises:
+        PylogError: Its location cannot be opened.
+    """
+    location, files = row["directory"], listed_files(row)
+    if files is None or not is_url(location):
+        return open_store(location)
+    root, name = split_location(location)
+    return ObjectDirectory(
+        open_object_store(root), name, [_object_info(name, file) for file in files]
+    )
+
+
+def _object_info(directory: str, file: ListedFile) -> ObjectInfo:
+    return ObjectInfo(
+        key=f"{directory}/{file.name}",
+        size_bytes=file.size_bytes,
+        etag=file.etag,
+        modified_ms=file.modified_ms,
+    )
+
+
+def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
+    """Return the row of a sub-directory; None for the cache of remote indexes and the like.
+
+    Args:
+        root: Path or URL of the log directory.
+        role: What it is.
+        name: Of the sub-directory.
+    """
+    if name == REMOTE_INDEX_CACHE_DIRECTORY:
+        return None
+    kind, partition = classify_directory(name)
+    if role == Role.MANAGED and kind is DirectoryKind.FOREIGN:
+        return None  # what else a store of ours keeps beside its partitions
+    return {
+        "root": root,
+        "topic": partition.topic if partition else None,
+        "partition": partition.partition if partition else None,
+        "role": role,
+        "directory": f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}",
+        "kind": kind.value,
+    }
+
+
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:
     """Return one row of ``schemas.PARTITION`` for each sub-directory of a log directory.
 
@@ -94,24 +172,8 @@ def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str,
         names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     except OSError as error:
         return [{"root": root, "role": role, "directory": root, **describe_failure(error)}]
-    rows = []
-    for name in names:
-        if name == REMOTE_INDEX_CACHE_DIRECTORY:
-            continue
-        kind, partition = classify_directory(name)
-        if not topics.admits(partition.topic if partition else None):
-            continue
-        rows.append(
-            {
-                "root": root,
-                "topic": partition.topic if partition else None,
-                "partition": partition.partition if partition else None,
-                "role": role,
-                "directory": str(Path(root) / name),
-                "kind": kind.value,
-            }
-        )
-    return rows
+    rows = (directory_row(root, role, name) for name in names)
+    return [row for row in rows if row is not None and topics.admits(row["topic"])]
 
 
 def list_roots(batches: Iterator[pa.RecordBatch], topics: TopicFilter) -> Iterator[pa.RecordBatch]:
@@ -127,7 +189,7 @@ def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     Only names and sizes are read. A directory that vanished or cannot be listed has one row, with
     the error.
     """
-    listed = (row for batch in batches for row in batch.to_pylist())
+    listed = rows_of(batches)
     yield from rows_to_batches(
         SEGMENT,
         (segment for row in listed if row["topic"] is not None for segment in _segments_of(row)),
@@ -137,7 +199,7 @@ def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def _segments_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
     try:
-        segments = segment_rows(LocalStore(Path(row["directory"])).list_files())
+        segments = segment_rows(open_partition(row).list_files())
     except PylogError as error:
         segments = [describe_failure(error)]
     return [name | segment for segment in segments]

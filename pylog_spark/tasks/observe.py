@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,17 +18,20 @@ import pyarrow as pa
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.listing import DirectoryKind
+from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.managed_view import (
+    commits_checkpoints,
+    has_expected_topic_id,
+    known_recovery_point,
+    known_segments,
+    partition_checkpoints,
+)
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
-from storage_core.checkpoint.partition_metadata import (
-    MAX_PARTITION_METADATA_BYTES,
-    parse_partition_metadata,
-)
 from storage_core.config import LogConfig
 from storage_core.errors import RecoveryRequiredError
-from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import (
     HEADER_BYTES,
     HEADER_UP_TO_MAGIC_BYTES,
@@ -38,17 +40,17 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
-from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
+from storage_core.maintenance.compaction.outlook import rule_out_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
     plan_compaction,
 )
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.store import LocalStore
+from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
 _LEAST_RECORD_BYTES: Final = 7
@@ -69,9 +71,8 @@ def observe_partitions(
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
     checkpoints_of = cache(read_root_checkpoints)
-    listed = (row for batch in batches for row in batch.to_pylist())
     yield from rows_to_batches(
-        PLAN, (observe_partition(row, context, checkpoints_of) for row in listed)
+        PLAN, (observe_partition(row, context, checkpoints_of) for row in rows_of(batches))
     )
 
 
@@ -121,14 +122,14 @@ def _observe(
     catalog = context.catalogs[row["root"]]
     config = catalog.config_for(partition.topic)
     reason = _refuse_config(config, context)
-    if reason is None and _may_be_tiered(catalog, partition.topic, row["root"], context):
+    if reason is None and may_be_tiered(catalog, partition.topic, row["root"], context):
         reason = Reason.REMOTE_STORAGE
     if config is None or reason is not None:
         return _skipped(reason or Reason.CONFIG_UNKNOWN)
-    store = LocalStore(Path(row["directory"]))
+    store = open_partition(row)
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return _skipped(Reason.INCONSISTENT_TOPIC_ID)
-    checkpoints = checkpoints_of(row["root"])
+    checkpoints = partition_checkpoints(store, partition, checkpoints_of(row["root"]))
     high_watermark = checkpoints.high_watermarks.get(partition)
     if context.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = None
@@ -140,7 +141,22 @@ def _observe(
         log_start_offset=checkpoints.log_starts.get(partition),
         cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
     )
-    return _plan(store, config, context, request)
+    return _rule_out(store, config, request) or _plan(store, config, context, request)
+
+
+def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
+    """Return the row of a log that is not due, if its manifest alone shows that."""
+    segments = known_segments(store)
+    if not segments:
+        return None
+    point = known_recovery_point(store)
+    cleanable = rule_out_round(store.location, segments, config, request, recovery_point=point)
+    if cleanable is None or cleanable.not_due is None:
+        return None
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    observed = _describe_range(size_bytes, len(segments), cleanable)
+    observed["log_start_checkpoint"] = request.log_start_offset or 0
+    return observed | _skipped(Reason(cleanable.not_due.value))
 
 
 def _skipped(reason: Reason) -> dict[str, Any]:
@@ -158,7 +174,7 @@ def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | No
     return None if context.cleaner.enabled else Reason.CLEANER_DISABLED
 
 
-def _may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunContext) -> bool:
+def may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunContext) -> bool:
     """Whether segments of a topic may be in remote storage without its config saying so.
 
     Where a broker kept a cache of remote indexes, only the cluster itself, or somebody who says
@@ -171,20 +187,8 @@ def _may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunCon
     return entry.source is not TopicConfigSource.CLUSTER_METADATA and not is_said
 
 
-def has_expected_topic_id(store: LocalStore, expected: str | None) -> bool:
-    """Whether the directory is that of the topic which the catalogue knows by this name.
-
-    A directory without an id, or a catalogue without one, contradicts nothing.
-    """
-    path = store.directory / PARTITION_METADATA_FILE
-    if expected is None or not path.exists():
-        return True
-    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
-    return parse_partition_metadata(content, file=str(path)).topic_id == expected
-
-
 def _plan(
-    store: LocalStore, config: LogConfig, context: RunContext, request: CleanRequest
+    store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
     log = load_log(
         store,
@@ -195,7 +199,7 @@ def _plan(
         high_watermark=request.high_watermark,
     )
     cleanable = choose_range(log, config, request)
-    observed = _describe_range(log, cleanable)
+    observed = _describe_range(log.size_bytes, len(log.segments), cleanable)
     observed["log_start_checkpoint"] = request.log_start_offset or 0
     # Kafka corrects the entry of a log that has one, be the log cleaned or not.
     if cleanable.checkpoint_is_invalid and request.cleaner_checkpoint is not None:
@@ -210,13 +214,15 @@ def _plan(
         now_ms=context.now_ms,
         hash_key=context.hash_key,
     )
+    if commits_checkpoints(store):
+        observed["checkpoint_reset"] = False  # the round's own commit says where the next begins
     return observed | _describe_plan(store, plan, log.size_bytes)
 
 
-def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]:
+def _describe_range(size_bytes: int, segments: int, cleanable: CleanableRange) -> dict[str, Any]:
     return {
-        "bytes": log.size_bytes,
-        "segments": len(log.segments),
+        "bytes": size_bytes,
+        "segments": segments,
         "first_dirty_offset": cleanable.first_dirty_offset,
         "first_uncleanable_offset": cleanable.first_uncleanable_offset,
         "clean_bytes": cleanable.clean_bytes,
@@ -226,7 +232,7 @@ def _describe_range(log: LoadedLog, cleanable: CleanableRange) -> dict[str, Any]
     }
 
 
-def _describe_plan(store: LocalStore, plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
+def _describe_plan(store: LogStore, plan: CompactionPlan, size_bytes: int) -> dict[str, Any]:
     sources = plan.segments_below(plan.first_uncleanable_offset)
     source_bytes = sum(segment.size_bytes for segment in sources)
     # A delete horizon makes the records of its batch longer, so a round may add bytes. Only what a
@@ -246,7 +252,7 @@ def _describe_plan(store: LocalStore, plan: CompactionPlan, size_bytes: int) -> 
     }
 
 
-def _begins_with_old_format(store: LocalStore, segments: Sequence[SegmentState]) -> bool:
+def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -> bool:
     """Whether the oldest batch is of a format before v2: where there are any, they come first."""
     head = np.zeros(HEADER_UP_TO_MAGIC_BYTES, np.uint8)
     for segment in segments:

@@ -7,7 +7,6 @@ knows Spark.
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from storage_core.log.position_search import ListedSegment, find_start_position
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, Window, scan_windows
-from storage_core.store import LocalStore
+from storage_core.store import LogStore, open_store
 
 # Spark copies a batch as a whole; a few of these are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
@@ -47,7 +46,7 @@ class ReadRange:
     """What one task reads.
 
     Attributes:
-        directory: The partition directory.
+        directory: Where the partition is; of a managed one, the generation that is read.
         partition: Topic and partition.
         segments: Consecutive segments, in offset order.
         ends_log: Whether the last of them is the last of the log, whose tail may be torn.
@@ -76,7 +75,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
         BadBytesError: A batch is corrupt; the text says which file and where.
         StorageError: The disk failed.
     """
-    store = LocalStore(Path(wanted.directory))
+    store = open_store(wanted.directory)
     committed = None if wanted.aborted is None else ReadCommitted(wanted.aborted)
     schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
     for segment in wanted.segments:
@@ -91,7 +90,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
                 yield from _to_arrow(chosen, wanted, schema)
 
 
-def _windows(store: LocalStore, wanted: ReadRange, segment: ListedSegment) -> Iterator[Window]:
+def _windows(store: LogStore, wanted: ReadRange, segment: ListedSegment) -> Iterator[Window]:
     position = find_start_position(store, segment, wanted.start_offset)
     is_last = wanted.ends_log and segment is wanted.segments[-1]
     with closing(store.open_file(log_file(segment.base_offset))) as reader:

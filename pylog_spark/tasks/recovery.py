@@ -19,14 +19,16 @@ from pylog_spark.schemas import (
     RECOVERED,
     RECOVERY_WORK,
     SEGMENT_SCAN,
+    Action,
     Reason,
     Status,
     rows_to_batches,
 )
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.failures import attempt, describe_failure
-from pylog_spark.tasks.listing import DirectoryKind
-from pylog_spark.tasks.observe import has_expected_topic_id
+from pylog_spark.tasks.fingerprints import digest_operations
+from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
     RunContext,
@@ -52,8 +54,9 @@ from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import salvage_cuts
+from storage_core.maintenance.trash.keep import observe_trash, with_trash
 from storage_core.plan import Plan
-from storage_core.store import LocalStore
+from storage_core.store import LocalStore, LogStore, open_store
 
 _REASON_OF_KIND: Final = {
     DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
@@ -123,9 +126,8 @@ def observe_recovery(
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
     checkpoints_of = cache(read_recovery_checkpoints)
-    listed = (row for batch in batches for row in batch.to_pylist())
     yield from rows_to_batches(
-        RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in listed)
+        RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in rows_of(batches))
     )
 
 
@@ -156,7 +158,7 @@ def _look(
         return {"status": Status.SKIPPED, "reason": reason}
     root = row["root"]
     partition = TopicPartition(row["topic"], row["partition"])
-    store = LocalStore(Path(row["directory"]))
+    store = open_partition(row)
     files = {file.name: file for file in store.list_files()}
     logs = {
         offset: file.size_bytes
@@ -172,7 +174,7 @@ def _look(
         return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
-    checkpoints = checkpoints_of(root)
+    checkpoints = recovery_checkpoints(store, partition, checkpoints_of(root))
     point = checkpoints.recovery_points.get(partition, 0)
     is_clean = root not in context.unclean_roots
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
@@ -217,7 +219,7 @@ def scan_segments(
 
 def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
     config = _config(work, context)
-    with closing(LocalStore(Path(work.directory)).open_file(log_file(base_offset))) as reader:
+    with closing(open_store(work.directory).open_file(log_file(base_offset))) as reader:
         scan = scan_segment(
             reader,
             base_offset,
@@ -271,7 +273,7 @@ def _row(
 def _plan(
     work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
 ) -> dict[str, Any]:
-    store = LocalStore(Path(work.directory))
+    store = open_store(work.directory)
     log = _load(store, work, scans, context)
     answer = _describe(store, work, log, context)
     is_refused = answer["reason"] is not None
@@ -295,16 +297,36 @@ def _commit(
                 answer = _describe(store, work, log, context)
                 if answer["reason"] is not None:
                     return answer | {"status": Status.SKIPPED}
+                if not _is_expected(work, answer, context.run):
+                    return answer | _CHANGED
                 answer |= _salvage(store, work, log, context)
                 steps = Plan(location=store.location, operations=log.operations)
+                if context.run.trash is not None:
+                    trash = observe_trash(store, context.run.trash, action=Action.RECOVER.value)
+                    steps = with_trash(steps, trash)
                 claim.begin(steps, answer | {"status": Status.DONE.value})
             return claim.finish(store)
         except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
             return {"touched": claim.is_begun, **describe_failure(error)}
 
 
+_CHANGED: Final = {
+    "status": Status.SKIPPED,
+    "reason": Reason.INPUTS_CHANGED,
+    "error": "what recovery would do is not what the saved plan has",
+}
+
+
+def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext) -> bool:
+    """Whether a recovery is the one of the plan that is applied, where one is."""
+    expected = run.expected_recoveries
+    if expected is None or work.directory not in expected:
+        return expected is None
+    return expected[work.directory] == digest_operations(answer["operations"])
+
+
 def _load(
-    store: LocalStore,
+    store: LogStore,
     work: RecoveryWork,
     scans: Mapping[int, SegmentScan],
     context: RecoveryContext,
@@ -330,7 +352,7 @@ def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
 
 
 def _describe(
-    store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
+    store: LogStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
 ) -> dict[str, Any]:
     """Return the partition's row as it will be when the operations are done."""
     # That an empty segment goes is no loss: it is among the operations.

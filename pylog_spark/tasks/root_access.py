@@ -21,6 +21,7 @@ from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.scratch import claim_path, scratch_folder
 from storage_core.checkpoint.lock import LockProof, validate_on_holder_host
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
+from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
 from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore
 
@@ -123,11 +124,13 @@ class BrokerAccess:
         run_id: The run.
         lock: Proof of the lock.
         shared: The run's scratch folder, None where partitions hold their own.
+        trash: Where the run keeps what its commits take out of directories, None for nowhere.
     """
 
     run_id: str
     lock: LockProof
     shared: str | None
+    trash: TrashPlace | None = None
 
     def validate(self) -> None:
         """Check that this task runs where the lock is held."""
@@ -149,7 +152,6 @@ class BrokerAccess:
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
         """Commit under the partition's claim, or find in it what a former attempt did."""
-        del work
         self.validate()
         store = LocalStore(Path(location))
         path = claim_path(self.shared, store.directory, self.run_id)
@@ -159,7 +161,11 @@ class BrokerAccess:
                     prepared = prepare(store)
                     if prepared.plan is None:
                         return prepared.result
-                    claim.begin(prepared.plan, prepared.result)
+                    plan = prepared.plan
+                    if self.trash is not None:
+                        trash = observe_trash(store, self.trash, action=work)
+                        plan = with_trash(plan, trash)
+                    claim.begin(plan, prepared.result)
                 return claim.finish(store)
             except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
                 return {"touched": claim.is_begun, **describe_failure(error)}

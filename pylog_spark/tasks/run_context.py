@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
+from storage_core.catalog.root_files import RootFiles, open_root
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof
 from storage_core.checkpoint.offset_checkpoint import (
@@ -22,7 +22,8 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.store import LocalStore
+from storage_core.maintenance.throttler import Throttler, share_of
+from storage_core.maintenance.trash.keep import TrashPlace
 
 # The checkpoint files that a loader reads and a recovery writes.
 RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)
@@ -41,6 +42,9 @@ class RunContext:
         unclean_roots: Broker roots without the marker of a clean shutdown.
         high_watermark: Where the high watermark comes from.
         remote_roots: Roots whose broker kept segments in remote storage.
+        trash: Where what commits take out of local directories is kept; None for nowhere.
+        expected_recoveries: Digests of the operations that a saved plan has, by directory: other
+            recoveries are not made. None where any may be made.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
     """
 
@@ -52,6 +56,8 @@ class RunContext:
     unclean_roots: frozenset[str]
     high_watermark: HighWatermarkSource
     remote_roots: frozenset[str] = frozenset()
+    trash: TrashPlace | None = None
+    expected_recoveries: Mapping[str, str] | None = None
     unrecovered: frozenset[str] = frozenset()
 
     def is_unclean(self, root: str, directory: str) -> bool:
@@ -68,19 +74,31 @@ class WriteContext:
         locks: Proof of the lock on each broker's log directory.
         scratch: The run's scratch folder for each of them, None where partitions hold their own.
         others: How the partitions of roots that are no broker's are read and changed.
+        tasks_at_once: How many tasks share the budget of bytes a second.
+        wave: Number of the wave, part of the names of files that its tasks share.
     """
 
     run: RunContext
     locks: Mapping[str, LockProof]
     scratch: Mapping[str, str | None]
     others: Mapping[str, RootAccess] = field(default_factory=dict)
+    tasks_at_once: int = 1
+    wave: int = 0
+
+    def throttler(self) -> Throttler:
+        """Return what keeps one task within its share of the run's bytes a second."""
+        rate = self.run.cleaner.io_max_bytes_per_second
+        return Throttler(share_of(rate, tasks=self.tasks_at_once))
 
     def access(self, root: str) -> RootAccess:
         """Return how tasks read and change the partitions of a root."""
         if root in self.others:
             return self.others[root]
         return BrokerAccess(
-            run_id=self.run.run_id, lock=self.locks[root], shared=self.scratch[root]
+            run_id=self.run.run_id,
+            lock=self.locks[root],
+            shared=self.scratch[root],
+            trash=self.run.trash,
         )
 
 
@@ -146,8 +164,8 @@ def read_if_sound(root: str, name: str) -> tuple[dict[TopicPartition, int], str]
         return {}, str(error)
 
 
-def read_root_checkpoints(root: str) -> RootCheckpoints:
-    """Read the checkpoint files of a log directory; one that is not there is empty.
+def read_root_checkpoints(root: str | RootFiles) -> RootCheckpoints:
+    """Read the checkpoint files of a root; one that is not there is empty.
 
     Raises:
         CheckpointError: One of them is malformed.
@@ -160,14 +178,19 @@ def read_root_checkpoints(root: str) -> RootCheckpoints:
     )
 
 
-def read_offset_checkpoint(root: str, name: str) -> dict[TopicPartition, int]:
-    """Read one checkpoint file of a log directory; empty if it is not there.
+def read_offset_checkpoint(root: str | RootFiles, name: str) -> dict[TopicPartition, int]:
+    """Read one checkpoint file of a root; empty if it is not there.
+
+    Args:
+        root: The root, or its path or URL.
+        name: Of the file.
 
     Raises:
         CheckpointError: It is malformed.
         StorageError: It cannot be read.
     """
-    if not (Path(root) / name).exists():
+    files = open_root(root) if isinstance(root, str) else root
+    content = files.read(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+    if content is None:
         return {}
-    content = LocalStore(Path(root)).read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-    return parse_offset_checkpoint(content, file=str(Path(root) / name))
+    return parse_offset_checkpoint(content, file=f"{files.location}/{name}")

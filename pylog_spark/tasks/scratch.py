@@ -10,10 +10,14 @@ under names that Kafka's loader ignores.
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
 from storage_core.plan import DeleteFile, Operation
+
+# What a run writes down of the marker that it takes away, in its scratch folder.
+REMEMBERED_MARKER: Final = "clean-shutdown-marker"
 
 
 def scratch_home(log_directory: Path) -> Path | None:
@@ -78,6 +82,27 @@ def sweep_scratch(log_directory: Path) -> int:
     except OSError as error:
         raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
     return count
+
+
+def find_claims(log_directory: Path) -> list[Path]:
+    """Return the claim files that killed runs left; under the log directory's lock.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    name = f"{SCRATCH_PREFIX}*.claim"
+    try:
+        inside = list(log_directory.glob(f"*/{name}"))
+        return sorted(inside + ([] if home is None else list(home.glob(f"*/{name}"))))
+    except OSError as error:
+        raise StorageError(str(log_directory), error.strerror or str(error)) from error
+
+
+def find_remembered_markers(log_directory: Path) -> list[Path]:
+    """Return what killed runs wrote down of markers; under the log directory's lock."""
+    home = scratch_home(log_directory)
+    return [] if home is None else sorted(home.glob(f"*/{REMEMBERED_MARKER}"))
 
 
 def scratch_folder(shared: str | None, partition_directory: Path) -> Path:

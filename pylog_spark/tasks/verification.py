@@ -8,13 +8,13 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.schemas import VERIFIED, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.catalog.root_files import join_location, unpinned
 from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
@@ -29,7 +29,7 @@ from storage_core.maintenance.verification.partition import (
     verify_segments,
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.store import LocalStore
+from storage_core.store import LogStore, ManagedStore, open_store
 
 FINDING_ROW = "finding"
 FACTS_ROW = "facts"
@@ -87,21 +87,26 @@ class Stretch:
 def measure_segments(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Turn rows (ordinal, directory) into rows (ordinal, offsets, sizes) of .log files, in order.
+    """Turn rows (ordinal, directory) into rows (ordinal, directory, offsets, sizes) of .log files.
+
+    The directory of a managed partition becomes that of the generation that was looked at.
 
     A directory that cannot be listed has none: the task that verifies it says why.
     """
     rows = []
     for batch in batches:
         for row in batch.to_pylist():
+            directory = row["directory"]
             try:
-                files = sort_files(LocalStore(Path(row["directory"])).list_files())
-                segments = files.segments
+                store = open_store(directory)
+                segments = sort_files(store.list_files()).segments
+                directory = store.location
             except Exception:  # noqa: BLE001  # verifying it meets the same error, and reports it
                 segments = ()
             rows.append(
                 {
                     "ordinal": row["ordinal"],
+                    "directory": directory,
                     "offsets": [segment.base_offset for segment in segments],
                     "sizes": [segment.log.size_bytes for segment in segments],
                 }
@@ -121,8 +126,8 @@ def verify_stretches(
 def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
     """Return the rows of one stretch, whatever is wrong with it."""
     target = stretch.target
-    store = LocalStore(Path(target.directory))
     try:
+        store = open_store(target.directory)
         files = _list_files(store, target, options)
         if isinstance(files, list):
             return files if stretch.is_whole else [_facts_row(stretch, [])]
@@ -194,8 +199,8 @@ def place_finding(
     """
     # A finding about a partition's line in a checkpoint names a file of the log directory.
     is_in_root = directory is None or finding.file in CHECKPOINT_FILES
-    home = Path(root) if is_in_root else Path(directory or root)
-    file = str(home / finding.file) if finding.file else str(home)
+    home = root if is_in_root else unpinned(directory or root)
+    file = join_location(home, finding.file) if finding.file else home
     named = Finding(
         code=finding.code, severity=finding.severity, message=finding.message, file=file
     )
@@ -222,7 +227,7 @@ def place_finding(
 
 
 def _list_files(
-    store: LocalStore, target: Target, options: VerifyOptions
+    store: LogStore, target: Target, options: VerifyOptions
 ) -> PartitionFiles | list[Row]:
     """Return the files of a partition; the rows of one that is gone, if that may happen."""
     try:
@@ -237,16 +242,29 @@ def _list_files(
 
 
 def _fold(
-    store: LocalStore,
+    store: LogStore,
     target: Target,
     files: PartitionFiles,
     facts: Sequence[SegmentFacts],
     options: VerifyOptions,
 ) -> list[Row]:
     whole, found = fold_partition(
-        store, files, facts, target.surroundings, options, target.checkpoints
+        store, files, facts, target.surroundings, options, _checkpoints(store, target)
     )
     return [*finding_rows(target, found), _partition_row(target, whole)]
+
+
+def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
+    """Return what is known of the partition beside its files; a manifest says it itself."""
+    if not isinstance(store, ManagedStore):
+        return target.checkpoints
+    said = store.manifest.checkpoints
+    return PartitionCheckpoints(
+        recovery_point=None,  # how far it was ingested, not how far it was written to a disk
+        log_start_offset=said.log_start_offset,
+        high_watermark=said.high_watermark,
+        cleaner_point=said.cleaner_offset,
+    )
 
 
 def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:
@@ -261,7 +279,7 @@ def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions)
             for row in ordered
             for values in json.loads(zlib.decompress(row["facts"]))
         ]
-        store = LocalStore(Path(target.directory))
+        store = open_store(target.directory)
         files = _list_files(store, target, options)
         if isinstance(files, list):
             return files

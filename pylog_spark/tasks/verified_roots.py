@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pylog_spark.tasks.listing import TopicFilter
@@ -69,7 +68,7 @@ def _target(root: ObservedRoot, entry: SubDirectory, ordinal: int, *, is_live: b
     return Target(
         ordinal=ordinal,
         root=root.location,
-        directory=str(Path(entry.path)),
+        directory=entry.path,
         partition=entry.topic_partition,
         surroundings=root.surroundings_of(entry),
         checkpoints=live if is_live else said,

@@ -7,11 +7,12 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_core.catalog.roles import local_path
+from storage_core.catalog.root_files import LocalRoot, RootFiles
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -34,6 +35,7 @@ from storage_core.errors import (
     InconsistentDirectoriesError,
     InconsistentTopicIdError,
     InvalidNameError,
+    PylogError,
     StorageError,
 )
 from storage_core.filenames import (
@@ -46,7 +48,8 @@ from storage_core.filenames import (
     parse_partition_directory,
     parse_renamed_directory,
 )
-from storage_core.store.local import LocalStore
+from storage_core.store import LocalStore, open_store
+from storage_core.store.open_objects import is_managed
 
 
 class DirectoryKind(enum.StrEnum):
@@ -72,7 +75,7 @@ class SubDirectory:
     """One sub-directory of a log directory.
 
     Attributes:
-        path: Its path.
+        path: Its path, or its location as ``open_store`` takes it.
         kind: What it is.
         topic_partition: Whose it is; None for CACHE and FOREIGN. Of DELETE and STRAY the topic
             may be cut.
@@ -86,13 +89,18 @@ class SubDirectory:
     topic_id: str | None = None
     problem: str = ""
 
+    @property
+    def name(self) -> str:
+        """Its own name."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryState:
     """What lies in one log directory.
 
     Attributes:
-        path: Its path.
+        path: Its path or URL.
         meta_properties: What ``meta.properties`` says, None if there is none.
         clean_shutdown: What the marker says, None if there is none.
         entries: Its sub-directories, sorted by name.
@@ -200,19 +208,47 @@ def observe_log_directory(path: Path) -> LogDirectoryState:
         StorageError: It is no directory that can be read.
         CheckpointError: Its ``meta.properties`` is malformed.
     """
-    try:
-        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
-    meta = _read_if_there(path, META_PROPERTIES_FILE, MAX_META_PROPERTIES_BYTES)
+    root = LocalRoot(path)
+    return observe_root(root, root.directories())
+
+
+def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
+    """Read what lies in a root, wherever it is.
+
+    Args:
+        root: The root.
+        names: Its sub-directories.
+
+    Raises:
+        StorageError: A file of it cannot be read.
+        CheckpointError: Its ``meta.properties`` is malformed.
+    """
+    meta = root.read(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
+    file = f"{root.location}/{META_PROPERTIES_FILE}"
     return LogDirectoryState(
-        path=str(path),
-        meta_properties=None
-        if meta is None
-        else parse_meta_properties(meta, file=str(path / META_PROPERTIES_FILE)),
-        clean_shutdown=_read_marker(path),
-        entries=tuple(_observe_entry(path / name) for name in names),
+        path=root.location,
+        meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
+        clean_shutdown=_read_marker(root),
+        entries=tuple(_observe_entry(root.locate(name), name) for name in names),
     )
+
+
+def read_topic_id(location: str) -> str | None:
+    """Return the topic id in a partition's ``partition.metadata``, None without one.
+
+    Raises:
+        CheckpointError: The file is malformed.
+        StorageError: The partition cannot be read.
+    """
+    directory = None if is_managed(location) else local_path(location)
+    if directory is not None and not (directory / PARTITION_METADATA_FILE).exists():
+        return None
+    store = open_store(location)
+    if all(file.name != PARTITION_METADATA_FILE for file in store.list_files()):
+        return None
+    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    file = f"{location}/{PARTITION_METADATA_FILE}"
+    return parse_partition_metadata(content, file=file).topic_id
 
 
 def validate_names(state: LogDirectoryState) -> None:
@@ -303,34 +339,26 @@ def _logs(states: Iterable[LogDirectoryState]) -> Iterator[SubDirectory]:
                 yield entry
 
 
-def _observe_entry(path: Path) -> SubDirectory:
-    kind, partition = classify_directory(path.name)
+def _observe_entry(location: str, name: str) -> SubDirectory:
+    kind, partition = classify_directory(name)
     if kind is DirectoryKind.FOREIGN:
         reason = "expected <topic>-<partition>, perhaps with Kafka's mark of a renamed directory"
-        return SubDirectory(path=str(path), kind=kind, problem=reason)
+        return SubDirectory(path=location, kind=kind, problem=reason)
     topic_id, problem = None, ""
-    try:
-        content = _read_if_there(path, PARTITION_METADATA_FILE, MAX_PARTITION_METADATA_BYTES)
-        if content is not None:
-            file = str(path / PARTITION_METADATA_FILE)
-            topic_id = parse_partition_metadata(content, file=file).topic_id
-    except (StorageError, CheckpointError) as error:
-        problem = str(error)
+    if kind is not DirectoryKind.CACHE:
+        try:
+            topic_id = read_topic_id(location)
+        except (PylogError, OSError) as error:
+            problem = str(error)
     return SubDirectory(
-        path=str(path), kind=kind, topic_partition=partition, topic_id=topic_id, problem=problem
+        path=location, kind=kind, topic_partition=partition, topic_id=topic_id, problem=problem
     )
 
 
-def _read_marker(directory: Path) -> CleanShutdown | None:
+def _read_marker(root: RootFiles) -> CleanShutdown | None:
     """Return what the marker says; one that cannot be read is a marker all the same."""
     try:
-        content = _read_if_there(directory, CLEAN_SHUTDOWN_FILE, MAX_CLEAN_SHUTDOWN_BYTES)
+        content = root.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     except StorageError:
         return CleanShutdown()
     return None if content is None else parse_clean_shutdown(content)
-
-
-def _read_if_there(directory: Path, name: str, limit_bytes: int) -> bytes | None:
-    if not (directory / name).exists():
-        return None
-    return LocalStore(directory).read_file(name, limit_bytes=limit_bytes)

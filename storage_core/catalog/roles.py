@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from storage_core.errors import GuardRefusedError
-from storage_core.filenames import MANIFEST_FILE, META_PROPERTIES_FILE
+from storage_core.errors import GuardRefusedError, ObjectNotFoundError
+from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.store import open_object_store
 
 _ROLE_SWITCH: Final = "--role"
 
@@ -35,13 +36,17 @@ def guess_role(root: str | Path) -> Role:
         root: A local path or a URL.
 
     Returns:
-        BROKER for a local directory with ``meta.properties``, MANAGED for one with our manifest
-        in it or in one of its partitions, else MIRROR, which is where the least can go wrong.
+        BROKER for a local directory with ``meta.properties``, MANAGED for a directory or URL with
+        our ``pylog-root.json``, else MIRROR, which is where the least can go wrong.
+
+    Raises:
+        StorageError: A URL's store cannot be asked.
+        MissingDriverError: The package that reaches such a URL is not installed.
     """
     directory = local_path(root)
     if directory is None:
-        return Role.MIRROR
-    if _has_manifest(directory):
+        return Role.MANAGED if _has_object(str(root), MANAGED_ROOT_FILE) else Role.MIRROR
+    if (directory / MANAGED_ROOT_FILE).is_file():
         return Role.MANAGED
     if (directory / META_PROPERTIES_FILE).is_file():
         return Role.BROKER
@@ -81,10 +86,12 @@ def local_path(root: str | Path) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _has_manifest(directory: Path) -> bool:
-    if (directory / MANIFEST_FILE).is_file():
-        return True
-    return any(True for _ in directory.glob(f"*/{MANIFEST_FILE}"))
+def _has_object(url: str, key: str) -> bool:
+    try:
+        open_object_store(url).head(key)
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _with_article(role: Role) -> str:

@@ -32,6 +32,21 @@ def mark_survivors(
 
 
 @kernel
+def mark_ordinals(ordinals: NDArray[np.uint32], first_word: int, words: NDArray[np.uint64]) -> None:
+    """Set the bits of these records of one segment; one beyond the bitmap is left out.
+
+    Args:
+        ordinals: uint32[], of the segment's records.
+        first_word: Where its bitmap begins in words.
+        words: uint64[], bitmaps.
+    """
+    for i in range(ordinals.size):
+        word = first_word + np.int64(ordinals[i] >> np.uint32(6))
+        if word < words.size:
+            words[word] |= np.uint64(1) << np.uint64(ordinals[i] & np.uint32(63))
+
+
+@kernel
 def mark_latest(
     found: NDArray[np.int64],
     own: NDArray[np.int64],

@@ -1,19 +1,26 @@
 """The one place that changes the files of a partition."""
 
+from storage_core.errors import StorageError
+from storage_core.plan.fingerprint import encode_fingerprints, fingerprint_files
 from storage_core.plan.operations import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    KeepFile,
     Operation,
     PromoteFile,
+    RecordLeft,
+    RemoveDirectory,
     RenameFile,
+    RestoreFile,
     SyncDirectory,
     SyncFile,
     TruncateFile,
     WriteFile,
+    WriteRecord,
 )
 from storage_core.plan.plan import Plan
-from storage_core.store.base import LogStore
+from storage_core.store.base import DirectoryStore, LogStore
 
 
 def commit(plan: Plan, store: LogStore) -> None:
@@ -53,3 +60,26 @@ def _apply(operation: Operation, store: LogStore) -> None:
             store.sync_file(operation.name)
         case SyncDirectory():
             store.sync_directory()
+        case _:
+            _apply_outside(operation, store)
+
+
+def _apply_outside(
+    operation: KeepFile | WriteRecord | RecordLeft | RestoreFile | RemoveDirectory, store: LogStore
+) -> None:
+    """Apply one of the operations that reach out of the directory: of local disks only."""
+    if not isinstance(store, DirectoryStore):
+        raise StorageError(
+            store.location, f"{type(operation).__name__}: this store has nothing outside of it"
+        )
+    match operation:
+        case KeepFile():
+            store.keep(operation.name, operation.path, is_copy=operation.is_copy)
+        case RestoreFile():
+            store.restore(operation.path, operation.name, is_copy=operation.is_copy)
+        case WriteRecord():
+            store.write_record(operation.path, operation.content)
+        case RecordLeft():
+            store.write_record(operation.path, encode_fingerprints(fingerprint_files(store)))
+        case RemoveDirectory():
+            store.remove_directory()

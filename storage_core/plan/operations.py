@@ -97,6 +97,60 @@ class SyncDirectory:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepFile:
+    """Keep a file as it is now outside of the directory, too; the directory does not change.
+
+    Attributes:
+        name: Of the file.
+        path: What it is called outside; folders on the way are made.
+        size_bytes: How long it is; -1 where that is not known before the commit.
+        is_copy: Whether its bytes are copied; otherwise it gets a second name on its filesystem.
+        reason: Why.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    is_copy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecord:
+    """Create or replace a small file outside of the directory; it and its folder are durable."""
+
+    path: str
+    content: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLeft:
+    """Write down outside of the directory what its files look like now."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFile:
+    """Give a file that was kept a name in the directory, replacing what has it; it stays kept."""
+
+    path: str
+    name: str
+    size_bytes: int
+    is_copy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDirectory:
+    """Remove the directory, which is empty by now."""
+
+    reason: str
+
+
 Operation = (
     WriteFile
     | CreateEmptyFile
@@ -107,4 +161,9 @@ Operation = (
     | TruncateFile
     | SyncFile
     | SyncDirectory
+    | KeepFile
+    | WriteRecord
+    | RecordLeft
+    | RestoreFile
+    | RemoveDirectory
 )

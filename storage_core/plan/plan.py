@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage_core.plan.operations import CopyRange, Operation, PromoteFile, WriteFile
+from storage_core.plan.operations import (
+    CopyRange,
+    KeepFile,
+    Operation,
+    PromoteFile,
+    RestoreFile,
+    WriteFile,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,16 @@ class Plan:
             len(operation.content) if isinstance(operation, WriteFile) else operation.size_bytes
             for operation in self.operations
             if isinstance(operation, PromoteFile | CopyRange | WriteFile)
+            or (isinstance(operation, RestoreFile) and operation.is_copy)
+        )
+
+    @property
+    def copied_away_bytes(self) -> int:
+        """Bytes that are copied to another filesystem because a file has to be kept there."""
+        return sum(
+            max(0, operation.size_bytes)
+            for operation in self.operations
+            if isinstance(operation, KeepFile) and operation.is_copy
         )
 
     def describe(self) -> Iterator[dict[str, str | int]]:

@@ -5,7 +5,7 @@ called by anyone; the methods that change something are for ``plan.executor`` al
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,4 +127,56 @@ class LogStore(Protocol):
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
+        ...
+
+
+@runtime_checkable
+class DirectoryStore(LogStore, Protocol):
+    """A partition directory on a disk, beside which files can be kept.
+
+    Each method may be called again after a crash in the middle of it.
+    """
+
+    def keep(self, name: str, path: str, *, is_copy: bool) -> None:
+        """Keep a file under a path outside of the directory, too.
+
+        The path's folders are made. A second name is durable once ``write_record`` has written
+        into its folder; a copy is durable at once, and has times and manners of the file. What a
+        former attempt left at the path is replaced; a file that is gone while its path is there
+        was kept by one.
+
+        Args:
+            name: Of the file.
+            path: What it is called outside.
+            is_copy: Whether the bytes are copied.
+
+        Raises:
+            StorageError: There is no such file, the disk failed, or the path is on another
+                filesystem and the file is not to be copied.
+        """
+        ...
+
+    def restore(self, path: str, name: str, *, is_copy: bool) -> None:
+        """Give a file from outside a name in the directory too, replacing what has the name.
+
+        Args:
+            path: Of the file.
+            name: In the directory.
+            is_copy: Whether the bytes are copied.
+
+        Raises:
+            StorageError: There is no such file, or the disk failed.
+        """
+        ...
+
+    def write_record(self, path: str, content: bytes) -> None:
+        """Create or replace a small file outside; it and its folder's entries are durable then."""
+        ...
+
+    def remove_directory(self) -> None:
+        """Remove the directory if it is there.
+
+        Raises:
+            StorageError: It is not empty, or the disk failed.
+        """
         ...

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,11 +196,37 @@ class LocalStore:
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
         with storage_errors(self.directory):
-            descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_folder(self.directory)
+
+    def keep(self, name: str, path: str, *, is_copy: bool) -> None:
+        """Keep a file under a path outside of the directory, too.
+
+        Where the kernel gives a file no second name (it is another user's, or has too many) it is
+        copied after all.
+        """
+        source, target = self.directory / name, Path(path)
+        with storage_errors(source):
+            make_folder(target.parent)
+            if not source.exists() and target.exists():
+                return
+            _duplicate(source, target, is_copy=is_copy)
+
+    def restore(self, path: str, name: str, *, is_copy: bool) -> None:
+        """Give a file from outside a name in the directory too, replacing what has the name."""
+        source = Path(path)
+        with storage_errors(source):
+            _duplicate(source, self.directory / name, is_copy=is_copy)
+
+    def write_record(self, path: str, content: bytes) -> None:
+        """Create or replace a small file outside; it and its folder's entries are durable then."""
+        write_record(Path(path), content)
+
+    def remove_directory(self) -> None:
+        """Remove the directory if it is there."""
+        with storage_errors(self.directory):
+            if self.directory.exists():
+                self.directory.rmdir()
+                sync_folder(self.directory.parent)
 
     def _adopt_manners(self, descriptor: int, path: Path) -> None:
         """Give a file that is about to take a name what the one of that name has."""
@@ -210,6 +237,76 @@ class LocalStore:
     def _kin_of(self, path: Path) -> os.stat_result:
         """Return what a file of that name should be like: the present one, else the directory."""
         return (path if path.exists() else self.directory).stat()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder that only its owner may open, and those above it; durable."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def write_record(path: Path, content: bytes) -> None:
+    """Create or replace a small file, and its folders; it and its folder's entries are durable.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with storage_errors(path):
+        make_folder(path.parent)
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+# A file gets no second name: another filesystem after all (a bind mount), another user's file
+# (fs.protected_hardlinks), too many names, or a filesystem without.
+_NO_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP}
+)
+
+
+def _duplicate(source: Path, target: Path, *, is_copy: bool) -> None:
+    """Give a file another name, or copy it there with its times and manners; over what is there."""
+    if target.exists() and target.samefile(source):
+        return
+    temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
+    temporary.unlink(missing_ok=True)
+    if is_copy or not _link(source, temporary):
+        with source.open("rb") as file, temporary.open("xb") as copy:
+            facts = os.fstat(file.fileno())
+            _copy(file.fileno(), 0, facts.st_size, copy.fileno())
+            _adopt_owner(copy.fileno(), facts)
+            _adopt_attributes(copy.fileno(), source)
+            os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
+            os.fsync(copy.fileno())
+    temporary.replace(target)
+
+
+def _link(source: Path, target: Path) -> bool:
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:

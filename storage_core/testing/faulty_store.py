@@ -117,6 +117,36 @@ class FaultyStore:
         """Make the directory's entries durable."""
         self._change("sync_directory", self._store.sync_directory)
 
+    def keep(self, name: str, path: str, *, is_copy: bool) -> None:
+        """Keep a file outside; torn, half of a copy is there."""
+
+        def tear() -> None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            _tear_copy(self._store.directory / name, Path(path), is_copy=is_copy)
+
+        self._change("keep", lambda: self._store.keep(name, path, is_copy=is_copy), tear=tear)
+
+    def restore(self, path: str, name: str, *, is_copy: bool) -> None:
+        """Bring a kept file back; torn, half of a copy is there."""
+
+        def tear() -> None:
+            _tear_copy(Path(path), self._store.directory / name, is_copy=is_copy)
+
+        self._change("restore", lambda: self._store.restore(path, name, is_copy=is_copy), tear=tear)
+
+    def write_record(self, path: str, content: bytes) -> None:
+        """Write a small file outside, perhaps by half."""
+
+        def tear() -> None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path + TEMPORARY_SUFFIX).write_bytes(content[: len(content) // 2])
+
+        self._change("write_record", lambda: self._store.write_record(path, content), tear=tear)
+
+    def remove_directory(self) -> None:
+        """Remove the directory."""
+        self._change("remove_directory", self._store.remove_directory)
+
     def _change(
         self,
         method: str,
@@ -134,3 +164,10 @@ class FaultyStore:
         change()
         if number == self._stop_at:
             raise crash
+
+
+def _tear_copy(source: Path, target: Path, *, is_copy: bool) -> None:
+    """Leave half of a copy under its temporary name; a second name is there or it is not."""
+    if is_copy:
+        content = source.read_bytes()
+        target.with_name(target.name + TEMPORARY_SUFFIX).write_bytes(content[: len(content) // 2])

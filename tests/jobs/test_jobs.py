@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
 COMPACT = REPOSITORY / "jobs" / "compact.py"
 NIGHTLY = REPOSITORY / "jobs" / "nightly.py"
+RETAIN = REPOSITORY / "jobs" / "retain.py"
 
 
 def options(root: BrokerDirectory, tmp_path: Path, now_ms: int = FIRST_ROUNDS_MS) -> list[str]:
@@ -34,7 +35,7 @@ def options(root: BrokerDirectory, tmp_path: Path, now_ms: int = FIRST_ROUNDS_MS
     return [str(root.path), "--role", "broker", "--config", str(config), "--now-ms", str(now_ms)]
 
 
-@pytest.mark.parametrize("script", [COMPACT, NIGHTLY], ids=["compact", "nightly"])
+@pytest.mark.parametrize("script", [COMPACT, NIGHTLY, RETAIN], ids=["compact", "nightly", "retain"])
 def test_the_help_of_a_job_needs_no_cluster(script):
     ended = submit([script, "--help"])
     assert ended.status == 0
@@ -42,7 +43,7 @@ def test_the_help_of_a_job_needs_no_cluster(script):
 
 
 def test_the_scripts_are_thin():
-    assert all(len(script.read_text().splitlines()) < 40 for script in (COMPACT, NIGHTLY))
+    assert all(len(script.read_text().splitlines()) < 40 for script in (COMPACT, NIGHTLY, RETAIN))
 
 
 def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_path):

@@ -1,5 +1,6 @@
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,8 +8,10 @@ from pylog_spark.planning import (
     ITEM_OVERHEAD_BYTES,
     MAP_ENTRY_BYTES,
     Demand,
+    MapBudgets,
     Strategy,
     WorkItem,
+    choose_buckets,
     choose_strategy,
     choose_unit_bytes,
     estimate_map_bytes,
@@ -29,14 +32,21 @@ def strategy(
     partition_bytes: int = 100 * MIB,
     map_bytes: int = 10 * MIB,
     can_broadcast: bool = True,
+    can_share_files: bool = True,
+    is_bounded: bool = False,
 ) -> Strategy:
     return choose_strategy(
         asked=asked,
         partition_bytes=partition_bytes,
         map_bytes=map_bytes,
         unit_bytes=64 * MIB,
-        budget_bytes=256 * MIB,
-        can_broadcast=can_broadcast,
+        budgets=MapBudgets(
+            broadcast_bytes=256 * MIB,
+            files_bytes=1024 * MIB,
+            can_broadcast=can_broadcast,
+            can_share_files=can_share_files,
+        ),
+        is_bounded=is_bounded,
     )
 
 
@@ -125,6 +135,16 @@ def test_a_round_fits_on_the_disk():
     assert plan_rounds(demands, budget=budget, most_partitions=9) == [[0, 1], [2], [3]]
 
 
+def test_a_wave_has_limits_of_bytes_and_of_tasks():
+    demands = [
+        Demand(map_bytes=0, disk_bytes=0, read_bytes=read, tasks=tasks)
+        for read, tasks in ((60, 1), (40, 1), (1, 5), (1, 5), (500, 1), (1, 1))
+    ]
+    budget = Demand(map_bytes=0, disk_bytes=0, read_bytes=100, tasks=9)
+    rounds = plan_rounds(demands, budget=budget, most_partitions=9)
+    assert rounds == [[0, 1], [2], [3], [4], [5]]
+
+
 @given(
     sizes=st.lists(st.integers(0, 20), max_size=50),
     budget=st.integers(0, 40),
@@ -145,17 +165,50 @@ def test_a_partition_that_fits_in_one_unit_is_cleaned_whole():
 
 def test_a_map_above_the_budget_is_not_broadcast():
     assert strategy(map_bytes=256 * MIB) is Strategy.BROADCAST
-    assert strategy(map_bytes=256 * MIB + 1) is Strategy.WHOLE
-    assert strategy(map_bytes=256 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.WHOLE
+    assert strategy(map_bytes=256 * MIB + 1) is Strategy.FILES
+    assert strategy(map_bytes=256 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.FILES
 
 
-def test_a_session_without_broadcasts_cleans_whole():
-    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.WHOLE
+def test_a_map_that_no_task_can_merge_is_shuffled():
+    assert strategy(map_bytes=1024 * MIB) is Strategy.FILES
+    assert strategy(map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(map_bytes=1024 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.SHUFFLE
 
 
-def test_the_caller_may_ask_for_a_strategy():
-    assert strategy(asked=Strategy.WHOLE) is Strategy.WHOLE
-    assert strategy(asked=Strategy.BROADCAST, partition_bytes=1) is Strategy.BROADCAST
+def test_a_session_without_broadcasts_shares_files():
+    assert strategy(can_broadcast=False) is Strategy.FILES
+    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.FILES
+    assert strategy(can_broadcast=False, partition_bytes=MIB) is Strategy.WHOLE
+
+
+def test_where_tasks_share_no_folder_large_maps_are_shuffled():
+    assert strategy(can_share_files=False) is Strategy.BROADCAST
+    assert strategy(can_share_files=False, map_bytes=256 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(can_share_files=False, asked=Strategy.FILES) is Strategy.SHUFFLE
+    assert strategy(can_share_files=False, can_broadcast=False) is Strategy.SHUFFLE
+
+
+def test_a_round_with_a_limit_of_keys_is_one_tasks_work():
+    assert {strategy(asked=asked, is_bounded=True) for asked in Strategy} == {Strategy.WHOLE}
+
+
+@pytest.mark.parametrize("asked", [s for s in Strategy if s is not Strategy.AUTO])
+def test_the_caller_may_ask_for_a_strategy(asked):
+    assert strategy(asked=asked) is asked
+    assert strategy(asked=asked, partition_bytes=1) is asked
+
+
+def test_files_and_shuffle_can_be_asked_for_at_any_size():
+    assert strategy(asked=Strategy.FILES, map_bytes=1 << 50) is Strategy.FILES
+    assert strategy(asked=Strategy.SHUFFLE, map_bytes=0) is Strategy.SHUFFLE
+
+
+def test_keys_are_dealt_into_buckets_that_fit_a_task_and_use_all_slots():
+    def buckets(entry_bytes: int) -> int:
+        return choose_buckets(entry_bytes=entry_bytes, bucket_bytes=32 * MIB, slots=8)
+
+    assert [buckets(0), buckets(MIB - 1), buckets(3 * MIB)] == [1, 1, 3]
+    assert [buckets(256 * MIB), buckets(256 * MIB + 1), buckets(3200 * MIB)] == [8, 9, 100]
 
 
 def test_a_map_has_at_most_one_entry_for_each_offset():

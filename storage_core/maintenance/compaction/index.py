@@ -30,6 +30,7 @@ from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.payload import Payload, open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -164,9 +165,12 @@ def check_batches(window: Window) -> None:
 class CompactionIndexer:
     """Builds the offset map over the dirty segments, in order, up to a full map."""
 
-    def __init__(self, store: LogStore, plan: CompactionPlan) -> None:
+    def __init__(
+        self, store: LogStore, plan: CompactionPlan, *, throttler: Throttler | None = None
+    ) -> None:
         self._store = store
         self._plan = plan
+        self._throttler = throttler or Throttler(UNLIMITED)
         self._map = OffsetMap(plan.max_keys)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._tracker = TransactionTracker()
@@ -214,6 +218,7 @@ class CompactionIndexer:
                 window_bytes=self._plan.window_bytes,
                 crc=CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP,
             ):
+                self._throttler.use(len(window.data))
                 check_batches(window)
                 window_flags = np.zeros(len(window.batches), np.uint8)
                 flags.append(window_flags)

@@ -1,5 +1,7 @@
 """The offset map of a round, and what is left of it for pass two."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,15 +25,25 @@ _GROWTH = 2
 _NO_LIMIT = 2**62
 
 
+# Makes a zeroed table of so many slots.
+Allocate = Callable[[int], NDArray[np.uint64]]
+
+
+def _in_memory(slots: int) -> NDArray[np.uint64]:
+    return np.zeros((slots, SLOT_WORDS), np.uint64)
+
+
 class OffsetMap:
     """Key hash to rank of the newest record, growing as needed.
 
     Args:
         max_keys: How many keys it may hold, None for no limit.
+        allocate: Where its tables lie.
     """
 
-    def __init__(self, max_keys: int | None = None) -> None:
-        self.table = np.zeros((_FIRST_SLOTS, SLOT_WORDS), np.uint64)
+    def __init__(self, max_keys: int | None = None, *, allocate: Allocate = _in_memory) -> None:
+        self.table = allocate(_FIRST_SLOTS)
+        self._allocate = allocate
         self._max_keys = _NO_LIMIT if max_keys is None else max_keys
         self._used = 0
 
@@ -45,6 +57,13 @@ class OffsetMap:
         """Return a map of these entries."""
         whole = cls()
         whole.put(low, high, rank, len(rank))
+        return whole
+
+    @classmethod
+    def over(cls, table: NDArray[np.uint64], keys: int) -> "OffsetMap":
+        """Return a map for look-ups over the table of another one, of so many keys."""
+        whole = cls()
+        whole.table, whole._used = table, keys
         return whole
 
     def put(
@@ -67,7 +86,7 @@ class OffsetMap:
             )
             if done == count or self._used >= self._max_keys:
                 return done
-            larger = np.zeros((self.table.shape[0] * _GROWTH, SLOT_WORDS), np.uint64)
+            larger = self._allocate(self.table.shape[0] * _GROWTH)
             copy_entries(self.table, larger)
             self.table = larger
 

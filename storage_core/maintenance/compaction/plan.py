@@ -188,12 +188,18 @@ def plan_compaction(
     )
 
 
-def map_capacity(cleaner: CleanerConfig) -> int | None:
-    """Return how many keys a map of the configured size holds, None without a size."""
+def map_slots(cleaner: CleanerConfig) -> int | None:
+    """Return how many slots a map of the configured size has, None without a size."""
     if cleaner.dedupe_buffer_bytes is None:
         return None
     per_thread = min(cleaner.dedupe_buffer_bytes // max(1, cleaner.threads), 2**31 - 1)
-    return int(per_thread // MAP_SLOT_BYTES * cleaner.load_factor)
+    return per_thread // MAP_SLOT_BYTES
+
+
+def map_capacity(cleaner: CleanerConfig) -> int | None:
+    """Return how many keys a map of the configured size holds, None without a size."""
+    slots = map_slots(cleaner)
+    return None if slots is None else int(slots * cleaner.load_factor)
 
 
 def group_segments(plan: CompactionPlan, end_offset: int) -> list[list[SegmentState]]:

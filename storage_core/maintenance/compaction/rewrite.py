@@ -37,6 +37,7 @@ from storage_core.log.transaction_tracker import TransactionRows, TransactionTra
 from storage_core.maintenance.compaction.index import CompactionIndex, check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
+from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import compress
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
@@ -125,6 +126,7 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
     *,
     scratch: Path,
     attempt: str,
+    throttler: Throttler | None = None,
 ) -> CleanedGroup:
     """Filter the segments of a group into scratch files.
 
@@ -136,24 +138,27 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
         tracker: As it stands after all segments before the group; it is moved on.
         scratch: Existing folder on the filesystem of the partition.
         attempt: Name of this attempt, part of the files' names.
+        throttler: Slows reading and writing down.
 
     Raises:
         BadBytesError: A batch or record is malformed, or an index is full.
         StorageError: A file cannot be read or written; no scratch file is left behind then.
     """
+    throttler = throttler or Throttler(UNLIMITED)
     with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
         producers = ProducerLookup(plan)
         for segment in group:
             tracker.add_aborted(plan.aborted_near(segment.base_offset))
             judge = SegmentFilter(plan, index, producers, segment.base_offset)
             for window in _windows(store, plan, index, segment):
+                throttler.use(len(window.data))
                 check_batches(window)
                 rows, transactions = TransactionRows.select(window.batches)
                 discard = np.zeros(len(window.batches), bool)
                 discard[rows], ended = tracker.decide(transactions)
                 writer.aborted.extend(ended)
                 for verdict in judge.judge(window, discard):
-                    writer.write(window, verdict)
+                    throttler.use(writer.write(window, verdict))
                 writer.bytes_read += len(window.data)
         return writer.finish()
 
@@ -205,8 +210,8 @@ class _GroupWriter:
                 raise StorageError(str(self._prefix), error.strerror or str(error)) from error
             raise
 
-    def write(self, window: Window, verdict: Verdict) -> None:
-        """Write what is left of a block of batches."""
+    def write(self, window: Window, verdict: Verdict) -> int:
+        """Write what is left of a block of batches; return how many bytes that was."""
         payload = verdict.payload
         batches = payload.batches
         self._reserve(verdict)
@@ -251,6 +256,7 @@ class _GroupWriter:
             bytes_written=at,
             invalid_messages_read=verdict.invalid_messages,
         )
+        return at
 
     def finish(self) -> CleanedGroup:
         """Write the indexes, sync everything and return the manifest."""

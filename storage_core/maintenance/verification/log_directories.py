@@ -1,9 +1,7 @@
 """Log directories as a whole: whose they are, what lies in them, what their checkpoints say."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import (
@@ -13,8 +11,11 @@ from storage_core.catalog.log_directories import (
     classify_directory,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
+    read_topic_id,
 )
 from storage_core.catalog.roles import Role
+from storage_core.catalog.root_files import RootFiles, open_root
+from storage_core.checkpoint.clean_shutdown import MAX_CLEAN_SHUTDOWN_BYTES
 from storage_core.checkpoint.meta_properties import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
@@ -25,14 +26,11 @@ from storage_core.checkpoint.offset_checkpoint import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
 )
-from storage_core.checkpoint.partition_metadata import (
-    MAX_PARTITION_METADATA_BYTES,
-    parse_partition_metadata,
-)
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,
     InconsistentDirectoriesError,
+    PylogError,
     StorageError,
 )
 from storage_core.filenames import (
@@ -40,7 +38,6 @@ from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
     META_PROPERTIES_FILE,
-    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
@@ -49,7 +46,6 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import Surroundings
 from storage_core.maintenance.verification.partition import PartitionCheckpoints
-from storage_core.store.local import LocalStore
 
 # One of each in a log directory.
 CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE)
@@ -85,7 +81,7 @@ class ObservedRoot:
     """One log directory.
 
     Attributes:
-        location: Its path.
+        location: Its path or URL.
         surroundings: Its role, and whether it was shut down cleanly.
         meta_properties: Whose it is, None where nothing says so.
         entries: Its sub-directories, sorted by name.
@@ -126,7 +122,7 @@ def verify_log_directories(
     """Look at log directories, but not into their partitions' logs.
 
     Args:
-        roots: Path and role of each.
+        roots: Path or URL, and role of each.
 
     Returns:
         The directories, and what was found; what cannot be parsed is a finding.
@@ -138,7 +134,7 @@ def verify_log_directories(
     placed: list[PlacedFinding] = []
     for location, role in roots:
         findings = FindingCollector()
-        root = _observe(Path(location), role, findings)
+        root = _observe(open_root(location, role=role), role, findings)
         observed.append(root)
         placed += [PlacedFinding(root=location, finding=found) for found in findings.findings()]
         placed += _special_directories(root)
@@ -146,74 +142,74 @@ def verify_log_directories(
     return observed, placed
 
 
-def _observe(path: Path, role: Role, findings: FindingCollector) -> ObservedRoot:
-    try:
-        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
-    surroundings = Surroundings(role=role, is_clean=(path / CLEAN_SHUTDOWN_FILE).exists())
+def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> ObservedRoot:
+    surroundings = Surroundings(role=role, is_clean=_has_marker(files))
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
-    entries = tuple(_observe_entry(path / name) for name in names)
+    entries = tuple(_observe_entry(files.locate(name), name) for name in files.directories())
     owners = {
         entry.topic_partition
         for entry in entries
         if entry.kind in VERIFIED_KINDS and entry.topic_partition is not None
     }
     return ObservedRoot(
-        location=str(path),
+        location=files.location,
         surroundings=surroundings,
-        meta_properties=_read_meta_properties(path, role, findings),
+        meta_properties=_read_meta_properties(files, role, findings),
         entries=entries,
         checkpoints={
-            name: _read_checkpoint(path, name, owners, findings) for name in CHECKPOINT_FILES
+            name: _read_checkpoint(files, name, owners, findings) for name in CHECKPOINT_FILES
         },
     )
 
 
-def _observe_entry(path: Path) -> SubDirectory:
-    kind, partition = classify_directory(path.name)
+def _has_marker(files: RootFiles) -> bool:
+    """Whether there is a marker of a clean shutdown; one that cannot be read is one."""
+    try:
+        return files.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES) is not None
+    except StorageError:
+        return True
+
+
+def _observe_entry(location: str, name: str) -> SubDirectory:
+    kind, partition = classify_directory(name)
     topic_id = None
-    if kind in VERIFIED_KINDS and (path / PARTITION_METADATA_FILE).exists():
+    if kind in VERIFIED_KINDS:
         try:
-            content = LocalStore(path).read_file(
-                PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES
-            )
-            topic_id = parse_partition_metadata(content, file=PARTITION_METADATA_FILE).topic_id
-        except (StorageError, CheckpointError):
+            topic_id = read_topic_id(location)
+        except (PylogError, OSError):
             topic_id = None  # a finding of the partition itself
-    return SubDirectory(path=str(path), kind=kind, topic_partition=partition, topic_id=topic_id)
+    return SubDirectory(path=location, kind=kind, topic_partition=partition, topic_id=topic_id)
 
 
 def _read_meta_properties(
-    path: Path, role: Role, findings: FindingCollector
+    files: RootFiles, role: Role, findings: FindingCollector
 ) -> MetaProperties | None:
     name = META_PROPERTIES_FILE
-    if not (path / name).exists():
-        if role is not Role.MANAGED:
-            severity = Severity.INFO if role is Role.MIRROR else None
-            message = "the file is not there"
-            findings.add(Code.META_PROPERTIES_MISSING, message, file=name, severity=severity)
-        return None
     try:
-        content = LocalStore(path).read_file(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
-        return parse_meta_properties(content, file=name)
+        content = files.read(name, limit_bytes=MAX_META_PROPERTIES_BYTES)
+        if content is not None:
+            return parse_meta_properties(content, file=name)
     except StorageError as error:
         findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+        return None
     except CheckpointError as error:
         findings.add(Code.META_PROPERTIES_BROKEN, str(error), file=name)
+        return None
+    if role is not Role.MANAGED:
+        severity = Severity.INFO if role is Role.MIRROR else None
+        message = "the file is not there"
+        findings.add(Code.META_PROPERTIES_MISSING, message, file=name, severity=severity)
     return None
 
 
 def _read_checkpoint(
-    path: Path, name: str, owners: set[TopicPartition], findings: FindingCollector
+    files: RootFiles, name: str, owners: set[TopicPartition], findings: FindingCollector
 ) -> dict[TopicPartition, int]:
-    if not (path / name).exists():
-        return {}
     try:
-        content = LocalStore(path).read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-        offsets = parse_offset_checkpoint(content, file=name)
+        content = files.read(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+        offsets = {} if content is None else parse_offset_checkpoint(content, file=name)
     except StorageError as error:
         findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
         return {}
@@ -235,7 +231,7 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
         findings = FindingCollector()
         is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
         severity = Severity.INFO if is_foreign_copy else None
-        findings.add(code, message, file=Path(entry.path).name, severity=severity)
+        findings.add(code, message, file=entry.name, severity=severity)
         for found in findings.findings():
             yield PlacedFinding(root=root.location, finding=found, partition=entry.topic_partition)
 
@@ -280,7 +276,7 @@ def _place(
     severity: Severity | None = None,
 ) -> PlacedFinding:
     findings = FindingCollector()
-    file = META_PROPERTIES_FILE if entry is None else Path(entry.path).name
+    file = META_PROPERTIES_FILE if entry is None else entry.name
     findings.add(code, message, file=file, severity=severity)
     partition = None if entry is None else entry.topic_partition
     return PlacedFinding(root=root, finding=findings.findings()[0], partition=partition)

@@ -124,7 +124,6 @@ def test_kafkas_map_of_128_mib_is_the_default(pylog, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--then-retain"], "--then-retain"),
         (["--first-uncleanable-offset", 3], "needs --first-dirty-offset"),
         (["--first-dirty-offset", 3, "--cleaner-checkpoint", 3], "leaves no choice"),
         (["--set", "cleanup.polcy=compact"], "did you mean cleanup.policy?"),

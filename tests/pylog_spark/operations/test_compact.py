@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.config import Tuning
+from pylog_spark.config import RunLimits, Tuning
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.nightly import STEPS_NOTE, run_nightly
 from pylog_spark.planning import Strategy
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
-    FIRST_ROUNDS,
+    CLEANED_ALONE,
     FIRST_ROUNDS_MS,
     LATER_ROUNDS,
     LATER_ROUNDS_MS,
@@ -45,10 +45,10 @@ def state_of(path) -> list:
 
 
 @pytest.mark.item("CMP-36", "CMP-39", "CMP-02")
-@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.WHOLE])
+@pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 @pytest.mark.parametrize(
     ("names", "now_ms"),
-    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
+    [(CLEANED_ALONE, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
     ids=["first rounds", "later rounds, compressed, with transactions"],
 )
 def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, now_ms, strategy):
@@ -108,7 +108,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
 
 
 @pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08")
-@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.WHOLE])
+@pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
     names = [*SMALL, "clean-epochs-mixed-s151"]
     root = broker_directory(tmp_path / "log", names)
@@ -133,7 +133,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
 
 
 def test_small_budgets_take_several_rounds_and_change_no_byte(spark, tmp_path):
-    names = FIRST_ROUNDS[:6]
+    names = CLEANED_ALONE[:6]
     root = broker_directory(tmp_path / "log", names)
     tuning = Tuning(broadcast_max_bytes=9000, unit_min_bytes=1, unit_max_bytes=4096)
     options = root.options(FIRST_ROUNDS_MS, tuning=tuning)
@@ -212,6 +212,7 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, mon
         f"pylog compact {names}: pass one and merge",
         f"pylog compact {names}: pass two",
         f"pylog compact {names}: commit",
+        f"pylog compact: look what has expired in {root.path}",
     ]
     assert all(tags == {f"pylog-{report.run_id}"} for _, tags in seen)
     assert spark.getTags() == set()
@@ -244,14 +245,6 @@ def test_several_log_directories_of_one_broker_are_one_run(spark, tmp_path):
     ]
     assert {r["reason"] for r in rows if r["status"] == "failed"} == {"DUPLICATE_PARTITION"}
     assert differences_from_kafka(second.path, SMALL[1:], tmp_path) == []
-
-
-def test_the_nightly_says_which_steps_it_makes(spark, tmp_path):
-    root = broker_directory(tmp_path / "log", SMALL)
-    report = run_nightly(spark, [root.path], root.options(FIRST_ROUNDS_MS))
-    assert report.notes == (STEPS_NOTE,)
-    assert set(report.results["action"].to_pylist()) == {"compact"}
-    assert differences_from_kafka(root.path, SMALL, tmp_path) == []
 
 
 def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path):
@@ -287,3 +280,67 @@ def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path)
         TopicPartition("payments.txn", 0): 126,
         TopicPartition("payments.txn", 1): 123,
     }
+
+
+@pytest.mark.item("FLT-16")
+def test_what_the_budget_does_not_reach_is_left_and_said(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    options = replace(
+        root.options(FIRST_ROUNDS_MS), limits=RunLimits(max_duration_ms=0, max_bytes=10)
+    )
+    report = compact(spark, [root.path], options)
+    assert {(r["status"], r["reason"]) for r in report.results.to_pylist()} == {
+        ("skipped", "BUDGET_SPENT")
+    }
+    assert report.exit_code == 0
+    assert compact(spark, [root.path], root.options(FIRST_ROUNDS_MS)).summary.done == len(SMALL)
+    assert differences_from_kafka(root.path, SMALL, tmp_path) == []
+
+
+def test_a_partition_that_its_owner_switched_off_is_left_alone(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    (root.path / f"{SMALL[0]}-0" / "pylog-off").touch()
+    before = read_tree(root.path / f"{SMALL[0]}-0")
+    rows = rows_of(compact(spark, [root.path], root.options(FIRST_ROUNDS_MS)))
+    assert rows[SMALL[0]]["reason"] == "SWITCHED_OFF"
+    assert read_tree(root.path / f"{SMALL[0]}-0") == before
+    assert rows[SMALL[1]]["status"] == "done"
+
+
+@pytest.mark.item("RET-15")
+def test_where_segments_may_be_in_remote_storage_a_topic_has_to_be_known_not_to_be(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", SMALL)
+    (root.path / "remote-log-index-cache").mkdir()
+    options = root.options(FIRST_ROUNDS_MS)
+    rows = rows_of(compact(spark, [root.path], options))
+    assert {row["reason"] for row in rows.values()} == {"REMOTE_STORAGE"}
+    topics = dict(options.topic_configs)
+    topics[SMALL[0]] = {**topics[SMALL[0]], "remote.storage.enable": "false"}
+    rows = rows_of(compact(spark, [root.path], replace(options, topic_configs=topics)))
+    assert rows[SMALL[0]]["status"] == "done"
+    overridden = replace(options, limits=RunLimits(overrides=frozenset({"REMOTE_STORAGE"})))
+    assert rows_of(compact(spark, [root.path], overridden))[SMALL[1]]["status"] == "done"
+
+
+@pytest.mark.item("RET-13", "RET-04")
+def test_what_lies_below_a_log_start_goes_after_the_compaction(spark, tmp_path):
+    name = "clean-checkpoint-below-s201"
+    root = broker_directory(tmp_path / "log", [name])
+    twin = root.copy(tmp_path / "twin")
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert [(r["action"], r["status"]) for r in report.results.to_pylist()] == [
+        ("compact", "done"),
+        ("retain", "done"),
+    ]
+    directory, config = twin.path / f"{name}-0", root.config(name)
+    request = twin.request(name, FIRST_ROUNDS_MS)
+    clean_partition(directory, config=config, cleaner=cleaner(), request=request)
+    retain_partition(
+        directory,
+        config=config,
+        cleaner=cleaner(),
+        now_ms=FIRST_ROUNDS_MS,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )
+    assert read_tree(root.path / f"{name}-0") == read_tree(directory)

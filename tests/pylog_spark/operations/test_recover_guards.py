@@ -165,7 +165,7 @@ def test_a_copy_is_reported_on_and_not_touched(spark, root):
             assert state_of(root.path.parent) == before
     report = recover(spark, [root.path], root.with_options(role=Role.MIRROR, allow_truncate=True))
     assert report.dry_run
-    assert "a mirror directory is only reported on" in report.notes[0]
+    assert "a mirror root is only reported on" in report.notes[0]
     assert state_of(root.path.parent) == before
 
 

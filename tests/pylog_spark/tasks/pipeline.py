@@ -1,5 +1,6 @@
 """The stages of a run, one after the other in this process: what Spark would spread over tasks."""
 
+import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
-from pylog_spark.schemas import GROUP_MANIFEST, PARTIAL_INDEX
+from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
 from pylog_spark.tasks.commit import (
     CleanedPartition,
     PartitionWork,
@@ -18,6 +19,7 @@ from pylog_spark.tasks.commit import (
 )
 from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.compaction import index_segments, merge_partition, rewrite_groups
+from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
@@ -25,6 +27,8 @@ from pylog_spark.tasks.scratch import claim_path, create_scratch
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
 from storage_core.config import CleanerConfig
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.partial import MergedIndex
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from tests.pylog_spark.broker_roots import BrokerDirectory
 
@@ -71,6 +75,7 @@ class Pipeline:
         plan = self.plans[ordinal]
         return PartitionWork(
             ordinal=ordinal,
+            root=plan["root"],
             topic=plan["topic"],
             log_start_checkpoint=plan["log_start_checkpoint"],
             plan=plan["plan"],
@@ -83,7 +88,7 @@ class Pipeline:
     def claim(self, plan: dict[str, Any]) -> Path:
         return claim_path(self.context.scratch[str(self.root.path)], Path(plan["directory"]), "run")
 
-    def index(self, *, tasks: int = 1) -> dict[int, dict[str, Any]]:
+    def index(self, *, tasks: int = 1, in_files: bool = False) -> dict[int, dict[str, Any]]:
         """Pass one, its items dealt out to some tasks, and the merge."""
         items = [
             (ordinal, number)
@@ -92,15 +97,23 @@ class Pipeline:
         ]
         units = deal(items, tasks)
         partials = table(
-            PARTIAL_INDEX, (b for unit in units for b in index_segments(unit, self.encoded))
+            PARTIAL_INDEX,
+            (
+                b
+                for unit in units
+                for b in index_segments(
+                    unit, self.encoded, self.context, filed=self.encoded if in_files else ()
+                )
+            ),
         )
-        limits = dict.fromkeys(self.encoded, NO_LIMIT)
+        limits = dict.fromkeys(self.encoded, None if in_files else NO_LIMIT)
         merged = {}
         for ordinal in self.encoded:
             mask = pa.compute.equal(partials["ordinal"], ordinal)
             # A shuffle brings rows in any order.
             rows = partials.filter(mask).sort_by([("segment", "descending")])
-            merged[ordinal] = merge_partition(rows, self.encoded, limits).to_pylist()[0]
+            (row,) = merge_partition(rows, self.encoded, limits, self.context).to_pylist()
+            merged[ordinal] = row
         return merged
 
     def rewrite(self, merged: dict[int, dict[str, Any]], *, tasks: int = 1) -> list[dict[str, Any]]:
@@ -115,7 +128,7 @@ class Pipeline:
             batch
             for unit in deal(items, tasks)
             for batch in rewrite_groups(
-                unit, self.encoded, lambda ordinal: merged[ordinal]["index"], self.context
+                unit, self.encoded, lambda ordinal: opened(merged[ordinal]), self.context
             )
         )
         return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
@@ -133,6 +146,8 @@ class Pipeline:
                 end_offset=between["end_offset"],
                 groups=tuple(CleanedGroup.from_json(row["manifest"]) for row in own),
                 records=sum(row["records"] for row in own),
+                index=IndexStats(**json.loads(between["numbers"])),
+                spent_secs=0.0,
             )
             pairs.append((self.work(ordinal), cleaned))
         return pairs
@@ -143,11 +158,41 @@ class Pipeline:
     def clean_whole(self) -> list[dict[str, Any]]:
         return rows_of(clean_partitions(map(self.work, self.encoded), self.context))
 
-    def run(self, *, tasks: int = 1) -> list[dict[str, Any]]:
+    def exchange(self, *, buckets: int = 3) -> list[dict[str, Any]]:
+        """Both passes with keys dealt out by hash; a task a segment, a bucket and a group."""
+        routes, first, unit = {}, 0, 0
+        for ordinal, plan in enumerate(self.plans):
+            groups = range(unit, unit + plan["groups"])
+            routes[ordinal] = Route(first_unit=first, buckets=buckets, group_units=tuple(groups))
+            first, unit = first + buckets + 1, groups.stop
+        sent = table(
+            EXCHANGE,
+            (
+                batch
+                for ordinal, plan in enumerate(self.plans)
+                for number in range(len(plan["segment_bytes"]))
+                for batch in send_keys([(ordinal, number)], self.encoded, routes, self.context)
+            ),
+        ).sort_by([("unit", "ascending"), ("kind", "ascending")])
+        answered = table(
+            EXCHANGE, answer_keys(iter(sent.to_batches()), self.encoded, routes)
+        ).sort_by([(name, "ascending") for name in ("ordinal", "group", "kind")])
+        batches = rewrite_exchanged(iter(answered.to_batches()), self.encoded, self.context)
+        return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
+
+    def run(self, *, tasks: int = 1, in_files: bool = False) -> list[dict[str, Any]]:
         """All stages."""
         self.allow_commits()
-        merged = self.index(tasks=tasks)
+        merged = self.index(tasks=tasks, in_files=in_files)
         return self.commit(self.pairs(merged, self.rewrite(merged, tasks=tasks)))
+
+
+def opened(merged: dict[str, Any]) -> MergedIndex:
+    """Return the merged index of a row, wherever it is."""
+    if merged["index"] is not None:
+        return MergedIndex.from_bytes(merged["index"])
+    table_path = merged["table_path"]
+    return MergedIndex.from_file(Path(merged["path"]), table_path and Path(table_path))
 
 
 def proof_of(directory: Path) -> LockProof:

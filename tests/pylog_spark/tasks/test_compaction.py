@@ -1,11 +1,13 @@
 """The stages of a compaction without Spark; Apache Kafka's results are the referee."""
 
+import json
 import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from pylog_spark.tasks.commit_claim import revoke_claim
+from pylog_spark.tasks.key_folder import remove_wave
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.maintenance.compaction.partition import clean_partition
@@ -37,6 +39,64 @@ def test_any_number_of_tasks_leaves_what_apache_kafka_left(tmp_path, names, now_
     rows = Pipeline(root, now_ms).run(tasks=tasks)
     assert [row["error"] for row in rows] == [None] * len(rows)
     assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+@pytest.mark.item("CMP-36")
+@pytest.mark.parametrize(
+    ("names", "now_ms"),
+    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
+    ids=["first rounds", "later rounds with transactions"],
+)
+@pytest.mark.parametrize("has_shared_scratch", [True, False])
+def test_maps_that_are_merged_in_scratch_files_leave_the_same(
+    tmp_path, names, now_ms, has_shared_scratch
+):
+    root = broker_directory(tmp_path / "log", names)
+    pipeline = Pipeline(root, now_ms, has_shared_scratch=has_shared_scratch)
+    pipeline.allow_commits()
+    merged = pipeline.index(tasks=3, in_files=True)
+    groups = pipeline.rewrite(merged, tasks=2)
+    for plan in pipeline.plans:
+        access = pipeline.context.access(str(root.path))
+        remove_wave(access, plan["directory"], pipeline.context)
+    rows = pipeline.commit(pipeline.pairs(merged, groups))
+    assert [row["error"] for row in rows] == [None] * len(rows)
+    for plan in pipeline.plans:
+        revoke_claim(pipeline.claim(plan))
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+@pytest.mark.item("CMP-36")
+@pytest.mark.parametrize("buckets", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("names", "now_ms"),
+    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
+    ids=["first rounds", "later rounds with transactions"],
+)
+def test_keys_that_are_exchanged_by_hash_leave_the_same(tmp_path, names, now_ms, buckets):
+    root = broker_directory(tmp_path / "log", names)
+    pipeline = Pipeline(root, now_ms)
+    pipeline.allow_commits()
+    rows = pipeline.exchange(buckets=buckets)
+    assert [row["error"] for row in rows] == [None] * len(rows)
+    by_merging = pipeline.index()
+    for ordinal, merged in by_merging.items():
+        (said,) = [r["numbers"] for r in rows if r["ordinal"] == ordinal and r["numbers"]]
+        assert json.loads(said) == json.loads(merged["numbers"])
+    commits = pipeline.commit(pipeline.pairs(by_merging, rows))
+    assert [row["error"] for row in commits] == [None] * len(commits)
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS, "clean-group-all-s211"])
+    flip_last_byte(sorted((root.path / f"{MANY_GROUPS}-0").glob("*.log"))[1])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    damaged = [plan["topic"] for plan in pipeline.plans].index(MANY_GROUPS)
+    rows = pipeline.exchange()
+    errors = {row["ordinal"]: row["error_class"] for row in rows if row["error_class"]}
+    assert errors == {damaged: "CorruptRecordError"}
+    assert all(row["error_class"] for row in rows if row["ordinal"] == damaged)
 
 
 def test_a_partition_cleaned_whole_in_one_task_is_the_same(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from storage_core.catalog.roles import Role, guess_role, local_path, require_said_role
 from storage_core.errors import GuardRefusedError
+from storage_core.store import open_object_store
 
 
 def test_a_directory_with_a_brokers_properties_looks_like_a_brokers(tmp_path: Path):
@@ -16,16 +17,17 @@ def test_a_directory_with_a_brokers_properties_looks_like_a_brokers(tmp_path: Pa
     assert guess_role(f"file://{tmp_path}") is Role.BROKER
 
 
-@pytest.mark.parametrize("where", [".", "topic-0"])
-def test_a_directory_with_our_manifest_looks_managed(where: str, tmp_path: Path):
-    (tmp_path / where).mkdir(exist_ok=True)
-    (tmp_path / where / "pylog-manifest.json").touch()
+def test_a_directory_with_our_word_for_it_looks_managed(tmp_path: Path):
+    (tmp_path / "pylog-root.json").touch()
     (tmp_path / "meta.properties").touch()
     assert guess_role(tmp_path) is Role.MANAGED
 
 
-def test_what_is_not_on_this_machine_looks_like_a_mirror(tmp_path: Path):
-    assert guess_role("s3://bucket/logs") is Role.MIRROR
+def test_a_url_is_a_mirror_unless_our_own_object_lies_there(tmp_path: Path):
+    url = f"memory://roles-{tmp_path.name}"
+    assert guess_role(url) is Role.MIRROR
+    open_object_store(url).put("pylog-root.json", b"{}")
+    assert guess_role(url) is Role.MANAGED
     assert guess_role(tmp_path / "none") is Role.MIRROR
 
 

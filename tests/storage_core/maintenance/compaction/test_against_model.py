@@ -23,7 +23,7 @@ from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.decode import DecodedBatch
-from tests.golden_cleaning import Cleaning, clean_spread
+from tests.golden_cleaning import Cleaning, Way, clean_spread
 from tests.partition_views import committed_values
 from tests.reference.compaction import (
     EmptyLegacyBatchError,
@@ -227,16 +227,21 @@ def test_a_round_spread_over_segments_leaves_the_same_bytes(log, plan):
 def spread_and_whole(log: RandomLog, plan: RoundPlan) -> None:
     with tempfile.TemporaryDirectory(prefix="model-") as scratch:
         trees = []
-        for name in ("whole", "forwards", "backwards"):
+        ways = [f"{way}, {order}" for way in Way for order in ("forwards", "backwards")]
+        for name in ("whole", *ways):
             directory = log.write(Path(scratch) / name / "t-0", index_interval_bytes=150)
             round_ = as_cleaning(plan, NOW, log.next_offset).with_cleaner(dedupe_buffer_bytes=None)
             round_ = with_range(round_, plan, directory)
             if name == "whole":
                 result = round_.clean(directory)
             else:
-                spread = clean_spread(directory, round_, backwards=name == "backwards")
+                way, _, order = name.partition(", ")
+                spread = clean_spread(
+                    directory, round_, backwards=order == "backwards", way=Way(way)
+                )
                 assert spread is not None
                 assert spread.next_offset == result.next_offset
+                assert spread.map_messages_read == result.map_messages_read
                 assert spread.stats.messages_read == result.messages_read
             trees.append(read_tree(directory))
-        assert trees[0] == trees[1] == trees[2]
+            assert trees[-1] == trees[0], name

@@ -14,6 +14,7 @@ from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import compare_partitions, read_tree
 from tests.golden_cleaning import (
+    Way,
     clean_spread,
     cleaning_of,
     exactness_of,
@@ -69,19 +70,21 @@ def test_a_round_leaves_what_kafka_left_and_answers_what_kafka_answered(
 
 @pytest.mark.item("CMP-36")
 @pytest.mark.parametrize(
-    ("window_bytes", "backwards"),
+    ("window_bytes", "backwards", "way"),
     [
-        pytest.param(1, True, id="newest first, windows of one batch"),
-        pytest.param(300, False, id="oldest first, windows of 300 bytes"),
+        pytest.param(1, True, Way.MEMORY, id="newest first, windows of one batch"),
+        pytest.param(300, False, Way.MEMORY, id="oldest first, windows of 300 bytes"),
+        pytest.param(300, True, Way.FILES, id="newest first, merged in files"),
+        pytest.param(300, True, Way.EXCHANGE, id="newest first, exchanged by hash"),
     ],
 )
 @pytest.mark.parametrize("golden", UNLIMITED, ids=lambda golden: golden.name)
 def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
-    golden: Golden, window_bytes: int, backwards: bool, tmp_path: Path
+    golden: Golden, window_bytes: int, backwards: bool, way: Way, tmp_path: Path
 ):
     directory = golden.unpack(tmp_path / "before")
     cleaning = cleaning_of(golden).with_cleaner(window_bytes=window_bytes)
-    spread = clean_spread(directory, cleaning, backwards=backwards)
+    spread = clean_spread(directory, cleaning, backwards=backwards, way=way)
     assert differences(golden, directory, tmp_path) == []
     if spread is None:
         assert golden.case["expected"].get("nothing_to_clean")

@@ -73,7 +73,14 @@ def test_missing_and_wrong_indexes_are_rebuilt_where_kafka_notices(golden, tmp_p
 
 @pytest.mark.item("REC-19", "REC-20")
 @pytest.mark.parametrize(
-    "golden", [*goldens("*-logstart-*"), *goldens("recover-empty-*")], ids=name_of
+    "golden",
+    [
+        *goldens("load-logstart-*"),
+        *goldens("recover-logstart-*"),
+        *goldens("truncate-*logstart-*"),
+        *goldens("recover-empty-*"),
+    ],
+    ids=name_of,
 )
 def test_a_log_below_its_start_or_without_segments_begins_anew(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []

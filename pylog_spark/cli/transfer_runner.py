@@ -1,0 +1,147 @@
+"""Run an ingest, or write plain directories, and print what was done."""
+
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pylog_spark.config import JobOptions
+from pylog_spark.config.load import Flags, load_config
+from pylog_spark.operations.ingest import check_places, ingest
+from pylog_spark.operations.materialize import check_target, materialize
+from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.report import (
+    json_line,
+    number_text,
+    partition_name,
+    size_text,
+    summary_line,
+    write_table,
+)
+from pylog_spark.schemas import Status
+from pylog_spark.session import build_session
+from pylog_spark.text import printable
+from storage_core.clock import SystemClock
+from storage_core.maintenance.ingest.partition import IngestRules
+
+# Rows that a person is shown; a program gets all of them, as JSON.
+_SHOWN_ROWS: Final = 500
+_ROWS_AT_ONCE: Final = 1000
+
+
+def run_ingest(
+    mirror: str, managed: str, flags: Flags, rules: IngestRules, *, as_json: bool
+) -> int:
+    """Run an ingest and return its exit status.
+
+    Raises:
+        PylogError: It could not run, or a guard refused it.
+    """
+    options = _options(flags)
+    # The operation checks this again. Here it spares a person the start of a Spark session.
+    check_places(mirror, managed, rules, dry_run=options.dry_run)
+    report = ingest(_session("ingest", options), mirror, managed, options, rules=rules)
+    _write(report, as_json=as_json)
+    return report.exit_code
+
+
+def run_materialize(managed: str, directory: str, flags: Flags, *, as_json: bool) -> int:
+    """Write plain directories and return the exit status.
+
+    Raises:
+        PylogError: It could not run, or a guard refused it.
+    """
+    options = _options(flags)
+    check_target(managed, directory)
+    report = materialize(_session("materialize", options), managed, directory, options)
+    _write(report, as_json=as_json)
+    return report.exit_code
+
+
+def _options(flags: Flags) -> JobOptions:
+    return load_config(flags, now_ms=SystemClock().now_ms()).options
+
+
+def _session(command: str, options: JobOptions) -> SparkSession:
+    session = build_session(
+        options.master,
+        options.spark_conf,
+        app_name=f"pylog {command}",
+        delta=options.ledger is not None and not options.dry_run,
+    )
+    # The operation cancels its Spark jobs itself.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return session
+
+
+def _write(report: TransferReport, *, as_json: bool) -> None:
+    if as_json:
+        _write_json(report)
+    else:
+        _write_table(report)
+
+
+def _write_json(report: TransferReport) -> None:
+    for row in _rows(report.results):
+        typer.echo(json_line("result", row))
+    for row in _rows(report.details):
+        typer.echo(json_line(report.action, row))
+    run = {
+        "run_id": report.run_id,
+        "action": report.action,
+        "dry_run": report.dry_run,
+        **asdict(report.summary),
+        "exit_code": report.exit_code,
+        "notes": list(report.notes),
+    }
+    typer.echo(json_line("run", run))
+
+
+def _write_table(report: TransferReport) -> None:
+    details = report.details.slice(0, _SHOWN_ROWS).to_pylist()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("partition", overflow="fold")
+    table.add_column("status")
+    for name in ("bytes", "segments", "new bytes", "new", "left"):
+        table.add_column(name, justify="right")
+    table.add_column("why", overflow="fold")
+    for row in details:
+        table.add_row(
+            Text(partition_name(row)),
+            row["status"],
+            size_text(row.get("bytes_before", row.get("bytes"))),
+            number_text(row.get("segments_before", row.get("segments"))),
+            size_text(row.get("taken_bytes")),
+            number_text(row.get("taken_segments")),
+            number_text(row.get("left_segments")),
+            Text(_why(row)),
+        )
+    more = report.details.num_rows - len(details)
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    seconds = report.summary.duration_ms / 1000
+    counts = summary_line(
+        report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
+    )
+    footer = [f"and {more:,} more; --output json shows all"] if more else []
+    footer += [f"{what}: {counts} in {seconds:.1f} s", *report.notes]
+    write_table(Console(), table, footer=footer)
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    parts = [row["reason"], row["error"]]
+    if row["status"] != Status.SKIPPED and row.get("left_because"):
+        parts.append(f"the next segment stays: {row['left_because']}")
+    return printable(": ".join(str(part) for part in parts if part))
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows without ever holding all of them as objects."""
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()

@@ -1,0 +1,96 @@
+"""Apply a plan that was saved: the same clock, options and configs, and only what it planned."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.plan_file import SavedPlan, read_plan_file
+from pylog_spark.operations.recover import recover
+from pylog_spark.operations.retain import retain
+from pylog_spark.operations.run_report import RunReport
+from storage_core.clock import Clock
+from storage_core.errors import ConfigError
+
+_OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
+    "compact": compact,
+    "recover": recover,
+    "retain": retain,
+    "run": run_nightly,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    """What may be said anew when a plan is applied; None leaves it as the plan has it.
+
+    Attributes:
+        dry_run: Only look which partitions are still as planned.
+        ledger: Path or URL of the ledger.
+        trash: Folder that keeps what is replaced or removed.
+        mark_clean: False for no marker of a clean shutdown.
+        overrides: Guards that are switched off besides those of the plan.
+        master: Spark master.
+    """
+
+    dry_run: bool = False
+    ledger: str | None = None
+    trash: str | None = None
+    mark_clean: bool | None = None
+    overrides: frozenset[str] = frozenset()
+    master: str | None = None
+
+
+def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
+    """Return the options of a run that applies a plan.
+
+    Args:
+        saved: The plan.
+        path: Its file.
+        said: What is said anew.
+    """
+    options = saved.job_options()
+    limits = options.limits
+    return replace(
+        options,
+        now_ms=saved.now_ms,
+        plan_in=str(path.absolute()),
+        dry_run=said.dry_run,
+        ledger=said.ledger or options.ledger,
+        trash=said.trash or options.trash,
+        mark_clean=options.mark_clean if said.mark_clean is None else said.mark_clean,
+        limits=replace(limits, overrides=limits.overrides | said.overrides),
+        master=said.master,
+    )
+
+
+def apply_plan(
+    spark: SparkSession, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
+) -> RunReport:
+    """Apply exactly the plan of a file; partitions that changed since are refused, by file.
+
+    Args:
+        spark: The session.
+        path: The file that ``--plan-out`` wrote.
+        said: What is said anew.
+        clock: For the times in the ledger.
+
+    Returns:
+        The report of the operation; its exit status is 3 if a partition was refused.
+
+    Raises:
+        ConfigError: The file is no plan.
+        PylogError: As the operation that made the plan.
+    """
+    saved = read_plan_file(path)
+    operation = _OPERATIONS.get(saved.action)
+    if operation is None:
+        raise ConfigError("PLAN", path, f"has an unknown action: {saved.action}")
+    options = options_of(saved, Path(path), said)
+    roots = [root.location for root in saved.roots]
+    return operation(spark, roots, options, clock=clock)

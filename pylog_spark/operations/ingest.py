@@ -1,0 +1,269 @@
+"""Take what is new and closed of a mirror into a managed root: observe, plan, commit, record.
+
+The mirror is listed page by page, or an inventory takes that place, and held against the manifests:
+a run with nothing to do asks for one manifest a partition and reads no data. What is new is looked
+at a second time, not sooner than some time after the first, and then taken, partition by
+partition, each by one conditional PUT.
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.operations.dispatch import Dispatcher, run_apart
+from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.run_report import exit_code_of, summarise
+from pylog_spark.operations.transfer import (
+    REFUSALS,
+    TransferReport,
+    sort_details,
+    transfer_results,
+)
+from pylog_spark.schemas import INGEST, Action, Status, spark_ddl
+from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
+from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter
+from storage_core.catalog.roles import Role, local_path
+from storage_core.clock import Clock, SystemClock
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.store import ObjectStore, open_object_store
+from storage_core.store.bucket_remarks import inspect_bucket
+from storage_core.store.lease import LeaseProof, acquire_lease
+from storage_core.store.managed_root import create_root, find_root
+
+_log: Final = logging.getLogger(__name__)
+
+
+def ingest(
+    spark: SparkSession,
+    mirror: str,
+    managed: str,
+    options: JobOptions,
+    *,
+    rules: IngestRules | None = None,
+    clock: Clock | None = None,
+) -> TransferReport:
+    """Take the closed segments of a mirror that a managed root does not have yet.
+
+    Args:
+        spark: The session.
+        mirror: Path or URL of the mirror.
+        managed: Path or URL of the managed root; made if it is not there.
+        options: Which topics, who attests high watermarks, an inventory; its dry run plans all of
+            it and writes nothing.
+        rules: What the owner says about the mirror.
+        clock: For the lease and the times in the ledger.
+
+    Raises:
+        ConfigError: A place is none, or both are one and nothing is adopted in place.
+        GuardRefusedError: Another run holds the managed root's lease.
+        UnsafeStoreError: The managed root's store ignores conditions on writes.
+        StorageError: A store failed.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    rules = rules or IngestRules()
+    source, target = _resolve(mirror, managed, rules, dry_run=options.dry_run)
+    job = Job(
+        run_id=new_run_id(clock),
+        action=Action.INGEST.value,
+        roots=(source, target),
+        options=options,
+    )
+    objects = open_object_store(target.location)
+    recorder = open_recorder(spark, job, clock)
+    with ExitStack() as stack:
+        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+        try:
+            lease = None
+            if not options.dry_run:
+                recorder.start()
+                lease = _hold(stack, objects, job, clock)
+            context = IngestContext(
+                run_id=job.run_id,
+                mirror=source.location,
+                root=target.location,
+                rules=rules,
+                high_watermark=options.high_watermark,
+                lease=lease,
+            )
+            details = _take(spark, dispatcher, job, source, context)
+        except BaseException as error:
+            run_apart("write the run's END row", partial(recorder.fail, error))
+            raise
+    results = _results(details, job)
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = TransferReport(
+        run_id=job.run_id,
+        action=job.action,
+        dry_run=options.dry_run,
+        notes=_notes(target, details),
+        results=results,
+        details=details,
+        summary=summary,
+        exit_code=exit_code_of(results, refused_alone=REFUSALS),
+    )
+    recorder.results(results)
+    recorder.end(summary, exit_code=report.exit_code)
+    return report
+
+
+def check_places(mirror: str, managed: str, rules: IngestRules, *, dry_run: bool) -> None:
+    """Refuse places that no ingest can be between; asks the managed root's store what is there.
+
+    Raises:
+        ConfigError: As ``ingest``.
+        StorageError: A store failed.
+    """
+    _resolve(mirror, managed, rules, dry_run=dry_run)
+
+
+def _resolve(
+    mirror: str, managed: str, rules: IngestRules, *, dry_run: bool
+) -> tuple[LogRoot, LogRoot]:
+    (source,) = resolve_roots([mirror], said=Role.MIRROR)
+    path = local_path(managed)
+    if path is not None:
+        if path.exists() and not path.is_dir():
+            raise ConfigError("MANAGED", managed, "is no directory")
+        location = str(path.absolute())
+    else:
+        (root,) = resolve_roots([managed], said=Role.MANAGED)
+        location = root.location
+    target = LogRoot(location=location, role=Role.MANAGED, is_said=True)
+    objects = open_object_store(location)
+    if find_root(open_object_store(source.location)) is not None and location != source.location:
+        raise ConfigError("MIRROR", mirror, "is a managed root itself")
+    if location == source.location and not rules.in_place:
+        raise ConfigError("MANAGED", managed, "is the mirror itself; --in-place adopts one so")
+    if not dry_run and path is not None:
+        _refuse_foreign(objects, rules)
+    return source, target
+
+
+def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
+    """Refuse to make a managed root of a folder in which something else lies."""
+    if rules.in_place or find_root(objects) is not None:
+        return
+    found = next(iter(objects.list()), None)
+    if found is not None:
+        raise GuardRefusedError(
+            "TARGET_NOT_EMPTY",
+            f"{objects.url} is no managed root, and has {found.key}: expected an empty place",
+        )
+
+
+def _hold(stack: ExitStack, objects: ObjectStore, job: Job, clock: Clock) -> LeaseProof:
+    """Make the managed root if it is not there, and take its lease for this run."""
+    create_root(objects, now_ms=clock.now_ms())
+    holder = f"pylog ingest, run {job.run_id}, on {socket.gethostname()}"
+    lease = stack.enter_context(acquire_lease(objects, holder=holder, clock=clock))
+    lease.keep_renewing()
+    return lease.proof
+
+
+def _take(
+    spark: SparkSession,
+    dispatcher: Dispatcher,
+    job: Job,
+    source: LogRoot,
+    context: IngestContext,
+) -> pa.Table:
+    """Return a row of ``schemas.INGEST`` for each partition, without its files."""
+    options = job.options
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    partitions = discover_partitions(
+        spark, [source], topics, file_list=options.file_list, with_files=True
+    )
+
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return compare_with_manifests(batches, context)
+
+    def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ingest_partitions(batches, context)
+
+    tasks = OBSERVE_TASKS_PER_SLOT * dispatcher.slots
+    compared = partitions.repartition(tasks).mapInArrow(compare, spark_ddl(INGEST))
+    # The first look has to be the first one: what is lost of it is looked at again, and waited for.
+    looked = compared.persist(StorageLevel.DISK_ONLY)
+    try:
+        title = f"{job.title}: look for what is new in {source.location}"
+        known = dispatcher.collect(_plain(looked), _PLAIN, title)
+        planned = pc.equal(known["status"], Status.PLANNED.value)
+        new = pc.sum(planned).as_py() or 0
+        if not new:
+            return sort_details(known, "taken_bytes")
+        time.sleep(context.rules.settle_ms / 1000)
+        frame = looked.where(looked["status"] == Status.PLANNED.value)
+        spread = frame.repartition(min(new, tasks)).mapInArrow(take, spark_ddl(INGEST))
+        taken = dispatcher.collect(
+            _plain(spread), _PLAIN, f"{job.title}: take what is new into {context.root}"
+        )
+    finally:
+        looked.unpersist()
+    others = known.filter(pc.invert(planned))
+    return sort_details(pa.concat_tables([taken, others]), "taken_bytes")
+
+
+# What the driver holds of each partition: its files stay with the executors.
+_PLAIN: Final = pa.schema(
+    [field for field in INGEST if field.name not in {*LISTING_COLUMNS, "listed_ms"}]
+)
+
+
+def _plain(frame: DataFrame) -> DataFrame:
+    return frame.select(_PLAIN.names)
+
+
+def _results(details: pa.Table, job: Job) -> pa.Table:
+    zero = pa.scalar(0, pa.int64())
+    return transfer_results(
+        details,
+        run_id=job.run_id,
+        action=job.action,
+        bytes_after=pc.add(details["bytes_before"], pc.fill_null(details["taken_bytes"], zero)),
+        segments_after=pc.add(
+            details["segments_before"], pc.fill_null(details["taken_segments"], zero)
+        ),
+    )
+
+
+def _notes(target: LogRoot, details: pa.Table) -> tuple[str, ...]:
+    notes = [f"{remark.code}: {remark.message}" for remark in inspect_bucket(target.location)]
+    taken = pc.greater(pc.fill_null(details["taken_segments"], 0), 0)
+    rows = details.filter(taken)
+    if rows.num_rows:
+        totals = {
+            name: pc.sum(rows[name]).as_py() or 0
+            for name in (
+                "taken_segments",
+                "taken_bytes",
+                "copied_bytes",
+                "moved_bytes",
+                "list_requests",
+                "get_requests",
+                "head_requests",
+                "copy_requests",
+                "put_requests",
+            )
+        }
+        notes.append("; ".join(f"{name.replace('_', ' ')} {n}" for name, n in totals.items()))
+        unattested = pc.sum(pc.is_null(rows["high_watermark"])).as_py() or 0
+        if unattested:
+            notes.append(
+                f"{unattested} partitions have no high watermark that the mirror attests: nothing "
+                "of them is compacted or removed until one does"
+            )
+    return tuple(notes)

@@ -1,0 +1,89 @@
+"""What a run that was killed left of its work, taken up by the next one on the directory.
+
+Its commits that had begun are finished from their claims, and count as made: cleaner points go into
+the checkpoint. If then every partition is in a state that is known, as it was or done, the marker
+of a clean shutdown that the killed run took away is put back: nothing has to be recovered.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.tasks.commit_claim import current_boot, resume_claim
+from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
+from storage_core.checkpoint.clean_shutdown import CleanShutdown
+from storage_core.errors import InvalidNameError, PylogError, StorageError
+from storage_core.filenames import TopicPartition, parse_partition_directory
+
+_log: Final = logging.getLogger(__name__)
+_MOST_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What became of the work of killed runs.
+
+    Attributes:
+        points: Where the next round begins in partitions whose compaction was finished.
+        marker: The marker that the directory had and may have again, None for none.
+    """
+
+    points: Mapping[TopicPartition, int] = field(default_factory=dict)
+    marker: CleanShutdown | None = None
+
+
+def resume_killed_runs(log_directory: Path) -> Resumed:
+    """Finish what killed runs began in a log directory; under its lock, before anything is swept.
+
+    Raises:
+        StorageError: The directory of scratch files cannot be listed.
+    """
+    points: dict[TopicPartition, int] = {}
+    is_known = True
+    for path in find_claims(log_directory):
+        try:
+            finished = resume_claim(path)
+        except (PylogError, ValueError) as error:
+            _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
+            is_known = False
+            continue
+        if finished is None:
+            continue
+        location, result = finished
+        _log.warning("%s: finished the commit of a run that was killed", location)
+        partition = _partition_of(location)
+        if partition is not None and isinstance(result.get("next_offset"), int):
+            points[partition] = result["next_offset"]
+    markers = [_read_marker(path) for path in find_remembered_markers(log_directory)]
+    has_one = is_known and len(markers) == 1
+    return Resumed(points=points, marker=markers[0] if has_one else None)
+
+
+def encode_remembered(marker: CleanShutdown) -> bytes:
+    """Return what a run writes down of the marker that it takes away."""
+    return json.dumps({"boot": current_boot(), "broker_epoch": marker.broker_epoch}).encode()
+
+
+def _read_marker(path: Path) -> CleanShutdown | None:
+    """Return the marker that a killed run took away, None if it is not to be believed."""
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(_MOST_BYTES))
+        boot, epoch = said["boot"], said["broker_epoch"]
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError):
+        return None
+    if boot is None or boot != current_boot() or not isinstance(epoch, int):
+        return None
+    return CleanShutdown(broker_epoch=epoch)
+
+
+def _partition_of(location: str) -> TopicPartition | None:
+    try:
+        return parse_partition_directory(Path(location).name)
+    except InvalidNameError:
+        return None

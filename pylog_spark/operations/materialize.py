@@ -1,0 +1,266 @@
+"""Write partitions of a managed root as a plain log directory that Kafka opens.
+
+Each partition is written from one generation, pinned before its first byte. A run that is killed
+is finished by the next one with the same generations; what is whole is not written again.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.operations.dispatch import Dispatcher, run_apart
+from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.run_report import exit_code_of, summarise
+from pylog_spark.operations.transfer import (
+    REFUSALS,
+    TransferReport,
+    sort_details,
+    transfer_results,
+)
+from pylog_spark.planning import WorkItem, WorkUnit, choose_unit_bytes, pack_units
+from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch, spark_ddl
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock, SystemClock
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
+from storage_core.maintenance.materialize.partition import release_partition
+from storage_core.maintenance.materialize.target import (
+    TargetState,
+    hold_target,
+    read_target,
+    write_checkpoints,
+    write_target,
+)
+from storage_core.store import open_object_store
+from storage_core.store.managed_root import find_root
+
+_NEXT_STEP: Final = (
+    "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
+    "recovers from the recovery points on"
+)
+_CHECKPOINTS: Final = {
+    RECOVERY_POINT_FILE: "recovery_point",
+    LOG_START_FILE: "log_start_offset",
+    REPLICATION_FILE: "high_watermark",
+    CLEANER_FILE: "cleaner_offset",
+}
+
+
+def materialize(
+    spark: SparkSession,
+    managed: str,
+    directory: str | Path,
+    options: JobOptions,
+    *,
+    clock: Clock | None = None,
+) -> TransferReport:
+    """Write the chosen partitions of a managed root into a directory.
+
+    Args:
+        spark: The session; its executors have to see the directory.
+        managed: Path or URL of the managed root.
+        directory: Absent, empty, or begun by a former run from the same root.
+        options: Which topics; its dry run writes nothing.
+        clock: For the times in the ledger.
+
+    Raises:
+        ConfigError: The managed root is none.
+        GuardRefusedError: The directory has somebody else's files, or its disk too little room.
+        StorageError: A store failed.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    root, root_id, path = _resolve(managed, directory)
+    job = Job(
+        run_id=new_run_id(clock), action=Action.MATERIALIZE.value, roots=(root,), options=options
+    )
+    recorder = open_recorder(spark, job, clock)
+    with ExitStack() as stack:
+        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+        try:
+            if options.dry_run:
+                state = read_target(path, root=root.location, root_id=root_id)
+                details = _plan(spark, dispatcher, job, path, state)
+            else:
+                recorder.start()
+                state = stack.enter_context(hold_target(path, root=root.location, root_id=root_id))
+                details = _plan(spark, dispatcher, job, path, state)
+                _check_room(path, details)
+                details = _write(dispatcher, job, path, details)
+                _finish(path, state, details)
+        except BaseException as error:
+            run_apart("write the run's END row", partial(recorder.fail, error))
+            raise
+    results = transfer_results(
+        details,
+        run_id=job.run_id,
+        action=job.action,
+        bytes_after=details["bytes"],
+        segments_after=details["segments"],
+    )
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = TransferReport(
+        run_id=job.run_id,
+        action=job.action,
+        dry_run=options.dry_run,
+        notes=_notes(path, details),
+        results=results,
+        details=details,
+        summary=summary,
+        exit_code=exit_code_of(results, refused_alone=REFUSALS),
+    )
+    recorder.results(results)
+    recorder.end(summary, exit_code=report.exit_code)
+    return report
+
+
+def check_target(managed: str, directory: str | Path) -> None:
+    """Refuse a directory that may not be written; asks the managed root who it is.
+
+    Raises:
+        ConfigError: The managed root is none.
+        GuardRefusedError: The directory has somebody else's files.
+        StorageError: A store failed.
+    """
+    root, root_id, path = _resolve(managed, directory)
+    read_target(path, root=root.location, root_id=root_id)
+
+
+def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
+    (root,) = resolve_roots([managed], said=Role.MANAGED)
+    facts = find_root(open_object_store(root.location))
+    if facts is None:
+        raise ConfigError("MANAGED", managed, "is no managed root")
+    return root, facts.root_id, Path(directory).absolute()
+
+
+def _plan(
+    spark: SparkSession, dispatcher: Dispatcher, job: Job, path: Path, state: TargetState
+) -> pa.Table:
+    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+    context = _context(job, path, state)
+
+    def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return plan_materialize(batches, context)
+
+    partitions = discover_partitions(spark, job.roots, topics)
+    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
+    frame = spread.mapInArrow(plan, spark_ddl(MATERIALIZED))
+    details = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
+    return sort_details(details, "bytes")
+
+
+def _context(job: Job, path: Path, state: TargetState) -> MaterializeContext:
+    return MaterializeContext(
+        root=job.roots[0].location, directory=str(path), present=state.generations
+    )
+
+
+def _write(dispatcher: Dispatcher, job: Job, path: Path, details: pa.Table) -> pa.Table:
+    """Write what is planned, big partitions first; the other rows stay as they are."""
+    planned = pc.equal(details["status"], Status.PLANNED.value)
+    rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])
+    if not rows.num_rows:
+        return details
+    wanted = rows.to_pylist()
+    tuning = job.options.tuning
+    total = sum(row["all_bytes"] for row in wanted)
+    units = pack_units(
+        [
+            WorkItem(ordinal=number, number=0, size_bytes=row["all_bytes"])
+            for number, row in enumerate(wanted)
+        ],
+        unit_bytes=choose_unit_bytes(
+            total,
+            slots=dispatcher.slots,
+            least_bytes=tuning.unit_min_bytes,
+            most_bytes=tuning.unit_max_bytes,
+        ),
+    )
+    shared = dispatcher.publish(wanted)
+    context = MaterializeContext(root=job.roots[0].location, directory=str(path), present={})
+
+    def write(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        for item in unit.items:
+            row = shared.value[item.ordinal]
+            made = write_partition(row["topic"], row["partition"], row["generation"], context)
+            yield rows_to_batch(MATERIALIZED, [made])
+
+    frame = dispatcher.spread(units, write, MATERIALIZED)
+    written = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
+    others = details.filter(pc.invert(planned))
+    return sort_details(pa.concat_tables([written, others]), "bytes")
+
+
+def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
+    """Write the checkpoint files, then say what is whole, then take the pins away."""
+    done = details.filter(pc.equal(details["status"], Status.DONE.value))
+    rows: list[dict[str, Any]] = done.to_pylist()
+    names = {TopicPartition(row["topic"], row["partition"]): row for row in rows}
+    write_checkpoints(
+        path,
+        {
+            file: {name: row[column] for name, row in names.items() if row[column] is not None}
+            for file, column in _CHECKPOINTS.items()
+        },
+    )
+    new = {str(name): int(row["generation"]) for name, row in names.items()}
+    whole = TargetState(
+        root=state.root, root_id=state.root_id, generations={**state.generations, **new}
+    )
+    write_target(path, whole)
+    for name in whole.generations:
+        if (path / name).is_dir():
+            release_partition(path / name)
+
+
+def _check_room(path: Path, details: pa.Table) -> None:
+    planned = details.filter(pc.equal(details["status"], Status.PLANNED.value))
+    needed = pc.sum(planned["all_bytes"]).as_py() or 0
+    free = shutil.disk_usage(path).free + _present_bytes(path, planned)
+    if needed > free:
+        raise GuardRefusedError(
+            "NO_SPACE", f"{path} has {free} bytes of room for these partitions, they need {needed}"
+        )
+
+
+def _present_bytes(path: Path, planned: pa.Table) -> int:
+    """Return what a former run that was killed has written of the partitions already."""
+    names = zip(planned["topic"].to_pylist(), planned["partition"].to_pylist(), strict=True)
+    folders = (path / str(TopicPartition(topic, number)) for topic, number in names)
+    return sum(
+        file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir()
+    )
+
+
+def _notes(path: Path, details: pa.Table) -> tuple[str, ...]:
+    chosen = pc.is_in(
+        details["status"], pa.array([Status.DONE.value, Status.PLANNED.value], pa.string())
+    )
+    rows = details.filter(chosen)
+    if not rows.num_rows:
+        return ()
+    totals = {name: pc.sum(rows[name]).as_py() or 0 for name in ("all_bytes", "get_requests")}
+    return (
+        f"{path}: {totals['all_bytes']} bytes of files, by {totals['get_requests']} reads at least",
+        _NEXT_STEP,
+    )

@@ -1,0 +1,318 @@
+"""Both passes of compaction over the partitions of a wave, spread over tasks.
+
+Partitions whose offset map is merged by one task go through two Spark jobs: pass one and merge,
+then pass two. Those whose keys are exchanged by hash go through one.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from pylog_spark.operations.dispatch import Dispatcher, Published
+from pylog_spark.operations.due_partitions import DuePartition, Outcome, RoundLimits
+from pylog_spark.planning import Strategy, WorkItem, pack_units
+from pylog_spark.schemas import (
+    EXCHANGE,
+    GROUP_MANIFEST,
+    MERGED_INDEX,
+    PARTIAL_INDEX,
+    spark_ddl,
+)
+from pylog_spark.tasks.commit import CleanedPartition
+from pylog_spark.tasks.compaction import Item, index_segments, merge_partition, rewrite_groups
+from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
+from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.run_context import WriteContext
+from storage_core.maintenance.compaction.exchanged_index import end_of_round
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.partial import MergedIndex
+from storage_core.maintenance.compaction.plan import group_segments
+from storage_core.maintenance.compaction.rewrite import CleanedGroup
+
+Outcomes = dict[int, Outcome]
+Plans = Published[dict[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapPlace:
+    """Where tasks find the merged index of a partition: published, or in scratch files.
+
+    Attributes:
+        published: The index, None where it is in a file.
+        path: Its file.
+        table_path: That of the offset map, None where pass two needs none.
+    """
+
+    published: Published[bytes] | None = None
+    path: str | None = None
+    table_path: str | None = None
+
+    def open(self) -> MergedIndex:
+        """Return the index, in a task."""
+        if self.published is not None:
+            return MergedIndex.from_bytes(self.published.value)
+        table = None if self.table_path is None else Path(self.table_path)
+        return MergedIndex.from_file(Path(self.path or ""), table)
+
+
+@dataclass(slots=True, kw_only=True)
+class Between:
+    """A partition between the passes, and what becomes of it in the second one.
+
+    Attributes:
+        group_bytes: Source bytes of each group.
+        end_offset: Its cleaner point after the round.
+        index: What pass one read and found.
+        index_ms: Time that tasks spent on it.
+        place: Where its merged index is; None where keys are exchanged.
+    """
+
+    group_bytes: tuple[int, ...]
+    end_offset: int
+    index: IndexStats
+    index_ms: int | None
+    place: MapPlace | None
+    _groups: list[CleanedGroup] = field(default_factory=list)
+    _records: int = 0
+    _spent_ms: int = 0
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Take a group that was cleaned: a row of ``schemas.GROUP_MANIFEST``."""
+        self._groups.append(CleanedGroup.from_json(str(row["manifest"])))
+        self._records += int(str(row["records"]))
+        self._spent_ms += int(str(row["duration_ms"]))
+        if row["numbers"] is not None:
+            self.index = IndexStats(**json.loads(str(row["numbers"])))
+
+    def cleaned(self) -> CleanedPartition:
+        """Return the partition as both passes left it."""
+        return CleanedPartition(
+            end_offset=self.end_offset,
+            groups=tuple(self._groups),
+            records=self._records,
+            index=self.index,
+            spent_secs=(self._spent_ms + (self.index_ms or 0)) / 1000,
+            index_secs=None if self.index_ms is None else self.index_ms / 1000,
+        )
+
+
+class PassStages:
+    """Runs the passes of the partitions of one wave that are spread over tasks.
+
+    Args:
+        dispatcher: Starts the Spark stages.
+        limits: How much one task is given.
+        context: What tasks need to write.
+        title: Names the wave in Spark's user interface.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, limits: RoundLimits, context: WriteContext, title: str
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._context = context
+        self._title = title
+
+    def clean(self, due: Sequence[DuePartition], outcomes: Outcomes) -> dict[int, CleanedPartition]:
+        """Run both passes.
+
+        Args:
+            due: Partitions of any strategy but WHOLE.
+            outcomes: Of all of them; gets errors and the time that was spent.
+
+        Returns:
+            What can be committed, by ordinal. A partition that is neither here nor ended has a
+            merged index above its bound: it is to be cleaned otherwise.
+        """
+        merged = [p for p in due if p.strategy is not Strategy.SHUFFLE]
+        exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
+        cleaned: dict[int, CleanedPartition] = {}
+        if merged:
+            plans = self._dispatcher.publish({p.ordinal: p.work.plan for p in merged})
+            between = self._index(merged, plans, outcomes)
+            cleaned |= self._rewrite(between, plans, outcomes)
+        if exchanged:
+            plans = self._dispatcher.publish({p.ordinal: p.work.plan for p in exchanged})
+            cleaned |= self._exchange(exchanged, plans, outcomes)
+        return cleaned
+
+    def pack(self, items: Iterable[WorkItem]) -> list[list[Item]]:
+        """Return what each task does, the longest first."""
+        listed = list(items)
+        unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
+        units = pack_units(listed, unit_bytes=unit_bytes)
+        return [[(item.ordinal, item.number) for item in unit.items] for unit in units]
+
+    def _segments(self, due: Sequence[DuePartition]) -> list[list[Item]]:
+        return self.pack(
+            WorkItem(ordinal=p.ordinal, number=number, size_bytes=size)
+            for p in due
+            for number, size in enumerate(p.segment_bytes)
+        )
+
+    def _index(
+        self, due: Sequence[DuePartition], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, Between]:
+        """Run pass one and the merge; return what fits into the budget."""
+        context = self._context
+        filed = frozenset(p.ordinal for p in due if p.strategy is Strategy.FILES)
+        # Below this an index is not worth a limit; a partition's own bound is a few per cent off.
+        limits = {
+            p.ordinal: None if p.ordinal in filed else p.map_bytes + p.map_bytes // 4 + 65536
+            for p in due
+        }
+
+        def index(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+            return index_segments(items, plans.value, context, filed=filed)
+
+        def merge(rows: pa.Table) -> pa.Table:
+            return merge_partition(rows, plans.value, limits, context)
+
+        partials = self._dispatcher.spread(self._segments(due), index, PARTIAL_INDEX)
+        frame = partials.groupBy("ordinal").applyInArrow(merge, spark_ddl(MERGED_INDEX))
+        rows = self._dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
+        between = {}
+        for row in rows.to_pylist():
+            ordinal = row["ordinal"]
+            outcomes[ordinal].duration_ms += row["duration_ms"]
+            if row["error_class"] is not None:
+                outcomes[ordinal].fail(row)
+            elif row["index"] is not None or row["path"] is not None:
+                between[ordinal] = Between(
+                    group_bytes=tuple(row["group_bytes"]),
+                    end_offset=row["end_offset"],
+                    index=IndexStats(**json.loads(row["numbers"])),
+                    index_ms=row["duration_ms"],
+                    place=self._place(row["index"], row["path"], row["table_path"]),
+                )
+        return between
+
+    def _place(self, index: bytes | None, path: str | None, table_path: str | None) -> MapPlace:
+        if index is None:
+            return MapPlace(path=path, table_path=table_path)
+        return MapPlace(published=self._dispatcher.publish(index))
+
+    def _rewrite(
+        self, between: Mapping[int, Between], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run pass two; return the partitions whose groups are all there."""
+        units = self._groups(between)
+        if not units:
+            return _complete(between, [], outcomes)
+        context = self._context
+        places = {ordinal: known.place for ordinal, known in between.items() if known.place}
+
+        def rewrite(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+            return rewrite_groups(
+                items, plans.value, lambda ordinal: places[ordinal].open(), context
+            )
+
+        frame = self._dispatcher.spread(units, rewrite, GROUP_MANIFEST)
+        table = self._dispatcher.collect(frame, GROUP_MANIFEST, f"{self._title}: pass two")
+        return _complete(between, _ordered(table), outcomes)
+
+    def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
+        return self.pack(
+            WorkItem(ordinal=ordinal, number=number, size_bytes=size)
+            for ordinal, known in between.items()
+            for number, size in enumerate(known.group_bytes)
+        )
+
+    def _exchange(
+        self, due: Sequence[DuePartition], plans: Plans, outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
+        """Run both passes of partitions whose keys are exchanged, in one Spark job."""
+        between = {p.ordinal: _before_exchange(p) for p in due}
+        units = self._groups(between)
+        routes = _routes(due, units)
+        published = self._dispatcher.publish(routes)
+        context = self._context
+
+        def send(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+            return send_keys(items, plans.value, published.value, context)
+
+        def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return answer_keys(batches, plans.value, published.value)
+
+        def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return rewrite_exchanged(batches, plans.value, context)
+
+        dispatcher = self._dispatcher
+        sent = dispatcher.spread(self._segments(due), send, EXCHANGE)
+        buckets = sum(route.buckets + 1 for route in routes.values())
+        answered = (
+            dispatcher.to_units(sent, buckets)
+            .sortWithinPartitions("unit", "kind")
+            .mapInArrow(answer, spark_ddl(EXCHANGE))
+        )
+        frame = (
+            dispatcher.to_units(answered, len(units))
+            .sortWithinPartitions("ordinal", "group", "kind")
+            .mapInArrow(rewrite, spark_ddl(GROUP_MANIFEST))
+        )
+        title = f"{self._title}: both passes, {buckets} buckets"
+        table = dispatcher.collect(frame, GROUP_MANIFEST, title)
+        return _complete(between, _ordered(table), outcomes)
+
+
+def _before_exchange(partition: DuePartition) -> Between:
+    plan = decode_plan(partition.work.plan)
+    end_offset = end_of_round(plan)
+    groups = group_segments(plan, end_offset)
+    return Between(
+        group_bytes=tuple(sum(segment.size_bytes for segment in group) for group in groups),
+        end_offset=end_offset,
+        index=IndexStats(bytes_read=0, messages_read=0, keys=0),
+        index_ms=None,
+        place=None,
+    )
+
+
+def _routes(due: Sequence[DuePartition], units: Sequence[Sequence[Item]]) -> dict[int, Route]:
+    """Return which tasks work for each partition.
+
+    Args:
+        due: The partitions.
+        units: The groups that each task of pass two gets.
+    """
+    unit_of = {item: number for number, unit in enumerate(units) for item in unit}
+    routes: dict[int, Route] = {}
+    first_unit = 0
+    for partition in due:
+        groups = sum(ordinal == partition.ordinal for ordinal, _ in unit_of)
+        routes[partition.ordinal] = Route(
+            first_unit=first_unit,
+            buckets=partition.buckets,
+            group_units=tuple(unit_of[partition.ordinal, group] for group in range(groups)),
+        )
+        first_unit += partition.buckets + 1
+    return routes
+
+
+def _ordered(table: pa.Table) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = table.sort_by(
+        [("ordinal", "ascending"), ("group", "ascending")]
+    ).to_pylist()
+    return rows
+
+
+def _complete(
+    between: Mapping[int, Between], rows: Iterable[Mapping[str, object]], outcomes: Outcomes
+) -> dict[int, CleanedPartition]:
+    """Put the groups of pass two together; a partition with an error is left out."""
+    for row in rows:
+        ordinal = int(str(row["ordinal"]))
+        outcomes[ordinal].duration_ms += int(str(row["duration_ms"]))
+        if row["error_class"] is None:
+            between[ordinal].add(row)
+        elif not outcomes[ordinal].has_ended:
+            outcomes[ordinal].fail(row)
+    return {
+        ordinal: known.cleaned()
+        for ordinal, known in between.items()
+        if not outcomes[ordinal].has_ended
+    }

@@ -1,0 +1,275 @@
+"""Remove for good what was put aside, once its time is over: by a broker or by a run of ours.
+
+In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
+the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
+generations and objects that no manifest within the grace period names. No records are read, and no
+Spark session is needed.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.operations.catalogs import build_catalogs
+from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.job import new_run_id
+from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
+from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.writable_root import WritableRoot, writable_root
+from pylog_spark.schemas import RESULT, Action, Reason, Status, rows_to_batch
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import DirectoryKind, TopicFilter, list_partitions
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.clock import Clock, SystemClock
+from storage_core.config import LogConfig
+from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.maintenance.purge.directories import (
+    Purge,
+    plan_purge_directory,
+    plan_purge_partition,
+)
+from storage_core.maintenance.purge.trash import find_runs, plan_purge_trash
+from storage_core.plan import Plan, commit
+from storage_core.store import LocalStore
+
+_DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
+_SWEPT: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeScope:
+    """What a purge is about.
+
+    Attributes:
+        run_id: The run that purges; its own trash stays.
+        roots: The log directories and managed roots.
+        held: The same under their locks and leases; none for a dry run.
+        catalogs: What is known of their topics, by root.
+        topics: Which topics.
+        trash: The folder of the trash, None for none.
+        now_ms: The run's clock, epoch milliseconds.
+        older_than_ms: How long trash and superseded generations are kept.
+        dry_run: Whether nothing is removed.
+    """
+
+    run_id: str
+    roots: Sequence[LogRoot]
+    held: Mapping[str, WritableRoot]
+    catalogs: Mapping[str, TopicCatalog]
+    topics: TopicFilter
+    trash: str | None
+    now_ms: int
+    older_than_ms: int
+    dry_run: bool
+
+
+def purge(
+    roots: Sequence[str | Path], options: JobOptions, *, clock: Clock | None = None
+) -> RunReport:
+    """Purge log directories, managed roots and the trash, under their locks.
+
+    Args:
+        roots: Log directories and managed roots; none for the trash alone.
+        options: The trash, the time, which topics, and whether this is a dry run.
+        clock: For the name of the run.
+
+    Raises:
+        ConfigError: There is nothing to purge, or a root is no directory.
+        GuardRefusedError: A root's role was not said or is read-only, or it is in use.
+        PylogError: The cluster's metadata or a root's own files cannot be read.
+    """
+    started = time.perf_counter()
+    run_id = new_run_id(clock or SystemClock())
+    log_roots = tuple(resolve_roots(roots, said=options.role)) if roots else ()
+    if not log_roots and options.trash is None:
+        raise ConfigError("ROOT", "", "expected a log directory, a managed root or --trash")
+    check_roots(log_roots, options)
+    with ExitStack() as stack:
+        held: dict[str, WritableRoot] = {}
+        for root in () if options.dry_run else log_roots:
+            opened = writable_root(root, run_id=run_id, mark_clean=options.mark_clean)
+            held[root.location] = stack.enter_context(opened)
+        scope = PurgeScope(
+            run_id=run_id,
+            roots=log_roots,
+            held=held,
+            catalogs=build_catalogs(log_roots, options),
+            topics=TopicFilter(topics=options.include, exclude=options.exclude),
+            trash=options.trash,
+            now_ms=options.now_ms,
+            older_than_ms=options.purge_after_ms,
+            dry_run=options.dry_run,
+        )
+        results = purge_roots(scope)
+    return RunReport(
+        run_id=run_id,
+        action=Action.PURGE.value,
+        dry_run=options.dry_run,
+        notes=(),
+        results=results,
+        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
+        exit_code=exit_code_of(results),
+    )
+
+
+def purge_roots(scope: PurgeScope) -> pa.Table:
+    """Purge what is old enough; a row of ``schemas.RESULT`` for each directory that had any.
+
+    What is wrong with one directory is in its row and stops no other.
+
+    Args:
+        scope: What to purge; its log directories are locked.
+
+    Raises:
+        StorageError: A root cannot be listed.
+    """
+    rows = [
+        {"run_id": scope.run_id, "action": Action.PURGE.value, **row}
+        for found in (
+            *_purge_log_directories(scope),
+            *_purge_managed_roots(scope),
+            *_purge_trash(scope),
+        )
+        for row in found
+    ]
+    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def _purge_log_directories(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+    for root in scope.roots:
+        if root.role is not Role.BROKER:
+            continue
+        for row in list_partitions(root.location, root.role.value, scope.topics):
+            kind = DirectoryKind(row["kind"]) if row.get("kind") else None
+            name = {key: row.get(key) for key in ("root", "topic", "partition")}
+            if kind in _SWEPT:
+                plan = _partition_plan(scope, row)
+            elif kind is DirectoryKind.DELETE:
+                plan = _directory_plan(scope, row)
+            else:
+                continue
+            yield _row(name, plan, scope)
+
+
+def _partition_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
+    def plan() -> Purge:
+        return plan_purge_partition(
+            Path(row["directory"]),
+            now_ms=scope.now_ms,
+            delay_ms=_delay_ms(scope.catalogs.get(row["root"]), row["topic"]),
+        )
+
+    return plan
+
+
+def _directory_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
+    def plan() -> Purge:
+        # The topic is gone, and its config with it.
+        return plan_purge_directory(
+            Path(row["directory"]), now_ms=scope.now_ms, delay_ms=_DEFAULT_DELAY_MS
+        )
+
+    return plan
+
+
+def _delay_ms(catalog: TopicCatalog | None, topic: str | None) -> int:
+    """Return how long a broker waits; Kafka's default where nobody knows the topic's config.
+
+    That files with this suffix go is not a question of config: a broker's start drops them all.
+    """
+    config = None if catalog is None or topic is None else catalog.config_for(topic)
+    return _DEFAULT_DELAY_MS if config is None else config.file_delete_delay_ms
+
+
+def _purge_managed_roots(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+    for root in scope.roots:
+        if root.role is not Role.MANAGED:
+            continue
+        held = scope.held.get(root.location)
+        for purged in purge_managed(
+            root.location,
+            scope.topics,
+            grace_start_ms=scope.now_ms - scope.older_than_ms,
+            fence=None if held is None else held.begin_writing,
+        ):
+            name = {
+                "root": root.location,
+                "topic": purged.partition.topic,
+                "partition": purged.partition.partition,
+            }
+            yield _attempt(name, partial(_managed_row, purged), scope)
+
+
+def _managed_row(purged: PurgedPartition) -> tuple[int, int]:
+    if purged.error is not None:
+        raise purged.error
+    return purged.objects, purged.size_bytes
+
+
+def _purge_trash(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+    if scope.trash is None:
+        return
+    for folder in find_runs(Path(scope.trash)):
+        if folder.name != scope.run_id:
+            yield _trash_row(folder, scope)
+
+
+def _row(
+    name: Mapping[str, Any], plan: Callable[[], Purge], scope: PurgeScope
+) -> list[dict[str, Any]]:
+    """Return the row of one directory, none if there is nothing in it to purge."""
+
+    def work() -> tuple[int, int]:
+        found = plan()
+        if found.plan.operations and is_switched_off(found.plan.location):
+            why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
+            raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
+        _apply([found.plan], scope)
+        return found.files, found.size_bytes
+
+    return _attempt(name, work, scope)
+
+
+def _trash_row(folder: Path, scope: PurgeScope) -> list[dict[str, Any]]:
+    def work() -> tuple[int, int]:
+        found = plan_purge_trash(folder, now_ms=scope.now_ms, older_than_ms=scope.older_than_ms)
+        _apply(found.plans, scope)
+        return found.files, found.size_bytes
+
+    return _attempt({"root": str(folder)}, work, scope)
+
+
+def _apply(plans: Sequence[Plan], scope: PurgeScope) -> None:
+    if not scope.dry_run:
+        for plan in plans:
+            commit(plan, LocalStore(Path(plan.location)))
+
+
+def _attempt(
+    name: Mapping[str, Any], work: Callable[[], tuple[int, int]], scope: PurgeScope
+) -> list[dict[str, Any]]:
+    started = time.perf_counter()
+    row = dict(name)
+    try:
+        files, size_bytes = work()
+    except GuardRefusedError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other directories go on
+        row |= {"status": Status.FAILED.value, **describe_failure(error)}
+    else:
+        if not files:
+            return []
+        status = Status.PLANNED if scope.dry_run else Status.DONE
+        row |= {"status": status.value, "bytes_before": size_bytes, "bytes_after": 0}
+    row["duration_ms"] = round((time.perf_counter() - started) * 1000)
+    return [row]

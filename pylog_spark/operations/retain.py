@@ -1,0 +1,236 @@
+"""Remove what has expired from log directories: observe, plan, commit, record.
+
+Log starts rise in the checkpoint of a directory before its first file goes. A partition that is
+compacted is not swept here, but after its compaction, by the same step with another scope.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.operations.deletion_guard import refuse_deletions
+from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.job import (
+    OBSERVE_TASKS_PER_SLOT,
+    Job,
+    brokers_of,
+    new_run_id,
+    run_context,
+)
+from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
+from pylog_spark.operations.plan_table import refuse_duplicates, result_rows
+from pylog_spark.operations.retention_waves import SweepWaves
+from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.saved_plans import SWEEP, settle_plans
+from pylog_spark.schemas import (
+    RETENTION,
+    RETENTION_PLAN,
+    Action,
+    Reason,
+    Status,
+    rows_to_batch,
+    spark_ddl,
+)
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.clock import Clock, SystemClock
+
+# What the pass over compacted partitions has nothing to say of.
+_OUT_OF_SCOPE: Final = frozenset(
+    {
+        Reason.INTERNAL_METADATA,
+        Reason.DELETE_DIRECTORY,
+        Reason.STRAY_DIRECTORY,
+        Reason.INVALID_DIRECTORY_NAME,
+        Reason.NOT_COMPACTED,
+        Reason.CLEANER_DISABLED,
+        Reason.CONFIG_UNKNOWN,
+        Reason.NOTHING_TO_RETAIN,
+        Reason.COMPACTED,
+    }
+)
+
+
+def retain(
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    action: str = Action.RETAIN.value,
+    clock: Clock | None = None,
+) -> RunReport:
+    """Remove the segments that have expired, as Kafka's log manager would.
+
+    Args:
+        spark: The session.
+        roots: Paths of log directories.
+        options: What to do, and how; its dry run writes nothing.
+        action: The command that asked for it.
+        clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+
+    Raises:
+        ConfigError: A root is no directory, is there twice, or would hold the ledger.
+        GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
+            several brokers, or the machine's clock is behind the newest checkpoint.
+        PylogError: The cluster's metadata or a root's own files cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    clock = clock or SystemClock()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    check_roots(log_roots, options)
+    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    with OpenRun(spark, job, clock) as run:
+        step = retain_step(run, run_context(job, run.unclean_roots))
+    summary = summarise(step.results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = RunReport(
+        run_id=job.run_id,
+        action=action,
+        dry_run=options.dry_run,
+        notes=step.notes,
+        results=step.results,
+        retentions=step.retentions,
+        summary=summary,
+        exit_code=exit_code_of(step.results),
+    )
+    run.recorder.end(summary, exit_code=report.exit_code)
+    return report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionStep:
+    """What a sweep over a run's partitions found and did.
+
+    Attributes:
+        results: Rows of ``schemas.RESULT``.
+        retentions: Rows of ``schemas.RETENTION``, in the same order.
+        notes: What a reader should know of it, line by line.
+    """
+
+    results: pa.Table
+    retentions: pa.Table
+    notes: tuple[str, ...] = ()
+
+
+def retain_step(
+    run: OpenRun,
+    context: RunContext,
+    *,
+    scope: SweepScope = SweepScope.DELETED,
+    excluded: frozenset[str] = frozenset(),
+) -> RetentionStep:
+    """Remove what has expired, within a run that is open; its dry run only plans.
+
+    Args:
+        run: The run; each wave is in its record when this returns.
+        context: What its tasks share.
+        scope: Which partitions are swept; those that are compacted, after their compaction. Of
+            these only the ones in which something goes, or went wrong, have rows.
+        excluded: Partition directories that are left alone: their compaction failed.
+
+    Raises:
+        StorageError: A root's own files cannot be read or written.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    job = run.job
+    shared = RetentionContext(
+        run=context,
+        scope=scope,
+        excluded=excluded,
+        unlink=not job.options.keep_deleted,
+        with_operations=job.options.dry_run,
+    )
+    plans = _sort(_observe(run, shared))
+    if scope is SweepScope.COMPACTED:
+        plans = _in_scope(plans)
+    plans = settle_plans(
+        run,
+        context,
+        plans,
+        action=Action.RETAIN.value if scope is SweepScope.DELETED else SWEEP,
+        plan_of=retention_plan_of,
+        figures_of=retention_figures_of,
+    )
+    plans = refuse_deletions(plans, job.options.limits)
+    outcomes: dict[int, Outcome] = {}
+    if not job.options.dry_run:
+        for ended in SweepWaves(run, shared).sweep(plans):
+            outcomes |= ended
+            _record(run, plans, ended)
+        others = {n: Outcome() for n in range(plans.num_rows) if n not in outcomes}
+        _record(run, plans, others)
+    return RetentionStep(
+        results=_results(job, plans, outcomes),
+        retentions=_retentions(plans, outcomes),
+    )
+
+
+def _observe(run: OpenRun, context: RetentionContext) -> pa.Table:
+    """Return the table of plans: what is in each partition directory, and what of it goes."""
+    job, dispatcher = run.job, run.dispatcher
+    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+
+    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return observe_retention(batches, context)
+
+    partitions = discover_partitions(run.spark, job.roots, topics)
+    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
+    frame = spread.mapInArrow(observe, spark_ddl(RETENTION_PLAN))
+    title = f"{job.title}: look what has expired in {job.places}"
+    plans = dispatcher.collect(frame, RETENTION_PLAN, title)
+    return refuse_duplicates(plans, brokers_of(job.roots))
+
+
+def _sort(plans: pa.Table) -> pa.Table:
+    """Return the rows in the order of a report: those that lose most first, then by name."""
+    names = ["status", "deleted_bytes", "topic", "partition", "root", "directory"]
+    rows = plans.select(names).to_pylist()
+
+    def place(number: int) -> tuple[Any, ...]:
+        row = rows[number]
+        is_due = row["status"] == Status.PLANNED
+        name = (row["topic"] is None, row["topic"] or "", row["partition"] or 0)
+        lost = row["deleted_bytes"] or 0
+        return (not is_due, -lost if is_due else 0, *name, row["root"], row["directory"])
+
+    return plans.take(pa.array(sorted(range(len(rows)), key=place), pa.int64()))
+
+
+def _in_scope(plans: pa.Table) -> pa.Table:
+    """Return the rows that the pass over compacted partitions has something to say of."""
+    silent = pa.array(sorted(reason.value for reason in _OUT_OF_SCOPE))
+    return plans.filter(pc.invert(pc.is_in(plans["reason"], silent)))
+
+
+def _results(
+    job: Job, plans: pa.Table, outcomes: Mapping[int, Outcome], only: Sequence[int] | None = None
+) -> pa.Table:
+    return result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value, only=only)
+
+
+def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
+    """Return the rows of ``schemas.RETENTION``: what went, or would, and what keeps the rest."""
+    names = [name for name in RETENTION.names if name in plans.column_names]
+    rows = plans.select(names).to_pylist()
+    for number, outcome in outcomes.items():
+        rows[number]["status"] = outcome.columns.get("status", rows[number]["status"])
+    looked = [row for row in rows if row["old_log_start_offset"] is not None]
+    return pa.Table.from_batches([rows_to_batch(RETENTION, looked)], schema=RETENTION)
+
+
+def _record(run: OpenRun, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:
+    run.recorder.results(_results(run.job, plans, outcomes, sorted(outcomes)))
+    run.recorder.operations(
+        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
+    )

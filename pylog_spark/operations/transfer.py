@@ -1,0 +1,98 @@
+"""What the two ways into and out of a managed root share: their report, and its rows."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pylog_spark.operations.run_report import RunSummary
+from pylog_spark.schemas import RESULT, Reason, Status
+
+# A single partition that was refused so has to be decided about by a person.
+REFUSALS: Final = frozenset(
+    {
+        Reason.OVERLAPPING_SEGMENTS,
+        Reason.MIXED_REPLICAS,
+        Reason.MISSING_SEGMENTS,
+        Reason.UNFINISHED_SWAP,
+        Reason.INCONSISTENT_TOPIC_ID,
+        Reason.TARGET_NOT_EMPTY,
+        Reason.TARGET_IS_OLDER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport:
+    """The outcome of an ingest, or of writing plain directories.
+
+    Attributes:
+        run_id: Its name.
+        action: What was asked for.
+        dry_run: Whether nothing was to be written.
+        notes: What a reader should know of the run as a whole, line by line.
+        results: Rows of ``schemas.RESULT``: first what was done.
+        details: In the same order, rows of ``schemas.INGEST`` or ``schemas.MATERIALIZED``.
+        summary: The numbers.
+        exit_code: Exit status for the process that asked for the run.
+    """
+
+    run_id: str
+    action: str
+    dry_run: bool
+    notes: tuple[str, ...]
+    results: pa.Table
+    details: pa.Table
+    summary: RunSummary
+    exit_code: int
+
+
+def transfer_results(
+    details: pa.Table,
+    *,
+    run_id: str,
+    action: str,
+    bytes_after: pa.ChunkedArray,
+    segments_after: pa.ChunkedArray,
+) -> pa.Table:
+    """Return the result rows of a table of details, column by column.
+
+    Args:
+        details: With root, topic, partition, status, reason, duration and error; ``bytes_before``
+            and ``segments_before`` count where there are such columns.
+        run_id: The run.
+        action: What it did.
+        bytes_after: Of each row.
+        segments_after: Of each row.
+    """
+    count = details.num_rows
+    columns = {name: details[name] for name in RESULT.names if name in details.column_names}
+    columns |= {
+        "run_id": pa.repeat(run_id, count),
+        "action": pa.repeat(action, count),
+        "bytes_after": bytes_after,
+        "segments_after": segments_after,
+    }
+    return pa.table(
+        [columns.get(name, pa.nulls(count, RESULT.field(name).type)) for name in RESULT.names],
+        schema=RESULT,
+    )
+
+
+def sort_details(details: pa.Table, weight: str) -> pa.Table:
+    """Return the rows in the order of a report: what was done by weight, then the others by name.
+
+    Args:
+        details: With status, topic, partition and the weight.
+        weight: Column of bytes.
+    """
+    rank = {Status.FAILED: 1, Status.SKIPPED: 2}
+    order = [rank.get(Status(status), 0) for status in details["status"].to_pylist()]
+    keyed = details.select(["topic", "partition"]).append_column(
+        "order", pa.array(order, pa.int8())
+    )
+    keyed = keyed.append_column("weight", pc.fill_null(details[weight], 0))
+    keys = [("order", "ascending"), ("weight", "descending")]
+    keys += [("topic", "ascending"), ("partition", "ascending")]
+    return details.take(pc.sort_indices(keyed, sort_keys=keys))

@@ -1,0 +1,89 @@
+"""The trash of a run: what it says of itself there before it touches anything."""
+
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.operations.broker_root import read_marker
+from pylog_spark.operations.job import Job, trash_place
+from pylog_spark.tasks.run_context import read_if_sound
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock
+from storage_core.errors import ConfigError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+)
+from storage_core.maintenance.trash.keep import is_same_filesystem
+from storage_core.maintenance.trash.record import RUN_FILE, TrashedRoot, TrashedRun
+from storage_core.store import LocalStore
+from storage_core.store.local import write_record
+
+CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+
+
+def begin_trash(job: Job, clock: Clock) -> tuple[str, ...]:
+    """Write down what a run found, so that it can be undone; nothing without a trash.
+
+    To be called under the locks of its log directories, before the first file is touched.
+
+    Args:
+        job: The run.
+        clock: For when it began.
+
+    Returns:
+        What a reader of the report should know.
+
+    Raises:
+        ConfigError: The trash lies in a log directory, where it would keep a broker from starting.
+        StorageError: A file cannot be read or written.
+    """
+    place = trash_place(job)
+    roots = [root for root in job.roots if root.role is not Role.MANAGED]
+    if place is None or not roots or job.options.dry_run:
+        return ()
+    for root in roots:
+        check_trash(root.location, job.options.trash)
+    run = TrashedRun(
+        run_id=job.run_id,
+        action=job.action,
+        started_ms=clock.now_ms(),
+        roots=tuple(observe_root(root.location) for root in roots),
+    )
+    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    return tuple(
+        f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
+        "replaces or removes is copied there, not renamed"
+        for root in roots
+        if not is_same_filesystem(Path(root.location), Path(place.folder))
+    )
+
+
+def check_trash(location: str, trash: str | None) -> None:
+    """Refuse a trash in a log directory: a broker stops at a folder that is no partition.
+
+    Raises:
+        ConfigError: It lies there.
+    """
+    if trash is not None and Path(trash).resolve().is_relative_to(Path(location).resolve()):
+        raise ConfigError("--trash", trash, f"lies inside the log directory {location}")
+
+
+def observe_root(location: str) -> TrashedRoot:
+    """Return a log directory as it is now: its marker, and the entries of its checkpoints.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    return TrashedRoot(
+        location=location,
+        was_clean=read_marker(LocalStore(Path(location))) is not None,
+        checkpoints={
+            name: {
+                str(partition): offset
+                for partition, offset in read_if_sound(location, name)[0].items()
+            }
+            for name in CHECKPOINT_FILES
+        },
+    )

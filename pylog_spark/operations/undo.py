@@ -1,0 +1,298 @@
+"""Undo a run on local log directories: put back what it replaced, cut or removed.
+
+Everything that is needed lies in the trash of the run, so no Spark session is started. A partition
+is only touched if every file of it is what the run left; of the others the first file that is not
+is named, and they stay as they are.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.job import new_run_id
+from pylog_spark.operations.managed_undo import undo_managed_roots
+from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.schemas import RESULT, Action, Reason, Status, rows_to_batch
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import TopicFilter
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
+from storage_core.clock import Clock, SystemClock
+from storage_core.errors import ChangedWhileReadError, ConfigError, GuardRefusedError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    parse_partition_directory,
+)
+from storage_core.maintenance.trash.record import (
+    RUN_FILE,
+    TrashedRoot,
+    commit_folder,
+    commit_numbers,
+    list_commits,
+    partition_folder,
+    read_commit,
+    read_run,
+)
+from storage_core.maintenance.undo.partition import (
+    UndonePartition,
+    check_partition,
+    undo_partition,
+)
+from storage_core.store import LocalStore
+from storage_core.store.local import write_record
+
+# Each is mostly waiting for a disk.
+_WORKERS: Final = 8
+# Which checkpoints an action moves.
+_CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
+    Action.COMPACT.value: (CLEANER_FILE,),
+    Action.RETAIN.value: (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
+    Action.RECOVER.value: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
+}
+_REFUSALS: Final = frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED})
+_UNCLEAN_NOTE: Final = (
+    "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
+    "began: a broker, or pylog recover, recovers it"
+)
+# What an undo of a log directory remembers, beside what the run says of itself.
+_MARKER_FILE: Final = "undo-marker-{number}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Undo:
+    """One partition of a run that is to be undone.
+
+    Attributes:
+        root: Its log directory.
+        directory: Its own.
+        partition: Its name.
+        commits: The trash of the run's commits on it, oldest first.
+    """
+
+    root: str
+    directory: Path
+    partition: TopicPartition
+    commits: tuple[Path, ...]
+
+    @property
+    def actions(self) -> set[str]:
+        """What the commits did."""
+        return {read_commit(folder).record.action for folder in self.commits}
+
+
+def undo(
+    run_id: str,
+    options: JobOptions,
+    *,
+    roots: Sequence[str] = (),
+    clock: Clock | None = None,
+) -> RunReport:
+    """Undo what a run did to partitions of local log directories or of managed roots.
+
+    Args:
+        run_id: The run, as its report and the ledger name it.
+        options: The trash it was given, which topics, and whether this is a dry run.
+        roots: Managed roots that it worked on; local log directories stand in the trash.
+        clock: For the name of this run.
+
+    Raises:
+        ConfigError: There is no trash, or it does not know the run.
+        GuardRefusedError: A log directory is in use.
+        CheckpointError: The trash cannot be understood.
+        StorageError: The disk failed.
+    """
+    started = time.perf_counter()
+    own_id = new_run_id(clock or SystemClock())
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    if options.trash is not None or not roots:
+        rows, notes = _undo_local(run_id, options, own_id)
+    rows += undo_managed_roots(roots, run_id, options, own_id)
+    rows = [{"run_id": own_id, "action": Action.UNDO.value} | row for row in rows]
+    results = pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+    return RunReport(
+        run_id=own_id,
+        action=Action.UNDO.value,
+        dry_run=options.dry_run,
+        notes=tuple(notes),
+        results=results,
+        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
+        exit_code=exit_code_of(results, refused_alone=_REFUSALS),
+    )
+
+
+def _undo_local(
+    run_id: str, options: JobOptions, own_id: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Undo what a run did to local log directories, from its trash."""
+    folder = _run_folder(run_id, options.trash)
+    run = read_run(folder)
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    by_root: dict[str, list[_Undo]] = {root.location: [] for root in run.roots}
+    for found in _find(folder, by_root):
+        if topics.admits(found.partition.topic):
+            by_root[found.root].append(found)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for number, root in enumerate(run.roots):
+        chosen = sorted(by_root[root.location], key=lambda undo: undo.partition)
+        if options.dry_run:
+            found_rows = _each(chosen, check_partition, Status.PLANNED)
+        else:
+            marker_file = folder / _MARKER_FILE.format(number=number)
+            found_rows, note = _undo_root(root, chosen, options, own_id, marker_file)
+            notes += note
+        for row in found_rows:
+            del row["directory"]
+        rows += found_rows
+    return rows, notes
+
+
+def _run_folder(run_id: str, trash: str | None) -> Path:
+    if trash is None:
+        raise ConfigError("--trash", "", "say where the run's trash is")
+    folder = Path(trash, run_id)
+    if Path(run_id).name != run_id or not (folder / RUN_FILE).is_file():
+        raise ConfigError(
+            "RUN",
+            run_id,
+            f"the trash {trash} has no run of that name: it kept nothing, or was purged",
+        )
+    return folder
+
+
+def _find(folder: Path, roots: Mapping[str, Sequence[_Undo]]) -> Iterator[_Undo]:
+    """Yield the partitions of which the run kept something."""
+    seen = set()
+    for commit in list_commits(folder):
+        directory = Path(read_commit(commit).record.directory)
+        if directory in seen or str(directory.parent) not in roots:
+            continue
+        seen.add(directory)
+        place = partition_folder(folder, directory)
+        yield _Undo(
+            root=str(directory.parent),
+            directory=directory,
+            partition=parse_partition_directory(directory.name),
+            commits=tuple(commit_folder(place, number) for number in commit_numbers(place)),
+        )
+
+
+def _undo_root(
+    root: TrashedRoot, chosen: Sequence[_Undo], options: JobOptions, own_id: str, marker_file: Path
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Undo the partitions of one log directory, under its lock."""
+    with BrokerRoot(root.location, run_id=own_id, mark_clean=options.mark_clean) as held:
+        checked = _each(chosen, check_partition, Status.PLANNED)
+        due = [
+            undo
+            for undo, row in zip(chosen, checked, strict=True)
+            if row["status"] == Status.PLANNED.value
+        ]
+        if not due:
+            return checked, []
+        is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
+        held.begin_writing()
+        held.allow_commits(())
+        for name, entries in _entries_before(root, due).items():
+            held.restore_checkpoint(name, entries)
+        ended = {row["directory"]: row for row in _each(due, undo_partition, Status.DONE)}
+        rows = [ended.get(row["directory"], row) for row in checked]
+        is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
+        held.settle_commits({}, is_whole=is_whole)
+        if is_clean and root.was_clean:
+            held.claim_clean()
+            notes = []
+        else:
+            held.claim_unclean()
+            notes = [_UNCLEAN_NOTE.format(root=root.location)]
+    return rows, notes
+
+
+def _remember_marker(path: Path, *, is_clean: bool) -> bool:
+    """Return whether the directory had its marker when its undo began; a killed one removed it."""
+    if path.is_file():
+        return bool(json.loads(path.read_bytes())["is_clean"])
+    write_record(path, json.dumps({"is_clean": is_clean}).encode())
+    return is_clean
+
+
+def _entries_before(
+    root: TrashedRoot, due: Sequence[_Undo]
+) -> dict[str, dict[TopicPartition, int | None]]:
+    """Return the entries of checkpoints as they were before the run, by file.
+
+    They are put back first: with the former points, of which none is above the present one, the
+    log is in order as the run left it, too.
+    """
+    entries: dict[str, dict[TopicPartition, int | None]] = {}
+    for undo in due:
+        names = {name for action in undo.actions for name in _CHECKPOINTS.get(action, ())}
+        for name in names:
+            before = root.checkpoints.get(name, {}).get(str(undo.partition))
+            entries.setdefault(name, {})[undo.partition] = before
+    return entries
+
+
+def _each(
+    chosen: Sequence[_Undo],
+    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
+    status: Status,
+) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return list(pool.map(partial(_row, work=work, status=status), chosen))
+
+
+def _require_switched_on(directory: Path) -> None:
+    if is_switched_off(str(directory)):
+        raise GuardRefusedError(Reason.SWITCHED_OFF.value, f"{directory}: {OFF_SWITCH_FILE}")
+
+
+def _row(
+    undo: _Undo,
+    *,
+    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
+    status: Status,
+) -> dict[str, Any]:
+    """Return a row of ``schemas.RESULT``, and the directory; what is wrong is in it."""
+    started = time.perf_counter()
+    row: dict[str, Any] = {
+        "root": undo.root,
+        "topic": undo.partition.topic,
+        "partition": undo.partition.partition,
+        "directory": str(undo.directory),
+    }
+    try:
+        _require_switched_on(undo.directory)
+        done = work(LocalStore(undo.directory), undo.commits)
+    except ChangedWhileReadError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": Reason.CHANGED_SINCE_RUN.value}
+        row |= {"error": str(error)}
+    except GuardRefusedError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        row |= {"status": Status.FAILED.value, **describe_failure(error)}
+    else:
+        if not done.steps:
+            row |= {"status": Status.SKIPPED.value, "reason": Reason.ALREADY_UNDONE.value}
+        else:
+            row["status"] = status.value
+        row |= {
+            "bytes_before": done.bytes_before,
+            "bytes_after": done.bytes_after,
+            "segments_before": done.segments_before,
+            "segments_after": done.segments_after,
+        }
+    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}

@@ -1,0 +1,56 @@
+"""What the files of planned partitions look like: what a saved plan is held against."""
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+
+from pylog_spark.schemas import FINGERPRINT, rows_to_batches
+from pylog_spark.tasks.failures import attempt
+from storage_core.plan.fingerprint import is_scratch
+from storage_core.store import open_store
+
+# Name, size and modification time of a file.
+FileFacts = tuple[str, int, int]
+
+
+def fingerprint_partitions(items: Iterable[tuple[int, str]]) -> Iterator[pa.RecordBatch]:
+    """List partitions: a row of ``schemas.FINGERPRINT`` each.
+
+    Args:
+        items: Ordinal and location of each.
+    """
+    yield from rows_to_batches(
+        FINGERPRINT,
+        ({"ordinal": ordinal} | attempt(partial(_list, location)) for ordinal, location in items),
+    )
+
+
+def _list(location: str) -> dict[str, bytes]:
+    facts = [
+        (file.name, file.size_bytes, file.modified_ms)
+        for file in open_store(location).list_files()
+        if not is_scratch(file.name)
+    ]
+    return {"files": encode_files(facts)}
+
+
+def encode_files(files: Iterable[FileFacts]) -> bytes:
+    """Return a listing as it travels: its names repeat themselves, packed it is small."""
+    return zlib.compress(json.dumps(list(files), separators=(",", ":")).encode())
+
+
+def decode_files(content: bytes | None) -> tuple[FileFacts, ...]:
+    """Return the listing that ``encode_files`` wrote, none for None."""
+    if content is None:
+        return ()
+    return tuple((name, size, time) for name, size, time in json.loads(zlib.decompress(content)))
+
+
+def digest_operations(text: str) -> str:
+    """Return a digest of operations in JSON, however they are spaced."""
+    canonical = json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,264 @@
+"""Take partitions of a mirror into a managed root, one row of ``schemas.INGEST`` each.
+
+First every partition is held against its manifest: one GET, and what has nothing new is done with.
+The others are looked at again, some time after they were listed, and what both looks agree about
+is taken. A task that runs twice finds its own commit in the manifest and returns the same row.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import INGEST, Reason, Status, rows_to_batches
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import (
+    LISTING_COLUMNS,
+    DirectoryKind,
+    listed_files,
+    open_partition,
+    rows_of,
+)
+from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
+from storage_core.catalog.roles import Role
+from storage_core.catalog.root_files import open_root
+from storage_core.clock import SystemClock
+from storage_core.errors import GuardRefusedError, InconsistentTopicIdError
+from storage_core.filenames import LOG_SUFFIX, MAX_OFFSET, TopicPartition, kind_of
+from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
+from storage_core.maintenance.ingest.partition import (
+    IngestRules,
+    MirrorPartition,
+    PlannedIngest,
+    has_candidates,
+    observe_and_plan,
+)
+from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.lease import LeaseProof, require_lease
+
+# Objects of one partition that are copied at the same time.
+_COPIES_AT_ONCE: Final = 8
+_ROW: Final = "row"
+_NOT_TAKEN: Final = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+_REASONS: Final = frozenset(reason.value for reason in Reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestContext:
+    """What every task of an ingest is told: values only.
+
+    Attributes:
+        run_id: The run.
+        mirror: Path or URL of the mirror.
+        root: Path or URL of the managed root.
+        rules: What the owner says about the mirror.
+        high_watermark: Who attests high watermarks.
+        lease: Of the managed root; None for a dry run, which writes nothing.
+    """
+
+    run_id: str
+    mirror: str
+    root: str
+    rules: IngestRules
+    high_watermark: HighWatermarkSource
+    lease: LeaseProof | None
+
+
+def compare_with_manifests(
+    batches: Iterator[pa.RecordBatch], context: IngestContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION``, files included, into rows of ``schemas.INGEST``.
+
+    Those with something new are planned and keep their files; the others have their reason.
+    """
+    yield from rows_to_batches(INGEST, (_compare(row, context) for row in rows_of(batches)))
+
+
+def ingest_partitions(
+    batches: Iterator[pa.RecordBatch], context: IngestContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn the planned rows of ``compare_with_manifests`` into what became of them."""
+    checkpoints = cache(lambda: read_root_checkpoints(open_root(context.mirror, role=Role.MIRROR)))
+    yield from rows_to_batches(
+        INGEST, (_attempt(row, context, checkpoints) for row in rows_of(batches))
+    )
+
+
+def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
+    started = time.perf_counter()
+    name = row["directory"].rpartition("/")[2]
+    found = {
+        "root": context.root,
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "mirror": context.mirror,
+        "directory": name,
+        "listed_ms": SystemClock().now_ms(),
+    }
+    try:
+        found |= _look(row, context)
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found |= {"status": Status.FAILED, **describe_failure(error)}
+    return found | {"duration_ms": _milliseconds_since(started)}
+
+
+def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
+    if row["error_class"] is not None:
+        return {
+            "status": Status.FAILED,
+            "error_class": row["error_class"],
+            "error": row["error"],
+        }
+    reason = _NOT_TAKEN.get(DirectoryKind(row["kind"]))
+    if reason is not None:
+        return {"status": Status.SKIPPED, "reason": reason}
+    target = _target(row, context)
+    size = _size_of(target)
+    if _is_own(target, context):
+        return size | {"status": Status.PLANNED} | _files_of(row)
+    if not has_candidates(listed_files(row) or (), target, context.rules):
+        return size | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_INGEST}
+    return size | {"status": Status.PLANNED} | _files_of(row)
+
+
+def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -> dict[str, Any]:
+    started = time.perf_counter()
+    kept = {
+        name: row[name]
+        for name in (
+            "root",
+            "topic",
+            "partition",
+            "mirror",
+            "directory",
+            "bytes_before",
+            "segments_before",
+        )
+    }
+    try:
+        found = _ingest(row, context, checkpoints())
+    except GuardRefusedError as error:
+        # A guard that is not about a partition, as the lease, fails what it is met in.
+        is_known = error.code in _REASONS
+        found = {"status": Status.SKIPPED if is_known else Status.FAILED, **describe_failure(error)}
+        found |= {"reason": error.code} if is_known else {}
+    except InconsistentTopicIdError as error:
+        reason = Reason.INCONSISTENT_TOPIC_ID
+        found = {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found = {"status": Status.FAILED, **describe_failure(error)}
+    duration_ms = row["duration_ms"] + _milliseconds_since(started)
+    return kept | found | {"duration_ms": duration_ms}
+
+
+def _ingest(
+    row: Mapping[str, Any], context: IngestContext, checkpoints: RootCheckpoints
+) -> dict[str, Any]:
+    target = _target(row, context)
+    if _is_own(target, context):
+        done: dict[str, Any] = dict(target.manifest.result[_ROW])
+        return done
+    _wait_until_settled(row["listed_ms"], context.rules.settle_ms)
+    mirror = _mirror(row, context)
+    partition = target.partition
+    high_watermark = checkpoints.high_watermarks.get(partition)
+    if context.high_watermark is HighWatermarkSource.LOG_END:
+        high_watermark = MAX_OFFSET
+    planned = observe_and_plan(
+        mirror,
+        target,
+        context.rules,
+        high_watermark=high_watermark,
+        log_start_offset=checkpoints.log_starts.get(partition),
+        cleaner_offset=checkpoints.cleaner_points.get(partition),
+    )
+    found = _describe(planned)
+    if not planned.has_work:
+        return found | {"status": Status.SKIPPED.value, "reason": Reason.NOTHING_TO_INGEST.value}
+    if context.lease is None:
+        return found | {"status": Status.PLANNED.value}
+    lease = context.lease
+    found["status"] = Status.DONE.value
+    commit_ingest(
+        planned,
+        mirror,
+        target,
+        context.rules,
+        commitment=Commitment(
+            run_id=context.run_id,
+            fencing_token=lease.token,
+            fence=lambda: require_lease(target.objects, lease, now_ms=SystemClock().now_ms()),
+            result={_ROW: found},
+        ),
+        threads=_COPIES_AT_ONCE,
+    )
+    return found
+
+
+def _describe(planned: PlannedIngest) -> dict[str, Any]:
+    plan = planned.plan
+    left = sorted(plan.left.items())
+    return {
+        "taken_bytes": plan.record_bytes,
+        "taken_segments": len(plan.taken),
+        "left_segments": len(left),
+        "left_because": left[0][1].value if left else None,
+        "end_offset": plan.end_offset,
+        "high_watermark": plan.high_watermark,
+        **asdict(planned.cost),
+    }
+
+
+def _target(row: Mapping[str, Any], context: IngestContext) -> ManagedStore:
+    partition = TopicPartition(row["topic"], row["partition"])
+    return ManagedStore(open_object_store(context.root), partition, is_new=True)
+
+
+def _mirror(row: Mapping[str, Any], context: IngestContext) -> MirrorPartition:
+    location = f"{context.mirror.rstrip('/')}/{row['directory']}"
+    return MirrorPartition(
+        objects=open_object_store(context.mirror),
+        directory=row["directory"],
+        files=open_partition({**row, "directory": location}),
+        first=tuple(listed_files(row) or ()),
+    )
+
+
+def _files_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in LISTING_COLUMNS}
+
+
+def _size_of(target: ManagedStore) -> dict[str, Any]:
+    logs = [
+        entry.size_bytes
+        for name, entry in target.manifest.files.items()
+        if kind_of(name) == LOG_SUFFIX
+    ]
+    return {"bytes_before": sum(logs), "segments_before": len(logs)}
+
+
+def _is_own(target: ManagedStore, context: IngestContext) -> bool:
+    """Whether another attempt of this run has committed the partition already."""
+    manifest = target.manifest
+    return manifest.run_id == context.run_id and _ROW in manifest.result
+
+
+def _wait_until_settled(listed_ms: int, settle_ms: int) -> None:
+    """Wait where the driver's own waiting was not enough: the first look was taken again."""
+    left_ms = listed_ms + settle_ms - SystemClock().now_ms()
+    if left_ms > 0:
+        time.sleep(min(left_ms, settle_ms) / 1000)
+
+
+def _milliseconds_since(started: float) -> int:
+    return round((time.perf_counter() - started) * 1000)

@@ -1,0 +1,49 @@
+"""Scratch files of keys and merged maps: shared by the tasks of one wave, on one host.
+
+Only a broker's directory has a place that all tasks of a run see: they have to run on the host of
+its lock anyway. Names carry the run and the wave, so that a wave's files can go when it has ended,
+those of killed attempts too.
+"""
+
+import uuid
+from pathlib import Path
+
+from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
+from pylog_spark.tasks.run_context import WriteContext
+from pylog_spark.tasks.scratch import scratch_folder
+from storage_core.filenames import SCRATCH_PREFIX
+
+
+def shares_files(access: RootAccess) -> bool:
+    """Whether what one task of a run leaves in a folder can be read by the others."""
+    return isinstance(access, BrokerAccess)
+
+
+def new_prefix(access: RootAccess, location: str, context: WriteContext) -> Path:
+    """Return a path, but for its ending, that no other attempt has.
+
+    Raises:
+        TypeError: The root has no folder that all tasks see.
+    """
+    if not isinstance(access, BrokerAccess):
+        raise TypeError(f"{location}: tasks share no folder there")
+    folder = scratch_folder(access.shared, Path(location))
+    return folder / f"{_wave_prefix(context)}{uuid.uuid4().hex}"
+
+
+def remove_files(prefix: Path) -> None:
+    """Remove the files of one attempt."""
+    for path in prefix.parent.glob(f"{prefix.name}*"):
+        path.unlink(missing_ok=True)
+
+
+def remove_wave(access: RootAccess, location: str, context: WriteContext) -> None:
+    """Remove the files of a wave that belong to a partition, or lie where its files do."""
+    if isinstance(access, BrokerAccess):
+        folder = scratch_folder(access.shared, Path(location))
+        for path in folder.glob(f"{_wave_prefix(context)}*"):
+            path.unlink(missing_ok=True)
+
+
+def _wave_prefix(context: WriteContext) -> str:
+    return f"{SCRATCH_PREFIX}{context.run.run_id}-{context.wave}-"

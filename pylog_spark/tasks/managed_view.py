@@ -1,0 +1,127 @@
+"""What the manifest of a managed partition tells without its files being read.
+
+For every other kind of partition these functions say that nothing is known that way, so that what
+asks them need not care where a partition is.
+"""
+
+from collections.abc import Mapping
+
+from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
+from storage_core.checkpoint.partition_metadata import (
+    MAX_PARTITION_METADATA_BYTES,
+    parse_partition_metadata,
+)
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    PARTITION_METADATA_FILE,
+    TopicPartition,
+    kind_of,
+    offset_of,
+)
+from storage_core.maintenance.compaction.outlook import KnownSegment
+from storage_core.store import LocalStore, LogStore, ManagedStore
+
+
+def partition_checkpoints(
+    store: LogStore, partition: TopicPartition, root: RootCheckpoints
+) -> RootCheckpoints:
+    """Return the checkpoints that hold for a partition.
+
+    Args:
+        store: The partition.
+        partition: Its name.
+        root: What the files of its root say; a managed root has none.
+
+    Raises:
+        ManifestError: What is there is no manifest.
+        StorageError: The store failed.
+    """
+    if not isinstance(store, ManagedStore):
+        return root
+    said = store.manifest.checkpoints
+
+    def entry(offset: int | None) -> dict[TopicPartition, int]:
+        return {} if offset is None else {partition: offset}
+
+    return RootCheckpoints(
+        high_watermarks=entry(said.high_watermark),
+        log_starts=entry(said.log_start_offset),
+        cleaner_points=entry(said.cleaner_offset),
+    )
+
+
+def recovery_checkpoints(
+    store: LogStore, partition: TopicPartition, root: RecoveryCheckpoints
+) -> RecoveryCheckpoints:
+    """Return what a loader is told of a partition, as `partition_checkpoints`.
+
+    The recovery point of a managed root says how far it was filled, not what was ever verified:
+    it is left out, so that every segment is read.
+    """
+    if not isinstance(store, ManagedStore):
+        return root
+    said = partition_checkpoints(
+        store, partition, RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
+    )
+    return RecoveryCheckpoints(
+        recovery_points={}, log_starts=said.log_starts, high_watermarks=said.high_watermarks
+    )
+
+
+def commits_checkpoints(store: LogStore) -> bool:
+    """Whether a commit writes the partition's checkpoints along with its files."""
+    return isinstance(store, ManagedStore)
+
+
+def known_recovery_point(store: LogStore) -> int | None:
+    """Return an offset that the log is known to reach, None where nothing says so."""
+    return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
+
+
+def known_timestamps(store: LogStore) -> Mapping[int, int] | None:
+    """Return the largest timestamps of segments by base offset, None where nothing tells them."""
+    return store.largest_timestamps() if isinstance(store, ManagedStore) else None
+
+
+def known_segments(store: LogStore) -> list[KnownSegment]:
+    """Return the segments as the manifest describes them; none where there is no manifest."""
+    timestamps = known_timestamps(store)
+    if timestamps is None:
+        return []
+    found = []
+    for file in store.list_files():
+        offset = offset_of(file.name)
+        if kind_of(file.name) == LOG_SUFFIX and offset is not None:
+            found.append(
+                KnownSegment(
+                    base_offset=offset,
+                    size_bytes=file.size_bytes,
+                    modified_ms=file.modified_ms,
+                    largest_timestamp=timestamps.get(offset),
+                )
+            )
+    return sorted(found, key=lambda segment: segment.base_offset)
+
+
+def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
+    """Whether a partition is that of the topic which the catalogue knows by this name.
+
+    A partition without an id, or a catalogue without one, contradicts nothing.
+
+    Raises:
+        CheckpointError: Its ``partition.metadata`` is malformed.
+        StorageError: The store failed.
+    """
+    if expected is None:
+        return True
+    if isinstance(store, ManagedStore) and store.manifest.topic_id is not None:
+        return store.manifest.topic_id == expected
+    if isinstance(store, LocalStore):
+        is_there = (store.directory / PARTITION_METADATA_FILE).exists()
+    else:
+        is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
+    if not is_there:
+        return True
+    content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
+    file = f"{store.location}/{PARTITION_METADATA_FILE}"
+    return parse_partition_metadata(content, file=file).topic_id == expected

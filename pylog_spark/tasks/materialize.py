@@ -1,0 +1,132 @@
+"""Plan and write plain directories of managed partitions, one row of ``schemas.MATERIALIZED`` each.
+
+The plan pins a generation: the one that a former, killed run had begun with, else the current one.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.schemas import MATERIALIZED, Reason, Status, rows_to_batches
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import rows_of
+from storage_core.errors import GuardRefusedError, PartitionNotFoundError
+from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
+from storage_core.maintenance.materialize.partition import materialize_partition, read_pin
+from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.manifest import Checkpoints
+
+_WINDOW_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializeContext:
+    """What every task is told: values only.
+
+    Attributes:
+        root: Path or URL of the managed root.
+        directory: Path of the directory that receives the partitions.
+        present: Generations that a finished run has left there, by partition.
+    """
+
+    root: str
+    directory: str
+    present: Mapping[str, int]
+
+
+def plan_materialize(
+    batches: Iterator[pa.RecordBatch], context: MaterializeContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into planned rows, or the reason why there is no plan."""
+    yield from rows_to_batches(
+        MATERIALIZED,
+        (_attempt(row, context, lambda row: _plan(row, context)) for row in rows_of(batches)),
+    )
+
+
+def write_partition(
+    topic: str, partition: int, generation: int, context: MaterializeContext
+) -> dict[str, Any]:
+    """Return the row of a partition whose directory has been written."""
+    row = {"topic": topic, "partition": partition, "error_class": None}
+
+    def write(_: Mapping[str, Any]) -> dict[str, Any]:
+        name = TopicPartition(topic, partition)
+        store = ManagedStore(open_object_store(context.root), name, generation=generation)
+        done = materialize_partition(store, Path(context.directory) / str(name))
+        return _describe(store) | {"status": Status.DONE.value, "generation": done.generation}
+
+    return _attempt(row, context, write)
+
+
+def _attempt(
+    row: Mapping[str, Any],
+    context: MaterializeContext,
+    work: Callable[[Mapping[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    found = {"root": context.root, "topic": row["topic"], "partition": row["partition"]}
+    try:
+        found |= work(row)
+    except GuardRefusedError as error:
+        found |= {"status": Status.SKIPPED, "reason": error.code, **describe_failure(error)}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found |= {"status": Status.FAILED, **describe_failure(error)}
+    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+
+
+def _plan(row: Mapping[str, Any], context: MaterializeContext) -> dict[str, Any]:
+    if row["error_class"] is not None:
+        return {
+            "status": Status.FAILED,
+            "error_class": row["error_class"],
+            "error": row["error"],
+        }
+    name = TopicPartition(row["topic"], row["partition"])
+    pinned = read_pin(Path(context.directory) / str(name))
+    store = ManagedStore(open_object_store(context.root), name, generation=pinned)
+    try:
+        found = _describe(store)
+    except PartitionNotFoundError:
+        if pinned is not None:
+            raise
+        # A folder that an ingest has begun and not committed holds no partition.
+        return {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_MATERIALIZE}
+    present = context.present.get(str(name))
+    if present is None:
+        return found | {"status": Status.PLANNED}
+    if present == found["generation"]:
+        return found | {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_MATERIALIZE}
+    return found | {
+        "status": Status.SKIPPED,
+        "reason": Reason.TARGET_IS_OLDER,
+        "error": f"the directory has generation {present}, the partition is at "
+        f"{found['generation']}; choose another directory",
+    }
+
+
+def _describe(store: ManagedStore) -> dict[str, Any]:
+    manifest = store.manifest
+    logs = [e.size_bytes for name, e in manifest.files.items() if kind_of(name) == LOG_SUFFIX]
+    sizes = {e.key: max(e.start + e.size_bytes, 0) for e in manifest.files.values() if e.key}
+    return {
+        "generation": manifest.generation,
+        "bytes": sum(logs),
+        "segments": len(logs),
+        "all_bytes": sum(entry.size_bytes for entry in manifest.files.values()),
+        "get_requests": sum(-(-size // _WINDOW_BYTES) for size in sizes.values()),
+        **_offsets(manifest.checkpoints),
+    }
+
+
+def _offsets(checkpoints: Checkpoints) -> dict[str, int | None]:
+    return {
+        "log_start_offset": checkpoints.log_start_offset,
+        "recovery_point": checkpoints.recovery_point,
+        "high_watermark": checkpoints.high_watermark,
+        "cleaner_offset": checkpoints.cleaner_offset,
+    }

@@ -1,0 +1,312 @@
+"""Retention: look at each partition, say what goes; then, in another stage, let it go.
+
+A partition that is not due costs its listing and a few tails of indexes. One that is due is looked
+at again by the task that commits it: what goes then is what was planned, or nothing.
+"""
+
+import enum
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import (
+    RETENTION_PLAN,
+    SWEPT,
+    Action,
+    Reason,
+    Status,
+    rows_to_batches,
+)
+from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.managed_view import (
+    has_expected_topic_id,
+    known_timestamps,
+    partition_checkpoints,
+)
+from pylog_spark.tasks.observe import may_be_tiered
+from pylog_spark.tasks.root_access import CheckpointChanges, Prepared
+from pylog_spark.tasks.run_context import (
+    RootCheckpoints,
+    RunContext,
+    WriteContext,
+    read_root_checkpoints,
+)
+from storage_core.catalog.owners_word import is_switched_off
+from storage_core.config import LogConfig
+from storage_core.errors import ChangedWhileReadError, RecoveryRequiredError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.retention.observe import newest_timestamp
+from storage_core.maintenance.retention.partition import Sweep, plan_sweep
+from storage_core.maintenance.retention.plan import Predicate
+from storage_core.store import LogStore
+
+# A copy of a partition on its way to another directory is swept with its partition.
+_REASON_OF_KIND: Final = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+
+
+class SweepScope(enum.Enum):
+    """Which partitions are swept: never all at once, as in a broker."""
+
+    DELETED = "those that are not compacted; by the retention job"
+    COMPACTED = "those that are compacted; by the compaction job, after their rounds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionContext:
+    """The values that the tasks of a sweep share.
+
+    Attributes:
+        run: What all tasks of a run share.
+        scope: Which partitions are swept.
+        excluded: Partition directories that are left alone: their compaction failed.
+        unlink: Whether files are unlinked at once, or keep the suffix ``.deleted``.
+        with_operations: Whether the rows of plans carry the operations.
+    """
+
+    run: RunContext
+    scope: SweepScope
+    excluded: frozenset[str] = frozenset()
+    unlink: bool = True
+    with_operations: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepWork:
+    """A partition that is due, as the plan stage left it.
+
+    Attributes:
+        ordinal: Its row in the table of plans.
+        root: Its log directory.
+        directory: Its own directory.
+        topic: Its topic.
+        log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
+        high_watermark: Nothing at or above it goes; None for the log's end.
+        removed: Base offsets of the segments that go.
+        log_start_offset: Where the log starts afterwards.
+    """
+
+    ordinal: int
+    root: str
+    directory: str
+    topic: str
+    log_start_checkpoint: int
+    high_watermark: int | None
+    removed: tuple[int, ...]
+    log_start_offset: int
+
+
+def observe_retention(
+    batches: Iterator[pa.RecordBatch], context: RetentionContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RETENTION_PLAN``."""
+    checkpoints_of = cache(read_root_checkpoints)
+    yield from rows_to_batches(
+        RETENTION_PLAN, (_observe_row(row, context, checkpoints_of) for row in rows_of(batches))
+    )
+
+
+def _observe_row(
+    row: Mapping[str, Any],
+    context: RetentionContext,
+    checkpoints_of: Callable[[str], RootCheckpoints],
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
+    try:
+        found |= _observe(row, context, checkpoints_of)
+    except RecoveryRequiredError as error:
+        reason = Reason.RECOVERY_REQUIRED
+        found |= {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found |= {"status": Status.FAILED, **describe_failure(error)}
+    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+
+
+def _observe(
+    row: Mapping[str, Any],
+    context: RetentionContext,
+    checkpoints_of: Callable[[str], RootCheckpoints],
+) -> dict[str, Any]:
+    if row["error_class"] is not None:
+        error = {name: row[name] for name in ("error_class", "error")}
+        return {"status": Status.FAILED} | error
+    run = context.run
+    config = _admit(row, context)
+    if isinstance(config, Reason):
+        return _skipped(config)
+    store = open_partition(row)
+    partition_name = TopicPartition(row["topic"], row["partition"])
+    checkpoints = partition_checkpoints(store, partition_name, checkpoints_of(row["root"]))
+    checkpointed = checkpoints.high_watermarks.get(partition_name)
+    is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
+    if checkpointed is None and not is_log_end:
+        return _skipped(Reason.NO_HIGH_WATERMARK)
+    high_watermark = None if is_log_end else checkpointed
+    log_start = checkpoints.log_starts.get(partition_name)
+    sweep = plan_sweep(
+        store,
+        config=config,
+        cleaner=run.cleaner,
+        now_ms=run.now_ms,
+        log_start_checkpoint=log_start or 0,
+        high_watermark=high_watermark,
+        max_timestamps=known_timestamps(store),
+        unlink=context.unlink,
+    )
+    start = sweep.decision.log_start_offset
+    found = _describe(store, sweep, context) | {
+        "log_start_checkpoint": log_start,
+        "high_watermark": high_watermark,
+        "is_replicated": checkpointed is not None and start <= checkpointed,
+    }
+    if not sweep.is_due:
+        return found | _skipped(Reason.NOTHING_TO_RETAIN)
+    return found | {"status": Status.PLANNED}
+
+
+def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Reason:
+    """Return the config of a partition that may be swept, or why it may not.
+
+    The questions are asked in the order of what they cost.
+    """
+    run, root, topic = context.run, row["root"], row["topic"]
+    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    if reason is None and run.is_unclean(root, row["directory"]):
+        reason = Reason.UNCLEAN_SHUTDOWN
+    if reason is not None:
+        return reason
+    catalog = run.catalogs[root]
+    config = catalog.config_for(topic)
+    reason = _refuse_config(config, context)
+    if reason is None and may_be_tiered(catalog, topic, root, run):
+        reason = Reason.REMOTE_STORAGE
+    if reason is None and is_switched_off(row["directory"]):
+        reason = Reason.SWITCHED_OFF
+    if reason is None and row["directory"] in context.excluded:
+        reason = Reason.COMPACTED
+    if config is None or reason is not None:
+        return reason or Reason.CONFIG_UNKNOWN
+    store = open_partition(row)
+    if not has_expected_topic_id(store, catalog.topic_id(topic)):
+        return Reason.INCONSISTENT_TOPIC_ID
+    return config
+
+
+def _skipped(reason: Reason) -> dict[str, Any]:
+    return {"status": Status.SKIPPED, "reason": reason}
+
+
+def _refuse_config(config: LogConfig | None, context: RetentionContext) -> Reason | None:
+    """Return why a topic of this config is not swept here, None if it is."""
+    if config is None:
+        return Reason.CONFIG_UNKNOWN
+    if config.remote_storage_enable:
+        return Reason.TIERED
+    if context.scope is SweepScope.DELETED:
+        return Reason.COMPACTED if config.is_compacted else None
+    if not config.is_compacted:
+        return Reason.NOT_COMPACTED
+    return None if context.run.cleaner.enabled else Reason.CLEANER_DISABLED
+
+
+def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[str, Any]:
+    """Return what is known of a partition and planned for it, as columns."""
+    state, decision = sweep.state, sweep.decision
+    block = decision.blocked_by
+    row: dict[str, Any] = {
+        "bytes": state.size_bytes,
+        "segments": len(state.segments),
+        "deleted_bytes": decision.removed_bytes,
+        "deleted_segments": len(decision.removals),
+        "old_log_start_offset": decision.old_log_start_offset,
+        "log_start_offset": decision.log_start_offset,
+        "rolls": decision.roll_offset is not None,
+        "percent": decision.percent_of_retention_bytes,
+        "blocked_by": block.hold.value,
+        "blocked_offset": block.base_offset,
+        "blocked_timestamp": block.timestamp,
+        "wait_ms": block.wait_ms,
+        "bytes_after": state.size_bytes - decision.removed_bytes,
+        "segments_after": sweep.segments_after,
+        "first_base_offset": sweep.first_base_offset,
+        "removed": list(decision.removed_base_offsets),
+    }
+    for predicate in Predicate:
+        name = f"by_{predicate.value.lower()}"
+        row[f"{name}_segments"], row[f"{name}_bytes"] = decision.counts(predicate)
+    if row["by_time_segments"]:
+        row["newest_timestamp"] = newest_timestamp(store, state)
+    if context.with_operations:
+        row["operations"] = json.dumps(list(sweep.steps.describe()))
+    return row
+
+
+def commit_sweeps(
+    items: Iterable[SweepWork], context: RetentionContext, write: WriteContext
+) -> Iterator[pa.RecordBatch]:
+    """Let segments of partitions go: a row of ``schemas.SWEPT`` each."""
+    yield from rows_to_batches(SWEPT, (_commit_row(work, context, write) for work in items))
+
+
+def _commit_row(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
+    row = attempt(partial(_commit, work, context, write))
+    return {"ordinal": work.ordinal, "touched": False} | row
+
+
+def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
+    """Sweep a partition, or find that another attempt did."""
+    run = context.run
+    config = run.catalogs[work.root].config_for(work.topic)
+    if config is None:
+        raise KeyError(f"{work.topic}: the catalogue had a config when the plan was made")
+
+    def prepare(store: LogStore) -> Prepared:
+        sweep = plan_sweep(
+            store,
+            config=config,
+            cleaner=run.cleaner,
+            now_ms=run.now_ms,
+            log_start_checkpoint=work.log_start_checkpoint,
+            high_watermark=work.high_watermark,
+            max_timestamps=known_timestamps(store),
+            unlink=context.unlink,
+        )
+        _verify(store, work, sweep)
+        return Prepared(
+            plan=sweep.steps,
+            result={
+                "bytes_after": sweep.state.size_bytes - sweep.decision.removed_bytes,
+                "segments_after": sweep.segments_after,
+                "operations": json.dumps(list(sweep.steps.describe())),
+            },
+            checkpoints=CheckpointChanges(log_start_offset=work.log_start_offset),
+        )
+
+    return write.access(work.root).commit(work.directory, Action.RETAIN.value, prepare)
+
+
+def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:
+    """Refuse to remove anything but what was planned.
+
+    Raises:
+        ChangedWhileReadError: The partition is not what it was.
+    """
+    found = sweep.decision.removed_base_offsets
+    if found != work.removed or sweep.decision.log_start_offset != work.log_start_offset:
+        raise ChangedWhileReadError(
+            store.location,
+            f"segments {list(work.removed)} to go, log start {work.log_start_offset}",
+            f"segments {list(found)}, log start {sweep.decision.log_start_offset}",
+        )

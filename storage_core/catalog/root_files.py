@@ -1,0 +1,239 @@
+"""A root wherever it is: its directories, its own small files, and where its partitions are.
+
+Reading verbs see a local log directory, a mirror on an object store and a managed root through
+this. A managed root has no files of its own: what a broker writes into checkpoint files stands in
+the manifest of each partition.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.errors import ConfigError, InvalidNameError, ObjectNotFoundError, StorageError
+from storage_core.filenames import parse_partition_directory, parse_renamed_directory
+from storage_core.store import LocalStore, ObjectStore, open_object_store
+from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
+from storage_core.store.open_store import split_location
+
+
+def join_location(location: str, name: str) -> str:
+    """Return the path or URL of what has that name in a directory."""
+    return f"{location.rstrip('/')}/{name}"
+
+
+def unpinned(location: str) -> str:
+    """Return the location of a partition without the generation that it may name."""
+    return location.partition(GENERATION_MARK)[0]
+
+
+class RootFiles(Protocol):
+    """What is read of a root beside its partitions."""
+
+    @property
+    def location(self) -> str:
+        """Path or URL."""
+        ...
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests."""
+        ...
+
+    def directories(self) -> list[str]:
+        """Return the names of its sub-directories, sorted.
+
+        Raises:
+            StorageError: It cannot be listed.
+        """
+        ...
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return a small file of the root's own, None if it is not there.
+
+        Raises:
+            StorageError: It cannot be read, or is longer than limit_bytes.
+        """
+        ...
+
+    def locate(self, directory: str) -> str:
+        """Return where a sub-directory is, as ``open_store`` takes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRoot:
+    """A log directory on a local disk."""
+
+    path: Path
+
+    @property
+    def location(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests: they do not."""
+        return False
+
+    def directories(self) -> list[str]:
+        """Return the names of its sub-directories, sorted."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        except OSError as error:
+            raise StorageError(str(self.path), error.strerror or str(error)) from error
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return a small file, None if it is not there."""
+        if not (self.path / name).exists():
+            return None
+        return LocalStore(self.path).read_file(name, limit_bytes=limit_bytes)
+
+    def locate(self, directory: str) -> str:
+        """Return the path of a sub-directory."""
+        return str(self.path / directory)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRoot:
+    """A copy of a log directory on an object store."""
+
+    store: ObjectStore
+
+    @property
+    def location(self) -> str:
+        """Its URL."""
+        return self.store.url
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests: they do not."""
+        return False
+
+    def directories(self) -> list[str]:
+        """Return the names of its folders, sorted."""
+        return sorted(self.store.list_folders())
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return a small object, None if it is not there."""
+        try:
+            return self.store.get(name, limit_bytes=limit_bytes)
+        except ObjectNotFoundError:
+            return None
+
+    def locate(self, directory: str) -> str:
+        """Return the URL of a folder."""
+        return join_location(self.location, directory)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedRootFiles:
+    """A managed root, on a local disk or an object store."""
+
+    store: ObjectStore
+
+    @property
+    def location(self) -> str:
+        """Its path or URL."""
+        return self.store.url
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests: they do."""
+        return True
+
+    def directories(self) -> list[str]:
+        """Return the names of its folders that are not its own, sorted."""
+        return sorted(name for name in self.store.list_folders() if not name.startswith("."))
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return None: a managed root has no file of a broker."""
+        del name, limit_bytes
+        return None
+
+    def locate(self, directory: str) -> str:
+        """Return the location of a partition."""
+        return MANAGED_PREFIX + join_location(self.location, directory)
+
+
+def open_root(root: str | Path, *, role: Role | None = None) -> RootFiles:
+    """Return what is read of a root.
+
+    Args:
+        root: A path, a URL, or either behind ``managed+``.
+        role: What it is; None to look.
+
+    Raises:
+        StorageError: The store cannot be reached.
+        MissingDriverError: The package that reaches such a URL is not installed.
+    """
+    text = str(root)
+    place = text.removeprefix(MANAGED_PREFIX)
+    if is_managed(text) or (role or guess_role(place)) is Role.MANAGED:
+        return ManagedRootFiles(open_object_store(place))
+    path = local_path(place)
+    return MirrorRoot(open_object_store(place)) if path is None else LocalRoot(path)
+
+
+def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
+    """Return a root and the names of its directories; for a partition, its root and its own name.
+
+    Args:
+        path: Path or URL of either.
+
+    Raises:
+        ConfigError: There is nothing there.
+        StorageError: It cannot be listed.
+    """
+    text = str(path)
+    local = local_path(text.removeprefix(MANAGED_PREFIX))
+    if local is None:
+        parent, name = split_location(text)
+    elif not local.is_dir():
+        raise ConfigError("path", path, "no such directory")
+    else:
+        name = local.resolve().name
+        parent = str(local.parent if local.name == name else local.resolve().parent)
+        parent = parent if not is_managed(text) else MANAGED_PREFIX + parent
+    above = open_root(parent) if _is_partition_name(name) else None
+    if above is not None and above.is_managed:
+        return above, [name]
+    root = open_root(path)
+    names = root.directories()
+    if above is not None and not names:
+        return above, [name]
+    if not names and isinstance(root, MirrorRoot) and next(root.store.list(), None) is None:
+        raise ConfigError("path", path, "there are no objects below this URL")
+    return root, names
+
+
+def locate_directory(path: str | Path) -> str:
+    """Return the location of a partition directory as ``open_store`` takes it.
+
+    Args:
+        path: Path or URL of a directory; one inside a managed root need not say so.
+
+    Raises:
+        StorageError: The store cannot be reached.
+    """
+    text = str(path)
+    if is_managed(text):
+        return text
+    local = local_path(text)
+    place = text if local is None else str(local.resolve())
+    parent, name = split_location(place)
+    if _is_partition_name(name):
+        root = open_root(parent)
+        if root.is_managed:
+            return root.locate(name)
+    return text
+
+
+def _is_partition_name(name: str) -> bool:
+    try:
+        return parse_renamed_directory(name) is not None or bool(parse_partition_directory(name))
+    except InvalidNameError:
+        return False

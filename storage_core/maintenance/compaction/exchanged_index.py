@@ -1,0 +1,166 @@
+"""What pass two is told when keys were exchanged: the fold over all segments, and a group's index.
+
+A group gets bitmaps of all of its records, those below the dirty section included: it needs no
+offset map.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.kernels.survivors import mark_ordinals
+from storage_core.maintenance.compaction.index import (
+    NO_OFFSET,
+    CompactionIndex,
+    DirtySegment,
+    IndexStats,
+    words_for,
+)
+from storage_core.maintenance.compaction.key_exchange import unpack_rows
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.partial import (
+    GroupStart,
+    segments_of_round,
+    start_groups,
+)
+from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
+from storage_core.records.packing import pack_arrays, unpack_arrays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedRound:
+    """What the fold found.
+
+    Attributes:
+        groups: The groups of pass two, oldest first.
+        bytes_read: Bytes of batches of the dirty section.
+        messages_read: Records of those, markers included.
+    """
+
+    groups: tuple[GroupStart, ...]
+    bytes_read: int
+    messages_read: int
+
+
+def end_of_round(plan: CompactionPlan) -> int:
+    """Return the cleaner point after a round without a limit of keys."""
+    return plan.first_uncleanable_offset if plan.dirty_segments else NO_OFFSET + 1
+
+
+def group_of_segment(plan: CompactionPlan) -> list[int]:
+    """Return the number of the group that each segment of the round belongs to."""
+    groups = group_segments(plan, end_of_round(plan))
+    return [number for number, group in enumerate(groups) for _ in group]
+
+
+def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
+    """Put the facts of all segments together.
+
+    Args:
+        plan: The round.
+        facts: Content of the facts message of each segment, by its number.
+
+    Raises:
+        ValueError: A segment is missing.
+    """
+    segments = segments_of_round(plan)
+    if sorted(facts) != list(range(len(segments))):
+        raise ValueError(f"expected facts of {len(segments)} segments, found {sorted(facts)}")
+    rows, bytes_read, messages_read = {}, 0, 0
+    for number, segment in enumerate(segments):
+        numbers, rows[segment.base_offset] = unpack_rows(facts[number])
+        bytes_read += numbers["bytes_read"]
+        messages_read += numbers["messages_read"]
+    return FoldedRound(
+        groups=start_groups(plan, end_of_round(plan), rows),
+        bytes_read=bytes_read,
+        messages_read=messages_read,
+    )
+
+
+def facts_for_pass_two(content: bytes) -> bytes:
+    """Return what of a segment's facts pass two needs."""
+    facts, arrays = unpack_arrays(content)
+    kept = {name: arrays[name] for name in ("flags", "legacy_counts")}
+    return pack_arrays({"record_count": facts["record_count"]}, kept)
+
+
+@dataclass(slots=True)
+class ExchangedGroup:
+    """Gathers what is sent to one group of pass two.
+
+    Attributes:
+        plan: The round.
+        start: The group, and the transaction tracker before it; None until it is known.
+    """
+
+    plan: CompactionPlan
+    start: GroupStart | None = None
+    _facts: dict[int, bytes] = field(default_factory=dict)
+    _survivors: dict[int, list[NDArray[np.uint32]]] = field(default_factory=dict)
+
+    def put_facts(self, number: int, content: bytes) -> None:
+        """Take the facts of one of its segments."""
+        self._facts[number] = content
+
+    def put_survivors(self, number: int, ordinals: NDArray[np.uint32]) -> None:
+        """Take survivors of one of its segments."""
+        self._survivors.setdefault(number, []).append(ordinals)
+
+    def index(self) -> CompactionIndex:
+        """Return the index of the group's segments.
+
+        Raises:
+            ValueError: The facts of a segment are missing.
+        """
+        if self.start is None:
+            raise ValueError("nothing is known of the group")
+        segments: dict[int, DirtySegment] = {}
+        first_words: dict[int, int] = {}
+        first_word = 0
+        for number, base_offset, facts, arrays in self._segments(self.start):
+            segments[base_offset] = DirtySegment(
+                base_offset=base_offset,
+                start_position=0,
+                flags=arrays["flags"],
+                legacy_counts=arrays["legacy_counts"],
+                record_count=facts["record_count"],
+                first_word=first_word,
+            )
+            first_words[number] = first_word
+            first_word += words_for(facts["record_count"])
+        words = np.zeros(first_word, np.uint64)
+        for number, first in first_words.items():
+            for ordinals in self._survivors.pop(number, ()):
+                mark_ordinals(np.array(ordinals), first, words)
+        return CompactionIndex(
+            offset_map=OffsetMap(),
+            segments=segments,
+            words=words,
+            latest_offset=end_of_round(self.plan) - 1,
+            stats=IndexStats(bytes_read=0, messages_read=0, keys=0),
+        )
+
+    def _segments(
+        self, start: GroupStart
+    ) -> Iterator[tuple[int, int, dict[str, Any], dict[str, NDArray[Any]]]]:
+        for number, segment in enumerate(segments_of_round(self.plan)):
+            if segment.base_offset in start.base_offsets:
+                if number not in self._facts:
+                    raise ValueError(f"nothing is known of segment {segment.base_offset}")
+                yield number, segment.base_offset, *unpack_arrays(self._facts[number])
+
+
+def encode_start(start: GroupStart) -> bytes:
+    """Return the start of a group as bytes."""
+    return json.dumps([list(start.base_offsets), start.tracker]).encode()
+
+
+def decode_start(content: bytes) -> GroupStart:
+    """Return what encode_start encoded."""
+    bases, tracker = json.loads(content)
+    return GroupStart(base_offsets=tuple(bases), tracker=tracker)

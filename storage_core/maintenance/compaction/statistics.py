@@ -1,0 +1,165 @@
+"""The numbers of a round by the names of Kafka's ``CleanerStats``, and of a run by its gauges'."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.rewrite import RewriteStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerStats:
+    """What one round on one partition read and wrote.
+
+    Attributes:
+        map_bytes_read: Bytes of batches read for their keys.
+        map_messages_read: Records of those, markers included.
+        bytes_read: Bytes of batches read while cleaning.
+        bytes_written: Bytes of batches kept.
+        messages_read: Records looked at while cleaning; those of batches dropped whole are not.
+        messages_written: Records kept.
+        invalid_messages_read: Records without a key that were dropped.
+        keys: Distinct keys of the dirty section.
+        buffer_utilization: Share of the offset map's slots that were used; None without a limit.
+        elapsed_secs: Time that tasks spent on both passes, summed.
+        elapsed_index_secs: On the first of them; None where they were not told apart.
+    """
+
+    map_bytes_read: int
+    map_messages_read: int
+    bytes_read: int
+    bytes_written: int
+    messages_read: int
+    messages_written: int
+    invalid_messages_read: int
+    keys: int
+    buffer_utilization: float | None
+    elapsed_secs: float
+    elapsed_index_secs: float | None
+
+    @classmethod
+    def of(  # one number a source
+        cls,
+        index: IndexStats,
+        rewrite: RewriteStats,
+        *,
+        slots: int | None,
+        elapsed_secs: float,
+        elapsed_index_secs: float | None = None,
+    ) -> "CleanerStats":
+        """Put the numbers of both passes together.
+
+        Args:
+            index: Of pass one.
+            rewrite: Of pass two.
+            slots: Slots of a map of the configured size, None without a size.
+            elapsed_secs: Time spent on both.
+            elapsed_index_secs: Time spent on pass one, None where that is not known.
+        """
+        return cls(
+            map_bytes_read=index.bytes_read,
+            map_messages_read=index.messages_read,
+            keys=index.keys,
+            buffer_utilization=None if slots is None else index.keys / slots,
+            elapsed_secs=elapsed_secs,
+            elapsed_index_secs=elapsed_index_secs,
+            **asdict(rewrite),
+        )
+
+    @property
+    def size_reduction(self) -> float:
+        """Share of the bytes read that went; 0.0 where none were read."""
+        return 1 - self.bytes_written / self.bytes_read if self.bytes_read else 0.0
+
+    @property
+    def message_reduction(self) -> float:
+        """Share of the records read that went; 0.0 where none were read."""
+        return 1 - self.messages_written / self.messages_read if self.messages_read else 0.0
+
+    def to_json(self) -> str:
+        """Return the numbers as one JSON object."""
+        said: dict[str, Any] = asdict(self) | {
+            "size_reduction_percent": round(100 * self.size_reduction, 1),
+            "message_reduction_percent": round(100 * self.message_reduction, 1),
+        }
+        return json.dumps(said)
+
+    @classmethod
+    def from_json(cls, text: str) -> "CleanerStats":
+        """Return the numbers that to_json wrote."""
+        said = json.loads(text)
+        return cls(**{name: said[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerTotals:
+    """What Kafka's cleaner shows of all its logs; percentages are cut to whole ones, as there.
+
+    Attributes:
+        max_dirty_percent: Of the partition that was dirtiest among those due.
+        cleaner_recopy_percent: Bytes written for 100 bytes read.
+        max_buffer_utilization_percent: Of the fullest offset map; 0 without a limit of keys.
+        max_clean_time_secs: Of the partition that took longest.
+        max_compaction_delay_secs: By which max.compaction.lag.ms was exceeded, at most.
+        cleanable_partitions: How many were due.
+        delayed_partitions: How many of them were past max.compaction.lag.ms.
+        uncleanable_partitions_count: How many could not be cleaned because of an error.
+        uncleanable_bytes: Dirty bytes of those.
+    """
+
+    max_dirty_percent: int
+    cleaner_recopy_percent: int
+    max_buffer_utilization_percent: int
+    max_clean_time_secs: int
+    max_compaction_delay_secs: int
+    cleanable_partitions: int
+    delayed_partitions: int
+    uncleanable_partitions_count: int
+    uncleanable_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedLog:
+    """What the totals need of one partition that was due.
+
+    Attributes:
+        cleanable_ratio: Its share of dirty bytes.
+        cleanable_bytes: Its dirty bytes.
+        compaction_delay_ms: By which max.compaction.lag.ms was exceeded, 0 if it was not.
+        has_failed: Whether an error kept it from being cleaned.
+        stats: Of its round; None if it was not cleaned.
+    """
+
+    cleanable_ratio: float
+    cleanable_bytes: int
+    compaction_delay_ms: int
+    has_failed: bool
+    stats: CleanerStats | None
+
+
+def total_of(logs: Iterable[CleanedLog]) -> CleanerTotals:
+    """Return the totals of a run.
+
+    Args:
+        logs: The partitions that were due.
+    """
+    listed = list(logs)
+    stats = [log.stats for log in listed if log.stats is not None]
+    read, written = sum(s.bytes_read for s in stats), sum(s.bytes_written for s in stats)
+    failed = [log for log in listed if log.has_failed]
+    fills = [s.buffer_utilization or 0.0 for s in stats]
+    delays = [log.compaction_delay_ms for log in listed]
+    return CleanerTotals(
+        max_dirty_percent=int(100 * max((log.cleanable_ratio for log in listed), default=0.0)),
+        # As Kafka, which divides by at least one.
+        cleaner_recopy_percent=int(100 * written / max(read, 1)),
+        max_buffer_utilization_percent=int(100 * max(fills, default=0.0)),
+        max_clean_time_secs=int(max((s.elapsed_secs for s in stats), default=0.0)),
+        max_compaction_delay_secs=int(max(delays, default=0) / 1000),
+        cleanable_partitions=len(listed),
+        delayed_partitions=sum(delay > 0 for delay in delays),
+        uncleanable_partitions_count=len(failed),
+        uncleanable_bytes=sum(log.cleanable_bytes for log in failed),
+    )

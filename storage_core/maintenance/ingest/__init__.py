@@ -1,0 +1,1 @@
+"""Take closed segments of a mirror into a managed root: observe, plan, commit."""

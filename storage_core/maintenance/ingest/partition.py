@@ -1,0 +1,273 @@
+"""Look at one partition of a mirror and plan what is taken of it; nothing is written."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.checkpoint.leader_epoch_file import (
+    EpochEntry,
+    parse_leader_epochs,
+)
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import LEADER_EPOCH_FILE
+from storage_core.maintenance.ingest.cost import IngestCost, cost_of
+from storage_core.maintenance.ingest.observe import (
+    MAX_COMPANION_BYTES,
+    MAX_EPOCH_FILE_BYTES,
+    read_edges,
+    read_epochs,
+    read_topic_id,
+)
+from storage_core.maintenance.ingest.plan import (
+    IngestPlan,
+    choose_candidates,
+    plan_ingest,
+)
+from storage_core.maintenance.ingest.state import (
+    Attested,
+    Ingested,
+    MirrorListing,
+    group_files,
+)
+from storage_core.store.base import LogStore
+from storage_core.store.copying import is_server_side
+from storage_core.store.listing import ListedFile
+from storage_core.store.managed_store import ManagedStore
+from storage_core.store.object_store import ObjectStore
+
+# Companions that were read for the plan are kept for the commit, up to this many bytes of them.
+_KEPT_BYTES: Final = 128 << 20
+# Longer than a sync takes between two parts of one file.
+DEFAULT_SETTLE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorPartition:
+    """A partition's directory in a mirror.
+
+    Attributes:
+        objects: The mirror's root.
+        directory: Name of the directory.
+        files: For reading them: the same directory.
+        first: How it was first listed.
+    """
+
+    objects: ObjectStore
+    directory: str
+    files: LogStore
+    first: tuple[ListedFile, ...]
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        return f"{self.objects.url}/{self.directory}"
+
+    def list_again(self) -> list[ListedFile]:
+        """Return what the directory holds now.
+
+        Raises:
+            StorageError: The store failed.
+        """
+        return [
+            ListedFile(info.key.rpartition("/")[2], info.size_bytes, info.modified_ms, info.etag)
+            for info in self.objects.list_folder(f"{self.directory}/")
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRules:
+    """What the owner says about a mirror.
+
+    Attributes:
+        sync_has_stopped: Nothing is written to it any more: the newest segment is closed, too.
+        in_place: Its objects are adopted where they are; they belong to the managed root then.
+        settle_ms: How long the second of the two looks at it has to be after the first.
+    """
+
+    sync_has_stopped: bool = False
+    in_place: bool = False
+    settle_ms: int = DEFAULT_SETTLE_MS
+
+    def __post_init__(self) -> None:
+        """Refuse to adopt what a sync may replace."""
+        if self.in_place and not self.sync_has_stopped:
+            raise GuardRefusedError(
+                "SYNC_MAY_WRITE",
+                "objects can be adopted in place only where no sync writes any more, and nobody "
+                "said so",
+                "--sync-stopped",
+            )
+
+
+class CompanionFiles:
+    """A mirror's small files: what was read for the plan is not read again for the commit.
+
+    Args:
+        files: The directory.
+    """
+
+    def __init__(self, files: LogStore) -> None:
+        self._files = files
+        self._kept: dict[str, bytes] = {}
+        self._room = _KEPT_BYTES
+
+    def look(self, name: str) -> bytes:
+        """Return a file's content, and keep it if there is room."""
+        content = self._read(name)
+        if len(content) <= self._room:
+            self._kept[name] = content
+            self._room -= len(content)
+        return content
+
+    def take(self, name: str) -> bytes:
+        """Return a file's content, and keep it no longer."""
+        kept = self._kept.pop(name, None)
+        if kept is None:
+            return self._read(name)
+        self._room += len(kept)
+        return kept
+
+    def _read(self, name: str) -> bytes:
+        return self._files.read_file(name, limit_bytes=MAX_COMPANION_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedIngest:
+    """A plan with what its commit needs.
+
+    Attributes:
+        plan: What is taken.
+        companions: Small files that were read for it.
+        cost: What it takes, planning included.
+        is_new: Whether the managed root does not have the partition yet.
+    """
+
+    plan: IngestPlan
+    companions: CompanionFiles
+    cost: IngestCost
+    is_new: bool
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.plan.taken)
+
+
+def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: IngestRules) -> bool:
+    """Whether the first listing has anything that the managed partition lacks.
+
+    A partition without is left alone: neither listed again nor read.
+    """
+    listing = group_files(first)
+    chosen = choose_candidates(
+        listing,
+        listing,
+        end_offset=ingested_of(target).end_offset,
+        sync_has_stopped=rules.sync_has_stopped,
+    )
+    return bool(chosen.segments)
+
+
+def ingested_of(target: ManagedStore) -> Ingested:
+    """Return what a managed partition has of its mirror; nothing for one that is new."""
+    manifest = target.manifest
+    if not manifest.generation:
+        return Ingested()
+    return Ingested(
+        end_offset=manifest.checkpoints.recovery_point,
+        topic_id=manifest.topic_id,
+        epochs=own_epochs(target),
+    )
+
+
+def observe_and_plan(
+    mirror: MirrorPartition,
+    target: ManagedStore,
+    rules: IngestRules,
+    *,
+    high_watermark: int | None,
+    log_start_offset: int | None,
+    cleaner_offset: int | None,
+) -> PlannedIngest:
+    """Look at a mirror's directory a second time, read what its new segments say, and plan.
+
+    Args:
+        mirror: The directory.
+        target: The managed partition; one that is new was opened so.
+        rules: What the owner says.
+        high_watermark: As attested by the mirror's checkpoint or its owner, None where by nobody.
+        log_start_offset: Of the mirror's checkpoint, None without.
+        cleaner_offset: Of the mirror's checkpoint, None without.
+
+    Raises:
+        GuardRefusedError: The directory contradicts itself or what was taken before; the code
+            says how.
+        InconsistentTopicIdError: It belongs to another topic of that name than before.
+        CorruptRecordError: A closed segment is damaged or torn.
+        StorageError: A store failed.
+    """
+    first, second = group_files(mirror.first), group_files(mirror.list_again())
+    for listing in (first, second):
+        if listing.unfinished:
+            raise GuardRefusedError(
+                "UNFINISHED_SWAP",
+                f"{mirror.location} was copied while its broker replaced segments: "
+                f"{listing.unfinished[0]} is there",
+            )
+    ingested = ingested_of(target)
+    candidates = choose_candidates(
+        first,
+        second,
+        end_offset=ingested.end_offset,
+        sync_has_stopped=rules.sync_has_stopped,
+    )
+    companions = CompanionFiles(mirror.files)
+    edges = [read_edges(mirror.files, segment, companions.look) for segment in candidates.segments]
+    plan = plan_ingest(
+        mirror.location,
+        candidates,
+        edges,
+        _attested(mirror, second, high_watermark, log_start_offset, cleaner_offset),
+        ingested,
+    )
+    return PlannedIngest(
+        plan=plan,
+        companions=companions,
+        cost=cost_of(
+            plan,
+            candidates,
+            second,
+            in_place=rules.in_place,
+            is_server_side=is_server_side(mirror.objects, target.objects),
+        ),
+        is_new=not target.manifest.generation,
+    )
+
+
+def _attested(
+    mirror: MirrorPartition,
+    listing: MirrorListing,
+    high_watermark: int | None,
+    log_start_offset: int | None,
+    cleaner_offset: int | None,
+) -> Attested:
+    return Attested(
+        topic_id=read_topic_id(mirror.files, listing),
+        epochs=read_epochs(mirror.files, listing),
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        cleaner_offset=cleaner_offset,
+    )
+
+
+def own_epochs(target: ManagedStore) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs of a managed partition, none where it has no file of them.
+
+    Raises:
+        CheckpointError: The file is malformed.
+        StorageError: The store failed.
+    """
+    if LEADER_EPOCH_FILE not in target.manifest.files:
+        return ()
+    content = target.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_EPOCH_FILE_BYTES)
+    return tuple(parse_leader_epochs(content, file=f"{target.location}/{LEADER_EPOCH_FILE}"))

@@ -1,0 +1,314 @@
+"""Which segments of a mirror are taken, and where they contradict each other: pure functions.
+
+First the candidates, by listings alone: closed, settled, in order. Then, when their edges have been
+read, what is wrong with them together: a mirror whose sync copied from two replicas, or kept what
+its broker had compacted away, has segments that overlap or whose leader epochs fall; taking them
+would make a log that no broker ever had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.errors import CorruptRecordError, GuardRefusedError, InconsistentTopicIdError
+from storage_core.formats.batch_v2 import NO_LEADER_EPOCH
+from storage_core.maintenance.ingest.state import (
+    Attested,
+    Ingested,
+    Left,
+    MirrorListing,
+    MirrorSegment,
+    SegmentEdges,
+)
+from storage_core.store.listing import ListedFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Segments that may be taken as far as listings tell.
+
+    Attributes:
+        segments: In order of base offsets.
+        ends: Where each of them ends: the base offset of the next one; None for the newest one,
+            which is a candidate only if no sync writes any more.
+        left: Why each other new segment stays, by base offset.
+        snapshot: The producer snapshot at the end of the last of them, None without one.
+    """
+
+    segments: tuple[MirrorSegment, ...]
+    ends: tuple[int | None, ...]
+    left: Mapping[int, Left]
+    snapshot: ListedFile | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenSegment:
+    """A segment that is taken.
+
+    Attributes:
+        segment: Its files.
+        end_offset: Just past what it holds: where the next one begins.
+        largest_timestamp: Epoch milliseconds, None where the time index does not say.
+    """
+
+    segment: MirrorSegment
+    end_offset: int
+    largest_timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPlan:
+    """What is taken of one partition.
+
+    Attributes:
+        location: Of the mirror's directory.
+        taken: In order; may be empty.
+        left: Why each other new segment stays, by base offset.
+        snapshot: Producer snapshot at the end of what is taken, None without one.
+        end_offset: Up to where the mirror will have been taken; None if nothing ever was.
+        topic_id: Of the partition, None where nobody says.
+        epochs: The managed partition's leader epochs afterwards.
+        high_watermark: As attested, and not above end_offset; None where nobody attests one.
+        log_start_offset: Where a partition that is new begins.
+        cleaner_offset: Where the cleaner of a partition that is new goes on, None without one.
+    """
+
+    location: str
+    taken: tuple[TakenSegment, ...]
+    left: Mapping[int, Left]
+    snapshot: ListedFile | None
+    end_offset: int | None
+    topic_id: str | None
+    epochs: tuple[EpochEntry, ...]
+    high_watermark: int | None
+    log_start_offset: int | None
+    cleaner_offset: int | None
+
+    @property
+    def files(self) -> tuple[ListedFile, ...]:
+        """All files that are taken, records first in each segment."""
+        found = [file for one in self.taken for file in one.segment.files]
+        if self.taken and self.snapshot is not None and self.snapshot not in found:
+            found.append(self.snapshot)
+        return tuple(found)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of records that are taken."""
+        return sum(one.segment.log.size_bytes for one in self.taken)
+
+    @property
+    def companion_bytes(self) -> int:
+        """Bytes of all other files that are taken."""
+        return sum(file.size_bytes for file in self.files) - self.record_bytes
+
+
+def choose_candidates(
+    first: MirrorListing,
+    second: MirrorListing,
+    *,
+    end_offset: int | None,
+    sync_has_stopped: bool,
+) -> Candidates:
+    """Choose the new segments that are closed and that two listings agree about.
+
+    Args:
+        first: The mirror as it was first seen.
+        second: As it is, some time later.
+        end_offset: Up to where segments were taken before, None for the first time.
+        sync_has_stopped: Whether the owner says that nothing is written to the mirror any more:
+            the newest segment is as good as the others then.
+    """
+    before = {segment.base_offset: segment for segment in first.segments}
+    new = [s for s in second.segments if end_offset is None or s.base_offset >= end_offset]
+    chosen: list[MirrorSegment] = []
+    ends: list[int | None] = []
+    left: dict[int, Left] = {}
+    is_settled = True
+    for number, segment in enumerate(new):
+        following = new[number + 1].base_offset if number + 1 < len(new) else None
+        is_settled = is_settled and before.get(segment.base_offset) == segment
+        if following is None and not sync_has_stopped:
+            left[segment.base_offset] = Left.OPEN
+        elif not is_settled:
+            left[segment.base_offset] = Left.NOT_SETTLED
+        else:
+            chosen.append(segment)
+            ends.append(following)
+    return Candidates(
+        segments=tuple(chosen),
+        ends=tuple(ends),
+        left=left,
+        snapshot=_last_snapshot(first, second, ends),
+    )
+
+
+def _last_snapshot(
+    first: MirrorListing, second: MirrorListing, ends: Sequence[int | None]
+) -> ListedFile | None:
+    last = ends[-1] if ends else None
+    if last is None:
+        return None
+    snapshot = second.snapshots.get(last)
+    return snapshot if first.snapshots.get(last) == snapshot else None
+
+
+def plan_ingest(
+    location: str,
+    candidates: Candidates,
+    edges: Sequence[SegmentEdges],
+    attested: Attested,
+    ingested: Ingested,
+) -> IngestPlan:
+    """Decide what is taken.
+
+    Args:
+        location: Of the mirror's directory, for messages.
+        candidates: By listings.
+        edges: Of the candidates, in their order.
+        attested: By the mirror's own files.
+        ingested: What the managed partition has.
+
+    Raises:
+        GuardRefusedError: Segments overlap, are of several replicas, or do not continue what was
+            taken before.
+        InconsistentTopicIdError: The mirror has another topic of that name than before.
+        CorruptRecordError: A segment holds offsets below its base.
+    """
+    _check_topic(location, attested, ingested)
+    ends = [
+        edge.next_offset if end is None else end
+        for end, edge in zip(candidates.ends, edges, strict=True)
+    ]
+    for segment, edge, end in zip(candidates.segments, edges, ends, strict=True):
+        _check_range(location, segment, edge, end)
+    _check_epochs(location, candidates.segments, edges, attested.epochs)
+    _check_continuation(location, candidates.segments, ingested, attested)
+    taken, left = [], dict(candidates.left)
+    for segment, edge, end in zip(candidates.segments, edges, ends, strict=True):
+        limit = attested.high_watermark
+        if limit is not None and end > limit:
+            left[segment.base_offset] = Left.ABOVE_HIGH_WATERMARK
+            continue
+        taken.append(
+            TakenSegment(segment=segment, end_offset=end, largest_timestamp=edge.largest_timestamp)
+        )
+    end_offset = taken[-1].end_offset if taken else ingested.end_offset
+    is_all = len(taken) == len(candidates.segments)
+    return IngestPlan(
+        location=location,
+        taken=tuple(taken),
+        left=left,
+        snapshot=candidates.snapshot if is_all else None,
+        end_offset=end_offset,
+        topic_id=ingested.topic_id or attested.topic_id,
+        epochs=_merge_epochs(ingested.epochs, attested.epochs, end_offset),
+        high_watermark=_bounded(attested.high_watermark, end_offset),
+        log_start_offset=_first_log_start(taken, attested),
+        cleaner_offset=_bounded(attested.cleaner_offset, end_offset),
+    )
+
+
+def _check_topic(location: str, attested: Attested, ingested: Ingested) -> None:
+    known, found = ingested.topic_id, attested.topic_id
+    if known is not None and found is not None and known != found:
+        raise InconsistentTopicIdError(location, known, found)
+
+
+def _check_range(location: str, segment: MirrorSegment, edge: SegmentEdges, end: int) -> None:
+    file = f"{location}/{segment.log.name}"
+    if edge.first_offset < segment.base_offset:
+        raise CorruptRecordError(
+            file, 0, f"expected offsets from {segment.base_offset} on, found {edge.first_offset}"
+        )
+    if edge.next_offset > end:
+        raise GuardRefusedError(
+            "OVERLAPPING_SEGMENTS",
+            f"{file} holds offsets up to {edge.next_offset - 1}, the next segment begins at "
+            f"{end}: the mirror has segments of several replicas, or some that its broker has "
+            "since compacted into others",
+        )
+
+
+def _check_epochs(
+    location: str,
+    segments: Sequence[MirrorSegment],
+    edges: Sequence[SegmentEdges],
+    epochs: Sequence[EpochEntry],
+) -> None:
+    """Refuse leader epochs that fall, or that are not those of the leader epoch file."""
+    for (older, before), (newer, after) in pairwise(zip(segments, edges, strict=True)):
+        if NO_LEADER_EPOCH < after.first_epoch < before.last_epoch:
+            raise _mixed(
+                f"{location}/{newer.log.name} begins in leader epoch {after.first_epoch}, "
+                f"{older.log.name} before it ends in {before.last_epoch}"
+            )
+    for segment, edge in zip(segments, edges, strict=True):
+        points = ((edge.first_offset, edge.first_epoch), (edge.next_offset - 1, edge.last_epoch))
+        for offset, epoch in points:
+            expected = _epoch_at(epochs, offset)
+            if NO_LEADER_EPOCH not in {epoch, expected} and epoch != expected:
+                raise _mixed(
+                    f"{location}/{segment.log.name} has leader epoch {epoch} at offset {offset}, "
+                    f"the leader epoch file of its directory has {expected}"
+                )
+
+
+def _check_continuation(
+    location: str, segments: Sequence[MirrorSegment], ingested: Ingested, attested: Attested
+) -> None:
+    """Refuse segments that do not begin where the last ones ended, or in another history."""
+    end = ingested.end_offset
+    if end is None or not segments:
+        return
+    first = segments[0].base_offset
+    removed_to = attested.log_start_offset
+    if first > end and (removed_to is None or removed_to < first):
+        raise GuardRefusedError(
+            "MISSING_SEGMENTS",
+            f"{location}: segments were taken up to offset {end}, the mirror goes on at {first}: "
+            "what lies between is in no segment of its own any more",
+        )
+    for entry in ingested.epochs:
+        known = _epoch_at(attested.epochs, entry.start_offset)
+        if known not in {NO_LEADER_EPOCH, entry.epoch}:
+            raise _mixed(
+                f"{location}: its leader epoch file has epoch {known} at offset "
+                f"{entry.start_offset}, what was taken before has {entry.epoch}"
+            )
+
+
+def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
+    """Return the leader epoch of an offset, -1 where the entries do not say."""
+    found = [entry.epoch for entry in epochs if entry.start_offset <= offset]
+    return max(found, default=NO_LEADER_EPOCH)
+
+
+def _merge_epochs(
+    known: Sequence[EpochEntry], found: Sequence[EpochEntry], end_offset: int | None
+) -> tuple[EpochEntry, ...]:
+    """Return what is known and what is new of the mirror's entries, up to where it was taken."""
+    newest = max((entry.epoch for entry in known), default=NO_LEADER_EPOCH)
+    new = [
+        entry
+        for entry in sorted(found)
+        if entry.epoch > newest and end_offset is not None and entry.start_offset < end_offset
+    ]
+    return (*known, *new)
+
+
+def _bounded(offset: int | None, end_offset: int | None) -> int | None:
+    return offset if offset is None or end_offset is None else min(offset, end_offset)
+
+
+def _first_log_start(taken: Sequence[TakenSegment], attested: Attested) -> int | None:
+    if not taken:
+        return None
+    first = taken[0].segment.base_offset
+    said = attested.log_start_offset
+    return first if said is None else min(max(first, said), taken[-1].end_offset)
+
+
+def _mixed(reason: str) -> GuardRefusedError:
+    return GuardRefusedError("MIXED_REPLICAS", reason)

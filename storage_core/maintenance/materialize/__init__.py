@@ -1,0 +1,1 @@
+"""Write the partitions of a managed root as plain directories that Kafka opens."""

@@ -1,0 +1,147 @@
+"""What a broker would remove by itself: ``.deleted`` files, and directories of deleted partitions.
+
+A broker renames first and removes ``file.delete.delay.ms`` later; one that was stopped in between
+leaves them. When that was is the time of the last change of a file's entry (``ctime``), for a
+rename does not touch the modification time. A directory is only removed if it is what it seems:
+its name is one that Kafka gives, it is no symbolic link, and all in it are regular files.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_core.errors import GuardRefusedError, InvalidNameError
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    parse_renamed_directory,
+)
+from storage_core.plan.operations import DeleteFile, Operation, RemoveDirectory, SyncDirectory
+from storage_core.plan.plan import Plan
+from storage_core.store.local import storage_errors
+
+_DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """One directory's share of a purge.
+
+    Attributes:
+        plan: What removes it; empty where nothing is old enough.
+        files: How many files go.
+        size_bytes: Their bytes.
+        wait_ms: How long the first that is too young still has to wait; None where none is.
+    """
+
+    plan: Plan
+    files: int
+    size_bytes: int
+    wait_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One entry of a directory: its name, its facts, links not followed."""
+
+    name: str
+    facts: os.stat_result
+
+    @property
+    def changed_ms(self) -> int:
+        """When it got its name, or was written, whichever is later."""
+        return max(self.facts.st_ctime_ns, self.facts.st_mtime_ns) // 1_000_000
+
+
+def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purge:
+    """Plan the removal of the ``.deleted`` files of a partition directory.
+
+    Args:
+        directory: The partition directory.
+        now_ms: The run's clock, epoch milliseconds.
+        delay_ms: ``file.delete.delay.ms`` of its topic.
+
+    Raises:
+        StorageError: It cannot be listed.
+    """
+    waiting = [
+        entry
+        for entry in _entries(directory)
+        if entry.name.endswith(DELETED_SUFFIX)
+        and not entry.name.endswith(CHECKPOINT_DELETED_SUFFIX)
+        and stat.S_ISREG(entry.facts.st_mode)
+    ]
+    due = [entry for entry in waiting if entry.changed_ms + delay_ms <= now_ms]
+    steps = [DeleteFile(name=entry.name, reason="its deletion was decided before") for entry in due]
+    operations: tuple[Operation, ...] = ()
+    if steps:
+        operations = (*steps, SyncDirectory(reason="they are gone"))
+    return Purge(
+        plan=Plan(location=str(directory), operations=operations),
+        files=len(due),
+        size_bytes=sum(entry.facts.st_size for entry in due),
+        wait_ms=_wait(waiting, now_ms=now_ms, delay_ms=delay_ms),
+    )
+
+
+def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purge:
+    """Plan the removal of the directory of a deleted partition.
+
+    Args:
+        directory: Named ``<topic>-<partition>.<32 hexadecimal digits>-delete``.
+        now_ms: The run's clock, epoch milliseconds.
+        delay_ms: ``file.delete.delay.ms``.
+
+    Raises:
+        GuardRefusedError: It is not what it seems: another name, a symbolic link, or with
+            something in it that is no regular file.
+        StorageError: It cannot be listed.
+    """
+    try:
+        known = parse_renamed_directory(directory.name)
+    except InvalidNameError:
+        known = None
+    if known is None or known[1] != _DELETE:
+        raise GuardRefusedError("NOT_KAFKAS", f"{directory}: is no name of a deleted partition")
+    with storage_errors(directory):
+        own = _Entry(name=directory.name, facts=directory.lstat())
+    if not stat.S_ISDIR(own.facts.st_mode):
+        raise GuardRefusedError("NOT_KAFKAS", f"{directory}: is no directory, but a link or a file")
+    entries = list(_entries(directory))
+    strange = [entry.name for entry in entries if not stat.S_ISREG(entry.facts.st_mode)]
+    if strange:
+        raise GuardRefusedError(
+            "NOT_KAFKAS", f"{directory}: {strange[0]} in it is no regular file; nothing was removed"
+        )
+    wait_ms = _wait([own], now_ms=now_ms, delay_ms=delay_ms)
+    # Records first: an index without records is dropped by a loader, records without an index are
+    # read from end to end.
+    ordered = sorted(entries, key=lambda entry: (not entry.name.endswith(LOG_SUFFIX), entry.name))
+    why = "its partition was deleted"
+    operations: tuple[Operation, ...] = (
+        *(DeleteFile(name=entry.name, reason=why) for entry in ordered),
+        SyncDirectory(reason="it is empty"),
+        RemoveDirectory(reason=why),
+    )
+    is_due = wait_ms is None
+    return Purge(
+        plan=Plan(location=str(directory), operations=operations if is_due else ()),
+        files=len(entries) if is_due else 0,
+        size_bytes=sum(entry.facts.st_size for entry in entries) if is_due else 0,
+        wait_ms=wait_ms,
+    )
+
+
+def _wait(entries: list[_Entry], *, now_ms: int, delay_ms: int) -> int | None:
+    """Return how long it takes until the next of the entries is old enough, None for none."""
+    waits = [entry.changed_ms + delay_ms - now_ms for entry in entries]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _entries(directory: Path) -> Iterator[_Entry]:
+    with storage_errors(directory), os.scandir(directory) as found:
+        for entry in found:
+            yield _Entry(name=entry.name, facts=entry.stat(follow_symlinks=False))

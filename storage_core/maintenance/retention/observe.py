@@ -1,0 +1,260 @@
+"""Look at a partition as far as retention has to, and no further.
+
+The listing tells where segments begin, how large they are and when they were last written. Only
+while the oldest segments are too old are their time indexes asked, for their last twelve bytes,
+one after the other, up to the first segment that stays. The log's end is looked for only if the
+active segment itself may go.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import RecoveryRequiredError
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    kind_of,
+    log_file,
+    offset_of,
+    segment_file,
+)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.time_index import TimeIndex
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.end_offset import next_offset_by_index
+from storage_core.maintenance.retention.plan import (
+    Fact,
+    UnobservedError,
+    is_expired,
+    plan_retention,
+)
+from storage_core.maintenance.retention.state import (
+    RetentionRules,
+    RetentionSegment,
+    RetentionState,
+)
+from storage_core.store.base import FileInfo, LogStore
+
+_UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
+
+
+def observe_retention(
+    store: LogStore,
+    rules: RetentionRules,
+    *,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+    high_watermark: int | None = None,
+    max_timestamps: Mapping[int, int] | None = None,
+) -> RetentionState:
+    """Return what `plan_retention` needs to decide about a partition that was closed cleanly.
+
+    Args:
+        store: The partition.
+        rules: Its topic's.
+        now_ms: The run's clock, epoch milliseconds.
+        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
+        high_watermark: As the checkpoint has it; None for the log's end.
+        max_timestamps: What the last entries of time indexes say, by base offset, where that is
+            known already: these are not read.
+
+    Raises:
+        RecoveryRequiredError: Loading the log would first repair it: a swap is unfinished, an
+            index is missing, there is no segment, or it ends below its log start.
+        CorruptRecordError: The end of the log was looked for, and bytes there are no batches.
+        StorageError: The store failed.
+    """
+    files = {file.name: file for file in store.list_files()}
+    state = _list_state(store.location, files, max_timestamps or {})
+    start = max(log_start_checkpoint, state.segments[0].base_offset)
+    # A high watermark lies in the log, as in a broker that has loaded it.
+    watermark = None if high_watermark is None else max(high_watermark, start)
+    state = replace(state, log_start_offset=start, high_watermark=watermark)
+    while True:
+        try:
+            plan = plan_retention(state, rules, now_ms=now_ms)
+        except UnobservedError as missing:
+            if missing.fact is Fact.LOG_END:
+                state = _with_log_end(store, state)
+            else:
+                state = _with_timestamps(store, state, missing.base_offset, rules, now_ms)
+            continue
+        is_in_active = start > state.segments[-1].base_offset
+        if plan.removals and is_in_active and state.log_end_offset is None:
+            # Before anything goes: that log start may lie beyond the log's end.
+            state = _with_log_end(store, state)
+        return state
+
+
+def _list_state(
+    location: str, files: Mapping[str, FileInfo], max_timestamps: Mapping[int, int]
+) -> RetentionState:
+    """Return what the listing says; log start and high watermark are still to be filled in."""
+    logs = {
+        base: file
+        for name, file in files.items()
+        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
+    }
+    _refuse_repairs(location, files, logs)
+    return RetentionState(
+        location=location,
+        segments=tuple(
+            RetentionSegment(
+                base_offset=base,
+                size_bytes=logs[base].size_bytes,
+                modified_ms=logs[base].modified_ms,
+                files=tuple(
+                    name
+                    for suffix in SEGMENT_SUFFIXES
+                    if (name := segment_file(base, suffix)) in files
+                ),
+                max_timestamp=max_timestamps.get(base),
+            )
+            for base in sorted(logs)
+        ),
+        log_start_offset=0,
+        log_end_offset=None,
+        high_watermark=None,
+        snapshot_offsets=frozenset(
+            offset
+            for name in files
+            if kind_of(name) == SNAPSHOT_SUFFIX and (offset := offset_of(name)) is not None
+        ),
+        leftovers=tuple(name for name in sorted(files) if is_leftover(name, files)),
+        has_epoch_file=LEADER_EPOCH_FILE in files,
+    )
+
+
+def is_leftover(name: str, names: Collection[str]) -> bool:
+    """Whether a file is what a deletion left that was cut short; a log loader removes it too.
+
+    Args:
+        name: Of the file.
+        names: Of all files of its directory.
+    """
+    if name.endswith(DELETED_SUFFIX):
+        return not name.endswith(CHECKPOINT_DELETED_SUFFIX)
+    base = offset_of(name)
+    return kind_of(name) in INDEX_SUFFIXES and base is not None and log_file(base) not in names
+
+
+def _refuse_repairs(
+    location: str, files: Mapping[str, FileInfo], logs: Mapping[int, FileInfo]
+) -> None:
+    """Refuse a log that its loader changes before anything else may be decided.
+
+    Raises:
+        RecoveryRequiredError: It is one.
+    """
+    unfinished = sorted(name for name in files if name.endswith(_UNFINISHED))
+    if unfinished:
+        raise RecoveryRequiredError(location, f"a swap was not finished: {unfinished[0]} is left")
+    if not logs:
+        raise RecoveryRequiredError(location, "the directory has no segment")
+    for base, file in logs.items():
+        if file.name != log_file(base):
+            raise RecoveryRequiredError(
+                location, f"{file.name}: expected the name {log_file(base)}"
+            )
+        index_name = segment_file(base, OFFSET_INDEX_SUFFIX)
+        if index_name not in files:
+            raise RecoveryRequiredError(
+                location, f"segment {base} has to be recovered: {index_name} is missing"
+            )
+
+
+def _with_timestamps(
+    store: LogStore, state: RetentionState, first: int, rules: RetentionRules, now_ms: int
+) -> RetentionState:
+    """Read the ages of segments from a base offset on, up to the first that stays."""
+    segments = list(state.segments)
+    for number, segment in enumerate(segments):
+        if segment.base_offset < first:
+            continue
+        segments[number] = _with_timestamp(store, segment)
+        if not _goes_on(segments, number, state, rules, now_ms):
+            break
+    return replace(state, segments=tuple(segments))
+
+
+def _with_timestamp(store: LogStore, segment: RetentionSegment) -> RetentionSegment:
+    """Read the age of a segment, unless it is known."""
+    if segment.max_timestamp is not None:
+        return segment
+    time_name = segment_file(segment.base_offset, TIME_INDEX_SUFFIX)
+    tail = b""
+    # A missing time index counts as an empty one, as for Kafka's loader.
+    if time_name in segment.files:
+        tail = _read_tail(store, time_name, TIME_INDEX_ENTRY.itemsize)
+    last = TimeIndex.parse(segment.base_offset, tail).last_timestamp
+    return replace(segment, max_timestamp=max(last, NO_TIMESTAMP))
+
+
+def _goes_on(
+    segments: list[RetentionSegment],
+    number: int,
+    state: RetentionState,
+    rules: RetentionRules,
+    now_ms: int,
+) -> bool:
+    """Whether the segment after this one will be asked too."""
+    timestamp, limit_ms = segments[number].largest_timestamp, rules.age_limit_ms
+    if timestamp is None or limit_ms is None or number + 1 == len(segments):
+        return False
+    watermark = state.high_watermark
+    is_replicated = watermark is None or watermark >= segments[number + 1].base_offset
+    return is_replicated and is_expired(timestamp, retention_ms=limit_ms, now_ms=now_ms)
+
+
+def _with_log_end(store: LogStore, state: RetentionState) -> RetentionState:
+    """Look for the log's end, from the last entry of the active segment's offset index on."""
+    base = state.segments[-1].base_offset
+    tail = _read_tail(store, segment_file(base, OFFSET_INDEX_SUFFIX), OFFSET_INDEX_ENTRY.itemsize)
+    index = OffsetIndex.parse(base, tail)
+    end = next_offset_by_index(DirectoryView(store), log_file(base), index)
+    if end < state.log_start_offset:
+        raise RecoveryRequiredError(
+            state.location,
+            f"the log ends at offset {end}, below its log start offset {state.log_start_offset}: "
+            "Kafka would delete every segment of it",
+        )
+    return replace(state, log_end_offset=end)
+
+
+def _read_tail(store: LogStore, name: str, entry_bytes: int) -> bytes:
+    """Return the last whole entry of an index, empty where there is none."""
+    with closing(store.open_file(name)) as reader:
+        entries = reader.size_bytes // entry_bytes
+        tail: NDArray[np.uint8] = np.empty(entry_bytes if entries else 0, np.uint8)
+        count = reader.read_into((entries - 1) * entry_bytes, tail) if entries else 0
+    return tail[:count].tobytes()
+
+
+def newest_timestamp(store: LogStore, state: RetentionState) -> int | None:
+    """Return the largest timestamp of the newest segment with records, None without records.
+
+    It is what tells a clock that is ahead by years: everything is too old then, the newest too.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    for segment in reversed(state.segments):
+        if segment.size_bytes:
+            return _with_timestamp(store, segment).largest_timestamp
+    return None

@@ -1,0 +1,368 @@
+"""Retention of one partition: a sweep of a log at rest, or of one that is loaded and closed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import OffsetOutOfRangeError
+from storage_core.filenames import (
+    SEGMENT_SUFFIXES,
+    segment_file,
+    snapshot_file,
+)
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.loading_log import LoadingLog
+from storage_core.log.log_loader import LogLoader, load_log
+from storage_core.log.open_segments import describe_segment
+from storage_core.maintenance.retention.observe import observe_retention
+from storage_core.maintenance.retention.plan import RetentionPlan, plan_retention
+from storage_core.maintenance.retention.state import (
+    RetentionRules,
+    RetentionSegment,
+    RetentionState,
+)
+from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
+from storage_core.plan import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    Plan,
+    RenameFile,
+    SyncDirectory,
+    WriteFile,
+    commit,
+)
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What retention does to a partition at rest: the decision, and the changes of files.
+
+    Attributes:
+        state: What was observed.
+        decision: What goes, and what keeps the rest.
+        steps: Operations on files; none where there is nothing to do.
+    """
+
+    state: RetentionState
+    decision: RetentionPlan
+    steps: Plan
+
+    @property
+    def is_due(self) -> bool:
+        """Whether anything is to be done."""
+        return not self.steps.is_empty
+
+    @property
+    def first_base_offset(self) -> int:
+        """Base offset of the first segment afterwards."""
+        decision = self.decision
+        if decision.roll_offset is not None:
+            return decision.roll_offset
+        return self.state.segments[len(decision.removals)].base_offset
+
+    @property
+    def segments_after(self) -> int:
+        """How many segments the log has afterwards."""
+        return max(1, len(self.state.segments) - len(self.decision.removals))
+
+
+def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+    high_watermark: int | None = None,
+    max_timestamps: Mapping[int, int] | None = None,
+    unlink: bool = True,
+) -> Sweep:
+    """Look at a partition that was closed cleanly, and plan what retention does to it.
+
+    Nothing is written, and nothing but tails of indexes is read, unless something goes: then the
+    leader epoch file, and, if all goes, the end of the active segment.
+
+    Args:
+        store: The partition.
+        config: The topic's configuration.
+        cleaner: For the expiry of producers, where they have to be written down.
+        now_ms: The run's clock, epoch milliseconds.
+        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
+        high_watermark: As the checkpoint has it; None for the log's end.
+        max_timestamps: As `observe_retention`.
+        unlink: As `plan_steps`.
+
+    Raises:
+        ConfigError: The topic is tiered.
+        PylogError: As `observe_retention`, `plan_steps` and `plan_epochs`.
+    """
+    rules = RetentionRules.of(config)
+    state = observe_retention(
+        store,
+        rules,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+        high_watermark=high_watermark,
+        max_timestamps=max_timestamps,
+    )
+    decision = plan_retention(state, rules, now_ms=now_ms)
+    steps = plan_steps(state, decision, unlink=unlink)
+    before: tuple[Operation, ...] = ()
+    if decision.removals and state.has_epoch_file:
+        before = plan_epochs(store, decision.log_start_offset)
+    if decision.roll_offset is not None and decision.roll_offset not in state.snapshot_offsets:
+        # The records that the producers would be known from are about to go.
+        before += _plan_snapshot(
+            store,
+            config=config,
+            cleaner=cleaner,
+            now_ms=now_ms,
+            log_start_checkpoint=log_start_checkpoint,
+            end_offset=decision.roll_offset,
+        )
+    return Sweep(
+        state=state,
+        decision=decision,
+        steps=Plan(location=store.location, operations=(*before, *steps)),
+    )
+
+
+def _plan_snapshot(
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int,
+    end_offset: int,
+) -> tuple[Operation, ...]:
+    """Return what writes the producers down as of the log's end; for that the log is loaded."""
+    log = load_log(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+    )
+    name = snapshot_file(end_offset)
+    return tuple(
+        step for step in log.operations if isinstance(step, WriteFile) and step.name == name
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainResult:
+    """What a deletion pass did.
+
+    Attributes:
+        deleted_segments: How many segments went.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset that the next record would get.
+        segments: Segments that the log has now.
+        size: Bytes of their records.
+    """
+
+    deleted_segments: int
+    log_start_offset: int
+    log_end_offset: int
+    segments: int
+    size: int
+
+    def to_json(self) -> str:
+        """Return the result as one JSON object on one line."""
+        return json.dumps(asdict(self))
+
+
+def plan_retain(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+    high_watermark: int | None = None,
+    log_start_offset: int | None = None,
+) -> tuple[RetentionPlan, LoadedLog]:
+    """Load a log that was closed cleanly, make Kafka's deletion pass over it, and close it.
+
+    Nothing is written.
+
+    Args:
+        store: The partition.
+        config: The topic's configuration.
+        cleaner: For the expiry of producers, and limits of decompression.
+        now_ms: The run's clock, epoch milliseconds.
+        log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
+        high_watermark: Brought into the log; None for its end.
+        log_start_offset: Where the log is to start, as after DeleteRecords; None for where it does.
+
+    Returns:
+        (decision, log): what goes, and the log afterwards.
+
+    Raises:
+        ConfigError: The topic is tiered.
+        OffsetOutOfRangeError: The log start would exceed the high watermark.
+        PylogError: As ``LogLoader.load``.
+    """
+    rules = RetentionRules.of(config)
+    loader = LogLoader(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+        clean_shutdown=True,
+    )
+    log = loader.load()
+    watermark = log.log_end_offset if high_watermark is None else high_watermark
+    watermark = min(max(watermark, log.log_start_offset), log.log_end_offset)
+    if log_start_offset is not None:
+        if log_start_offset > watermark:
+            raise OffsetOutOfRangeError(
+                log.directory_name, log_start_offset, log.log_start_offset, watermark + 1
+            )
+        _raise_log_start(log, log_start_offset)
+    decision = retain_log(log, rules, now_ms=now_ms, high_watermark=watermark)
+    return decision, log.close(high_watermark=watermark)
+
+
+def retain_log(
+    log: LoadingLog,
+    rules: RetentionRules,
+    *,
+    now_ms: int,
+    high_watermark: int,
+    unlink: bool = True,
+) -> RetentionPlan:
+    """Make Kafka's deletion pass over a log that is loaded; the changes go to its view.
+
+    Args:
+        log: The log.
+        rules: Its topic's.
+        now_ms: The run's clock, epoch milliseconds.
+        high_watermark: Within the log.
+        unlink: As `plan_steps`.
+
+    Raises:
+        RollError: A new segment would stand where one with records begins.
+    """
+    state = _state_of(log, high_watermark)
+    decision = plan_retention(state, rules, now_ms=now_ms)
+    if not decision.removals:
+        return decision
+    _raise_log_start(log, decision.log_start_offset)
+    log.write_epochs()
+    apply_steps(log.view, plan_steps(state, decision, unlink=unlink))
+    removed = set(decision.removed_base_offsets)
+    left = [base for base in log.base_offsets if base not in removed]
+    log.base_offsets = left or [decision.log_start_offset]
+    log.producers.snapshots -= removed
+    return decision
+
+
+def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
+    """Plan the steps of a sweep on the view of a log that is loaded."""
+    for step in steps:
+        match step:
+            case CreateEmptyFile():
+                view.write(step.name, b"", step.reason)
+            case RenameFile():
+                view.rename(step.source, step.target, step.reason)
+            case DeleteFile():
+                view.delete_now(step.name, step.reason)
+            case SyncDirectory():
+                view.sync(step.reason)
+            case _:
+                raise TypeError(f"no step of a sweep: {type(step).__name__}")
+
+
+def retain_partition(  # noqa: PLR0913  # as plan_retain
+    directory: Path,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    now_ms: int,
+    log_start_checkpoint: int = 0,
+    high_watermark: int | None = None,
+    log_start_offset: int | None = None,
+) -> RetainResult:
+    """Make Kafka's deletion pass over a partition and close it cleanly.
+
+    Args:
+        directory: The partition directory.
+        config: As `plan_retain`, and so are all others.
+        cleaner: See there.
+        now_ms: See there.
+        log_start_checkpoint: See there.
+        high_watermark: See there.
+        log_start_offset: See there.
+
+    Raises:
+        PylogError: As `plan_retain`; the partition is untouched then, unless the store itself
+            failed while the result was put into place.
+    """
+    store = LocalStore(directory)
+    decision, log = plan_retain(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=now_ms,
+        log_start_checkpoint=log_start_checkpoint,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+    )
+    commit(Plan(location=store.location, operations=log.operations), store)
+    return RetainResult(
+        deleted_segments=len(decision.removals),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        segments=len(log.segments),
+        size=log.size_bytes,
+    )
+
+
+def _raise_log_start(log: LoadingLog, offset: int) -> None:
+    if offset > log.log_start_offset:
+        log.log_start_offset = offset
+        log.recovery_point = max(log.recovery_point, offset)
+        log.truncate_epochs(start=offset)
+
+
+def _state_of(log: LoadingLog, high_watermark: int) -> RetentionState:
+    """Return a loaded log as retention sees it."""
+    view = log.view
+    segments = []
+    for base in log.base_offsets:
+        segment = describe_segment(view, base, needs_first_timestamp=False)
+        segments.append(
+            RetentionSegment(
+                base_offset=base,
+                size_bytes=segment.size_bytes,
+                modified_ms=segment.modified_ms,
+                files=tuple(
+                    name
+                    for suffix in SEGMENT_SUFFIXES
+                    if (name := segment_file(base, suffix)) in view
+                ),
+                max_timestamp=segment.max_timestamp,
+            )
+        )
+    return RetentionState(
+        location=log.location,
+        segments=tuple(segments),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=high_watermark,
+        snapshot_offsets=frozenset(
+            base for base in log.base_offsets if snapshot_file(base) in view
+        ),
+        # Loading has removed them.
+        leftovers=(),
+        has_epoch_file=True,
+    )

@@ -1,0 +1,247 @@
+"""From a plan to one that keeps what it takes away.
+
+Before the plan's own steps every file that they replace, cut or remove gets a second name in the
+trash: on the same filesystem a hard link, so that what follows is in effect a rename into the
+trash and copies nothing; elsewhere a copy. The steps themselves stay as they are, and so does what
+a crash among them leaves. The last step writes down what the directory looks like then.
+
+What a former crash left behind (``.cleaned``, ``.swap``, ``.deleted`` files), and what loading
+makes of it, is not kept: the directory before the run is the one that a loader would have opened.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    SWAP_SUFFIX,
+    kind_of,
+    offset_of,
+)
+from storage_core.maintenance.trash.record import (
+    KEPT_FOLDER,
+    LEFT_FILE,
+    RECORD_FILE,
+    SYNCED_FILE,
+    TrashRecord,
+    commit_folder,
+    commit_numbers,
+    partition_folder,
+)
+from storage_core.plan.fingerprint import (
+    FileFingerprint,
+    fingerprint_files,
+    is_scratch,
+)
+from storage_core.plan.operations import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    Operation,
+    PromoteFile,
+    RecordLeft,
+    RenameFile,
+    TruncateFile,
+    WriteFile,
+    WriteRecord,
+)
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+
+_TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashPlace:
+    """Where a run keeps what it takes away; a value that tasks are given.
+
+    Attributes:
+        folder: The run's folder in the trash, absolute.
+        run_id: The run.
+    """
+
+    folder: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trash:
+    """What has to be known of a partition to keep what a commit takes from it.
+
+    Attributes:
+        folder: The commit's own folder.
+        run_id: The run.
+        action: What the commit does.
+        directory: Path of the partition directory.
+        files: All its files, scratch files left out.
+        is_copy: Whether the trash is on another filesystem.
+    """
+
+    folder: Path
+    run_id: str
+    action: str
+    directory: Path
+    files: tuple[FileFingerprint, ...]
+    is_copy: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Version:
+    """A version of a file; another one of the same bytes is not the same.
+
+    Attributes:
+        file: What it looks like, as far as that is known before the operations are applied.
+    """
+
+    file: FileFingerprint
+
+
+def observe_trash(store: LogStore, place: TrashPlace, *, action: str) -> Trash:
+    """Look at a partition directory before a commit.
+
+    Args:
+        store: The partition directory, on a local disk.
+        place: The run's trash.
+        action: What the commit does.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    directory = Path(store.location).absolute()
+    folder = partition_folder(Path(place.folder), directory)
+    return Trash(
+        folder=commit_folder(folder, max(commit_numbers(folder), default=-1) + 1),
+        run_id=place.run_id,
+        action=action,
+        directory=directory,
+        files=fingerprint_files(store),
+        is_copy=not is_same_filesystem(directory, Path(place.folder)),
+    )
+
+
+def is_same_filesystem(directory: Path, folder: Path) -> bool:
+    """Whether files of a directory can get names in a folder, which may not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    return directory.stat().st_dev == folder.stat().st_dev
+
+
+def with_trash(plan: Plan, trash: Trash) -> Plan:
+    """Return the plan, and around it the steps that keep what it takes away.
+
+    A plan that changes no file stays as it is.
+    """
+    first = _end_of_leftovers(plan.operations, trash.files)
+    before = _follow({file.name: _Version(file) for file in trash.files}, plan.operations[:first])
+    after = _follow(before, plan.operations[first:])
+    changed = {name for name, version in before.items() if after.get(name) is not version}
+    if not changed and not after.keys() - before.keys():
+        return plan
+    kept = {
+        name: replace(before[name].file, name=name)
+        for name in sorted(changed | _near_segments(before, changed))
+    }
+    steps: list[Operation] = [
+        KeepFile(
+            name=name,
+            path=str(trash.folder / KEPT_FOLDER / name),
+            size_bytes=file.size_bytes,
+            is_copy=trash.is_copy,
+            reason=f"run {trash.run_id} may be undone",
+        )
+        for name, file in kept.items()
+    ]
+    record = TrashRecord(
+        run_id=trash.run_id,
+        action=trash.action,
+        directory=str(trash.directory),
+        kept=tuple(kept.values()),
+        before=tuple(sorted(before)),
+    )
+    if steps:
+        # Makes the second names durable: they are entries of this folder.
+        path = str(trash.folder / KEPT_FOLDER / SYNCED_FILE)
+        steps.append(WriteRecord(path=path, content=b"", reason="what was kept is durable"))
+    steps.append(
+        WriteRecord(
+            path=str(trash.folder / RECORD_FILE),
+            content=record.to_bytes(),
+            reason="what was kept, before any of it goes",
+        )
+    )
+    left = RecordLeft(path=str(trash.folder / LEFT_FILE), reason="what an undo will look for")
+    operations = (*plan.operations[:first], *steps, *plan.operations[first:], left)
+    return Plan(location=plan.location, operations=operations)
+
+
+def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:
+    """Return how many of the first operations only settle what a former crash left."""
+    leftovers = {
+        file.name
+        for file in files
+        if file.name.endswith(_TRANSIENT) and not file.name.endswith(CHECKPOINT_DELETED_SUFFIX)
+    }
+    last = -1
+    for number, operation in enumerate(operations):
+        match operation:
+            case DeleteFile(name=name) | RenameFile(source=name):
+                if name in leftovers or is_scratch(name):
+                    last = number
+            case _:
+                break
+    return last + 1
+
+
+def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
+    """Return the other files that a loader takes away with a segment whose swap it finishes.
+
+    Those are all whose number lies in the segments that are swapped: producer snapshots above all.
+    """
+    logs = {offset_of(name) or 0: name in changed for name in files if kind_of(name) == LOG_SUFFIX}
+    gone = [base for base, is_changed in logs.items() if is_changed]
+    if not gone:
+        return set()
+    later = [base for base in logs if base > max(gone)]
+    end = min(later, default=MAX_OFFSET)
+    return {
+        name
+        for name in files
+        if (offset := offset_of(name)) is not None
+        and min(gone) <= offset < end
+        and kind_of(name) != LOG_SUFFIX
+        and not name.endswith(_TRANSIENT)
+    }
+
+
+def _follow(files: Mapping[str, _Version], operations: Iterable[Operation]) -> dict[str, _Version]:
+    """Return the versions of all files after some operations."""
+    now = dict(files)
+    for operation in operations:
+        match operation:
+            case (
+                WriteFile(name=name)
+                | PromoteFile(name=name)
+                | TruncateFile(name=name)
+                | CopyRange(target=name)
+            ):
+                now[name] = _Version(_new(name))
+            case CreateEmptyFile(name=name):
+                now.setdefault(name, _Version(_new(name)))
+            case RenameFile(source=source, target=target):
+                if source in now:
+                    now[target] = now.pop(source)
+            case DeleteFile(name=name):
+                now.pop(name, None)
+    return now
+
+
+def _new(name: str) -> FileFingerprint:
+    """Return what stands for a file that an operation makes; nobody asks what it looks like."""
+    return FileFingerprint(name=name, size_bytes=0, modified_ms=None, crc32=None)

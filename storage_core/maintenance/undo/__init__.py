@@ -1,0 +1,1 @@
+"""Putting back what a run took out of a partition directory."""

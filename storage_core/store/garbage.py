@@ -1,0 +1,138 @@
+"""What no manifest needs any more: objects and superseded manifests that a purge may delete.
+
+Kept is what the current generation names, and what each generation names that was current at some
+time within the grace period: readers that began then read on, and an undo goes back to it. The
+generations are found by their numbers, one after another down from the current one, never by a
+listing, which may be stale. An object that nothing names may be on its way into a manifest, so it
+goes only when it is older than the grace period. A partition without a manifest is left alone:
+whether its data was never committed or its manifest was lost, only a person can say.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.errors import PartitionNotFoundError
+from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, TopicPartition
+from storage_core.store.conditional_write import PROBE_FOLDER
+from storage_core.store.generations import read_head, read_history
+from storage_core.store.local_objects import TEMPORARY_FOLDER
+from storage_core.store.manifest import Manifest
+from storage_core.store.object_store import ObjectInfo, ObjectStore
+
+DEFAULT_GRACE_MS: Final = 72 * 3600 * 1000
+_HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionGarbage:
+    """What of one partition may be deleted.
+
+    Attributes:
+        partition: Which one.
+        generation: The current one; 0 where there is no manifest, and so no garbage.
+        oldest_generation: The oldest one that is kept, for readers and undo.
+        histories: Superseded manifests that may go; they have to go before the data that only
+            they name.
+        data: Data objects that may go.
+        kept_bytes: Bytes of all other data objects.
+    """
+
+    partition: TopicPartition
+    generation: int
+    oldest_generation: int
+    histories: tuple[ObjectInfo, ...]
+    data: tuple[ObjectInfo, ...]
+    kept_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that a purge would free."""
+        return sum(info.size_bytes for info in (*self.histories, *self.data))
+
+    def keys(self) -> list[str]:
+        """Return all keys, in the order in which they have to be deleted."""
+        return [info.key for info in (*self.histories, *self.data)]
+
+
+def kept_generations(
+    objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
+) -> Iterator[Manifest]:
+    """Yield the current generation, then those before it that the grace period keeps.
+
+    Args:
+        objects: The managed root.
+        partition: Which partition.
+        grace_start_ms: When the grace period began, epoch milliseconds; a generation that was
+            superseded before is not kept.
+
+    Raises:
+        PartitionNotFoundError: There is no manifest.
+        ManifestError: A manifest is not what its format allows.
+        StorageError: The store failed.
+    """
+    manifest = read_head(objects, partition).manifest
+    yield manifest
+    while manifest.generation > 1 and manifest.committed_ms >= grace_start_ms:
+        try:
+            manifest = read_history(objects, partition, manifest.generation - 1)
+        except PartitionNotFoundError:
+            return  # purged before, with a shorter grace period
+        yield manifest
+
+
+def find_garbage(
+    objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
+) -> PartitionGarbage:
+    """Find what may be deleted of one partition, by one GET a kept generation and one listing.
+
+    Whoever deletes it has to hold the root's lease from before this call on.
+
+    Args and errors are those of kept_generations, but that a partition without a manifest has
+    no garbage.
+    """
+    try:
+        kept = list(kept_generations(objects, partition, grace_start_ms=grace_start_ms))
+    except PartitionNotFoundError:
+        return PartitionGarbage(
+            partition=partition,
+            generation=0,
+            oldest_generation=0,
+            histories=(),
+            data=(),
+            kept_bytes=0,
+        )
+    oldest = kept[-1].generation
+    needed = {entry.key for manifest in kept for entry in manifest.files.values()}
+    data_prefix = f"{partition}/{DATA_DIRECTORY}/"
+    history_prefix = f"{partition}/{HISTORY_DIRECTORY}/"
+    histories, data, kept_bytes = [], [], 0
+    for info in objects.list(f"{partition}/"):
+        if info.key.startswith(history_prefix):
+            match = _HISTORY_NAME.fullmatch(info.key[len(history_prefix) :])
+            if match and int(match["generation"]) < oldest:
+                histories.append(info)
+        elif info.key.startswith(data_prefix):
+            if info.key in needed or info.modified_ms >= grace_start_ms:
+                kept_bytes += info.size_bytes
+            else:
+                data.append(info)
+    return PartitionGarbage(
+        partition=partition,
+        generation=kept[0].generation,
+        oldest_generation=oldest,
+        histories=tuple(histories),
+        data=tuple(data),
+        kept_bytes=kept_bytes,
+    )
+
+
+def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectInfo]:
+    """Return what probes and interrupted writes left in the root before the grace period."""
+    return [
+        info
+        for folder in (PROBE_FOLDER, TEMPORARY_FOLDER)
+        for info in objects.list(f"{folder}/")
+        if info.modified_ms < grace_start_ms
+    ]

@@ -1,0 +1,138 @@
+"""Generations of a partition: read the current one or one before it, commit the next.
+
+A commit copies the current manifest into the history, then replaces it by one conditional PUT.
+The copy comes first, so that no generation is ever without a trace; it is the same bytes whoever
+writes it, so that writing it twice is once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.errors import ConditionFailedError, ObjectNotFoundError, PartitionNotFoundError
+from storage_core.filenames import TopicPartition
+from storage_core.store.manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    encode_manifest,
+    history_key,
+    manifest_key,
+    parse_manifest,
+)
+from storage_core.store.object_store import ObjectStore
+from storage_core.store.open_objects import MANAGED_PREFIX
+
+GENERATION_MARK: Final = "#generation="
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A generation as it was read.
+
+    Attributes:
+        manifest: What it says.
+        etag: Tag of the current manifest's object; empty for a generation that is not the current
+            one, and for a partition that has none yet.
+        content: The manifest's bytes; empty as the tag is.
+    """
+
+    manifest: Manifest
+    etag: str = ""
+    content: bytes = b""
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether the next generation may follow: this is the current one, or there is none."""
+        return bool(self.etag) or self.manifest.generation == 0
+
+
+def partition_location(
+    objects: ObjectStore, partition: TopicPartition, generation: int | None = None
+) -> str:
+    """Return the location of a partition, or of one generation of it."""
+    mark = "" if generation is None else f"{GENERATION_MARK}{generation}"
+    return f"{MANAGED_PREFIX}{objects.url}/{partition}{mark}"
+
+
+def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
+    """Return the current generation, by one GET.
+
+    Raises:
+        PartitionNotFoundError: The partition has none.
+        ManifestError: What is there is no manifest.
+        StorageError: The store failed.
+    """
+    key = manifest_key(partition)
+    try:
+        content, etag = objects.get_with_etag(key, limit_bytes=MAX_MANIFEST_BYTES)
+    except ObjectNotFoundError as error:
+        raise PartitionNotFoundError(partition_location(objects, partition)) from error
+    return Head(
+        manifest=_parse(objects, partition, key, content),
+        etag=etag,
+        content=content,
+    )
+
+
+def read_generation(objects: ObjectStore, partition: TopicPartition, generation: int) -> Head:
+    """Return that generation: the current one if it is that, else from the history.
+
+    Raises:
+        PartitionNotFoundError: There is no such generation, or not any more.
+        ManifestError: What is there is no manifest.
+        StorageError: The store failed.
+    """
+    head = read_head(objects, partition)
+    if head.manifest.generation == generation:
+        return head
+    return Head(manifest=read_history(objects, partition, generation))
+
+
+def read_history(objects: ObjectStore, partition: TopicPartition, generation: int) -> Manifest:
+    """Return a generation that was superseded; errors as of read_generation."""
+    key = history_key(partition, generation)
+    try:
+        content = objects.get(key, limit_bytes=MAX_MANIFEST_BYTES)
+    except ObjectNotFoundError as error:
+        location = partition_location(objects, partition, generation)
+        raise PartitionNotFoundError(location) from error
+    return _parse(objects, partition, key, content)
+
+
+def commit_generation(
+    objects: ObjectStore, head: Head, manifest: Manifest, fence: Callable[[], None] | None
+) -> Head:
+    """Make a manifest the partition's current one.
+
+    Args:
+        objects: The managed root.
+        head: What it replaces.
+        manifest: The next generation.
+        fence: Called right before the one PUT that counts; raises to stop it.
+
+    Raises:
+        ConditionFailedError: Somebody else has replaced head.
+        ManifestError: This program would refuse to read the manifest back.
+        StorageError: The store failed; whether the commit happened, the next reader sees.
+    """
+    partition = manifest.partition
+    key = manifest_key(partition)
+    if not head.is_replaceable:
+        raise ConditionFailedError(
+            f"{objects.url}/{key}", f"of generation {head.manifest.generation}", "of a later one"
+        )
+    content = encode_manifest(manifest)
+    _parse(objects, partition, key, content)
+    if head.etag:
+        objects.put_if_absent(history_key(partition, head.manifest.generation), head.content)
+    if fence is not None:
+        fence()
+    if head.etag:
+        etag = objects.put_if_match(key, content, head.etag)
+    else:
+        etag = objects.put_if_absent(key, content)
+    return Head(manifest=manifest, etag=etag, content=content)
+
+
+def _parse(objects: ObjectStore, partition: TopicPartition, key: str, content: bytes) -> Manifest:
+    return parse_manifest(content, partition, root=objects.url, file=f"{objects.url}/{key}")

@@ -1,0 +1,141 @@
+"""Fields of a small JSON object that somebody else may have written: every one is checked."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from storage_core.errors import ManifestError
+
+MAX_INTEGER: Final = 2**63 - 1
+_WORD: Final = re.compile(r"[\x20-\x7e]*")
+_MAX_WORD: Final = 1024
+
+
+class JsonFields:
+    """One JSON object, its fields taken one by one by type and range.
+
+    Args:
+        file: URL or path of what it was read from, for messages.
+        where: Dotted path of the object in there; empty for the outermost.
+        fields: The object.
+    """
+
+    def __init__(self, file: str, where: str, fields: Mapping[str, Any]) -> None:
+        self.file = file
+        self._where = where
+        self._fields = fields
+
+    def error(self, name: str, reason: str) -> ManifestError:
+        """Return the error that says what is wrong with a field."""
+        return ManifestError(self.file, self._path(name), reason)
+
+    def require_names(self, names: Sequence[str]) -> None:
+        """Raise ManifestError unless the fields are these and no others."""
+        for name in self._fields.keys() - set(names):
+            raise self.error(name[:80], "is a field that nobody knows")
+        for name in names:
+            if name not in self._fields:
+                raise self.error(name, "is missing")
+
+    def integer(self, name: str, *, least: int = 0, most: int = MAX_INTEGER) -> int:
+        """Return a whole number between two bounds, both allowed."""
+        value = self._fields.get(name)
+        if type(value) is not int or not least <= value <= most:
+            raise self.error(
+                name, f"expected a whole number from {least} to {most}, found {_show(value)}"
+            )
+        return value
+
+    def optional_integer(self, name: str, *, least: int = 0) -> int | None:
+        """Return a whole number, or None for null."""
+        return None if self._fields.get(name) is None else self.integer(name, least=least)
+
+    def boolean(self, name: str) -> bool:
+        """Return true or false."""
+        value = self._fields.get(name)
+        if type(value) is not bool:
+            raise self.error(name, f"expected true or false, found {_show(value)}")
+        return value
+
+    def word(self, name: str, *, pattern: re.Pattern[str] = _WORD) -> str:
+        """Return a text of at most 1,024 printable ASCII characters that matches a pattern."""
+        value = self._fields.get(name)
+        if type(value) is not str or len(value) > _MAX_WORD or not pattern.fullmatch(value):
+            raise self.error(name, f"expected {pattern.pattern}, found {_show(value)}")
+        return value
+
+    def optional_word(self, name: str, *, pattern: re.Pattern[str] = _WORD) -> str | None:
+        """Return such a text, or None for null."""
+        return None if self._fields.get(name) is None else self.word(name, pattern=pattern)
+
+    def fields(self, name: str) -> "JsonFields":
+        """Return an object within this one."""
+        return JsonFields(self.file, self._path(name), self.mapping(name))
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """Return an object within this one as it is, its fields unchecked."""
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise self.error(name, f"expected an object, found {_show(value)}")
+        return value
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all fields."""
+        return tuple(self._fields)
+
+    def require_format(self, format_name: str, version: int) -> None:
+        """Raise ManifestError unless the fields ``format`` and ``version`` are these."""
+        found = (self._fields.get("format"), self._fields.get("version"))
+        if found != (format_name, version) or type(found[1]) is not int:
+            raise self.error(
+                "format",
+                f"expected {format_name} of version {version}, found {_show(found[0])} of version "
+                f"{_show(found[1])}",
+            )
+
+    def _path(self, name: str) -> str:
+        return f"{self._where}.{name}" if self._where and name else name or self._where
+
+
+def parse_json_object(content: bytes, file: str) -> JsonFields:
+    """Parse one JSON object.
+
+    Raises:
+        ManifestError: The content is no JSON object in UTF-8, is nested beyond reason, or names a
+            field twice.
+    """
+    try:
+        value = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+        )
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(file, "", f"is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ManifestError(file, "", f"expected a JSON object, found {_show(value)}")
+    return JsonFields(file, "", value)
+
+
+def encode_json_object(fields: Mapping[str, Any]) -> bytes:
+    """Return JSON for people and programs: fields in the order given, a line each."""
+    return (json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"field {twice!r} occurs twice")
+    return fields
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."  # noqa: PLR2004  # a line of a terminal

@@ -1,0 +1,312 @@
+"""The lease of a managed root: one run at a time, and a later one can always tell.
+
+``lease.json`` names the holder, when the lease ends, and the fencing token, which rises by one with
+every acquisition and is never reset. All changes are conditional PUTs. A thread renews the lease
+while its run works; a run that dies lets it end. Whoever holds the lease asks the store again right
+before a commit, and stops some time before the end by its own clock, since clocks differ; and a
+manifest that was committed under a higher token refuses every lower one.
+"""
+
+import re
+import secrets
+import threading
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self
+
+from storage_core.clock import Clock, SystemClock
+from storage_core.errors import (
+    ConditionFailedError,
+    LeaseHeldError,
+    LeaseLostError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from storage_core.filenames import LEASE_FILE
+from storage_core.store.json_fields import encode_json_object, parse_json_object
+from storage_core.store.object_store import ObjectStore
+
+FORMAT: Final = "pylog-lease"
+VERSION: Final = 1
+MAX_LEASE_BYTES: Final = 64 << 10
+DEFAULT_TTL_MS: Final = 120_000
+_RENEWALS_A_LEASE: Final = 4
+# The holder stops this part of the duration before the end: how far two clocks may differ.
+_MARGIN_PARTS: Final = 10
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+_FIELDS: Final = (
+    "format",
+    "version",
+    "holder",
+    "token",
+    "nonce",
+    "acquired_ms",
+    "ttl_ms",
+    "expires_ms",
+    "is_released",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseProof:
+    """What a task needs to know of its run's lease to ask for it.
+
+    Attributes:
+        holder: Who the run is, for people.
+        token: The fencing token, at least 1.
+        nonce: 32 hexadecimal digits; tells two acquisitions apart whatever the token says.
+    """
+
+    holder: str
+    token: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFacts:
+    """What ``lease.json`` says; times are epoch milliseconds."""
+
+    proof: LeaseProof
+    acquired_ms: int
+    ttl_ms: int
+    expires_ms: int
+    is_released: bool
+
+    def is_free(self, now_ms: int) -> bool:
+        """Tell whether somebody else may take it."""
+        return self.is_released or now_ms >= self.expires_ms
+
+    def is_safe(self, now_ms: int) -> bool:
+        """Tell whether its holder may still commit."""
+        margin = self.ttl_ms // _MARGIN_PARTS
+        return not self.is_released and now_ms < self.expires_ms - margin
+
+
+def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
+    """Return what the lease says, and its tag; None where there has never been one.
+
+    Raises:
+        ManifestError: What is there is no lease.
+        StorageError: The store failed.
+    """
+    try:
+        content, etag = objects.get_with_etag(LEASE_FILE, limit_bytes=MAX_LEASE_BYTES)
+    except ObjectNotFoundError:
+        return None
+    return _parse(content, f"{objects.url}/{LEASE_FILE}"), etag
+
+
+def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> None:
+    """Ask the store whether a run still holds its lease, by one GET; the fence of a commit.
+
+    Raises:
+        LeaseLostError: It ended, was released, or somebody else has it.
+        StorageError: The store failed.
+    """
+    found = read_lease(objects)
+    if found is None:
+        raise LeaseLostError(objects.url, proof.holder, "is gone")
+    facts, _ = found
+    if facts.proof != proof:
+        raise LeaseLostError(
+            objects.url,
+            proof.holder,
+            f"with token {proof.token} went to {facts.proof.holder} with token {facts.proof.token}",
+        )
+    if not facts.is_safe(now_ms):
+        raise LeaseLostError(objects.url, proof.holder, f"ended at {facts.expires_ms} ms")
+
+
+class Lease:
+    """The lease of a managed root while this process holds it; renewed by a thread.
+
+    Made by ``acquire_lease``. As a context manager it is released at the end.
+    """
+
+    def __init__(self, objects: ObjectStore, facts: LeaseFacts, etag: str, clock: Clock) -> None:
+        self._objects = objects
+        self._facts = facts
+        self._etag = etag
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._ended = threading.Event()
+        self._is_lost = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def token(self) -> int:
+        """The fencing token."""
+        return self._facts.proof.token
+
+    @property
+    def proof(self) -> LeaseProof:
+        """What a task needs to ask for this lease."""
+        return self._facts.proof
+
+    @property
+    def expires_ms(self) -> int:
+        """When it ends unless it is renewed, epoch milliseconds."""
+        return self._facts.expires_ms
+
+    def is_current(self) -> bool:
+        """Tell, without asking the store, whether this process may still commit."""
+        return not self._is_lost and self._facts.is_safe(self._clock.now_ms())
+
+    def require_current(self) -> None:
+        """Ask the store; raises as require_lease does."""
+        if not self.is_current():
+            raise LeaseLostError(
+                self._objects.url, self.proof.holder, f"ended at {self.expires_ms} ms"
+            )
+        require_lease(self._objects, self.proof, now_ms=self._clock.now_ms())
+
+    def renew(self) -> None:
+        """Make it last for its whole duration from now on.
+
+        Raises:
+            LeaseLostError: It had ended, or somebody else has it.
+            StorageError: The store failed; the lease may be renewed again until it ends.
+        """
+        with self._changing:
+            now_ms = self._clock.now_ms()
+            # One that has ended may be somebody else's: taking it back would be an acquisition.
+            if self._is_lost or self._facts.is_free(now_ms):
+                self._is_lost = True
+                raise LeaseLostError(
+                    self._objects.url, self.proof.holder, f"ended at {self.expires_ms} ms"
+                )
+            self._replace(replace(self._facts, expires_ms=now_ms + self._facts.ttl_ms))
+
+    def keep_renewing(self) -> None:
+        """Start the thread that renews it until it is released or lost."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._renew_until_ended, name="pylog-lease", daemon=True
+            )
+            self._thread.start()
+
+    def release(self) -> None:
+        """Let the next run have it at once; the token stays. One that was lost is left alone.
+
+        Raises:
+            StorageError: The store failed; the lease ends by itself.
+        """
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._changing:
+            if self._is_lost or self._facts.is_released:
+                return
+            try:
+                self._replace(replace(self._facts, is_released=True))
+            except LeaseLostError:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _replace(self, facts: LeaseFacts) -> None:
+        try:
+            self._etag = self._objects.put_if_match(LEASE_FILE, _encode(facts), self._etag)
+        except ConditionFailedError as error:
+            self._is_lost = True
+            raise LeaseLostError(
+                self._objects.url, self.proof.holder, "was taken by somebody else"
+            ) from error
+        self._facts = facts
+
+    def _renew_until_ended(self) -> None:
+        while not self._ended.wait(self._facts.ttl_ms / _RENEWALS_A_LEASE / 1000):
+            try:
+                self.renew()
+            except LeaseLostError:
+                return
+            except StorageError:
+                continue  # the store may come back before the lease ends
+
+
+def acquire_lease(
+    objects: ObjectStore, *, holder: str, ttl_ms: int = DEFAULT_TTL_MS, clock: Clock | None = None
+) -> Lease:
+    """Take the lease of a managed root.
+
+    Args:
+        objects: The root.
+        holder: Who takes it, for people: at most 1,024 printable ASCII characters.
+        ttl_ms: How long it lasts unless it is renewed, milliseconds.
+        clock: Of this machine by default.
+
+    Raises:
+        LeaseHeldError: Another run has it, or was quicker.
+        ManifestError: What is there is no lease, or the holder is no such text.
+        StorageError: The store failed.
+    """
+    clock = clock or SystemClock()
+    now_ms = clock.now_ms()
+    found = read_lease(objects)
+    if found is not None and not found[0].is_free(now_ms):
+        raise LeaseHeldError(objects.url, found[0].proof.holder, found[0].expires_ms)
+    token = found[0].proof.token + 1 if found else 1
+    facts = LeaseFacts(
+        proof=LeaseProof(holder=holder, token=token, nonce=secrets.token_hex(16)),
+        acquired_ms=now_ms,
+        ttl_ms=ttl_ms,
+        expires_ms=now_ms + ttl_ms,
+        is_released=False,
+    )
+    content = _encode(facts)
+    _parse(content, f"{objects.url}/{LEASE_FILE}")  # a holder that nobody could read back
+    try:
+        if found is None:
+            etag = objects.put_if_absent(LEASE_FILE, content)
+        else:
+            etag = objects.put_if_match(LEASE_FILE, content, found[1])
+    except ConditionFailedError:
+        winner = read_lease(objects)
+        if winner is None:
+            raise
+        raise LeaseHeldError(objects.url, winner[0].proof.holder, winner[0].expires_ms) from None
+    return Lease(objects, facts, etag, clock)
+
+
+def _encode(facts: LeaseFacts) -> bytes:
+    return encode_json_object(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "holder": facts.proof.holder,
+            "token": facts.proof.token,
+            "nonce": facts.proof.nonce,
+            "acquired_ms": facts.acquired_ms,
+            "ttl_ms": facts.ttl_ms,
+            "expires_ms": facts.expires_ms,
+            "is_released": facts.is_released,
+        }
+    )
+
+
+def _parse(content: bytes, file: str) -> LeaseFacts:
+    fields = parse_json_object(content, file)
+    fields.require_format(FORMAT, VERSION)
+    fields.require_names(_FIELDS)
+    proof = LeaseProof(
+        holder=fields.word("holder"),
+        token=fields.integer("token", least=1),
+        nonce=fields.word("nonce", pattern=_NONCE),
+    )
+    return LeaseFacts(
+        proof=proof,
+        acquired_ms=fields.integer("acquired_ms"),
+        ttl_ms=fields.integer("ttl_ms", least=1),
+        expires_ms=fields.integer("expires_ms"),
+        is_released=fields.boolean("is_released"),
+    )

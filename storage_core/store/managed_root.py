@@ -1,0 +1,88 @@
+"""A managed root itself: what says that it is one, and which partitions it has."""
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.errors import InvalidNameError, ObjectNotFoundError
+from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition, parse_partition_directory
+from storage_core.store.conditional_write import require_conditional_writes
+from storage_core.store.json_fields import encode_json_object, parse_json_object
+from storage_core.store.object_store import ObjectStore
+
+FORMAT: Final = "pylog-root"
+VERSION: Final = 1
+MAX_ROOT_BYTES: Final = 64 << 10
+_ROOT_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootFacts:
+    """What ``pylog-root.json`` says.
+
+    Attributes:
+        root_id: 32 hexadecimal digits; two roots never share one.
+        created_ms: Epoch milliseconds.
+    """
+
+    root_id: str
+    created_ms: int
+
+
+def find_root(objects: ObjectStore) -> RootFacts | None:
+    """Return what a managed root says of itself; None where there is none.
+
+    Raises:
+        ManifestError: What is there is not what its format allows.
+        StorageError: The store failed.
+    """
+    try:
+        content = objects.get(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)
+    except ObjectNotFoundError:
+        return None
+    fields = parse_json_object(content, f"{objects.url}/{MANAGED_ROOT_FILE}")
+    fields.require_format(FORMAT, VERSION)
+    fields.require_names(("format", "version", "root_id", "created_ms"))
+    return RootFacts(
+        root_id=fields.word("root_id", pattern=_ROOT_ID), created_ms=fields.integer("created_ms")
+    )
+
+
+def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
+    """Make a managed root of a place, unless it is one; the store is tried out first.
+
+    Raises:
+        UnsafeStoreError: The store ignores conditions on writes.
+        ConditionFailedError: Somebody else makes one of it at this moment.
+        StorageError: The store failed.
+    """
+    found = find_root(objects)
+    if found is not None:
+        return found
+    require_conditional_writes(objects)
+    facts = RootFacts(root_id=secrets.token_hex(16), created_ms=now_ms)
+    content = encode_json_object(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "root_id": facts.root_id,
+            "created_ms": facts.created_ms,
+        }
+    )
+    objects.put_if_absent(MANAGED_ROOT_FILE, content)
+    return facts
+
+
+def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:
+    """Yield the partitions that have a folder in the root, by pages of the listing.
+
+    A folder without a manifest is yielded too: an ingest may have been stopped before its first
+    commit.
+    """
+    for name in objects.list_folders():
+        try:
+            yield parse_partition_directory(name)
+        except InvalidNameError:
+            continue  # folders of our own, as of probes, and whatever else people put there

@@ -1,0 +1,514 @@
+"""A partition of a managed root: reads one generation, and prepares the next.
+
+A generation is what one manifest names; it never changes, so whoever opened one reads on, whatever
+is committed meanwhile. The methods that change files change a manifest that is only in memory and
+upload new objects under the name of this attempt, which nobody sees. ``publish`` copies the present
+manifest into the history and replaces it by one conditional PUT: before that nothing has happened,
+after it everything, and of several writers one wins. A crash leaves objects that no manifest names;
+purge finds them.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.clock import Clock, SystemClock
+from storage_core.errors import (
+    InvalidNameError,
+    LeaseLostError,
+    PartitionNotFoundError,
+    StorageError,
+)
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    kind_of,
+    offset_of,
+    segment_file,
+)
+from storage_core.store.base import FileInfo, FileReader
+from storage_core.store.entry_reader import EntryReader
+from storage_core.store.generations import (
+    Head,
+    commit_generation,
+    partition_location,
+    read_generation,
+    read_head,
+    read_history,
+)
+from storage_core.store.manifest import (
+    Checkpoints,
+    FileEntry,
+    Manifest,
+    data_key,
+    split_adopted,
+    validate_file_name,
+)
+from storage_core.store.object_reader import BytesReader
+from storage_core.store.object_store import ObjectStore
+from storage_core.store.uploads import (
+    UPLOADED_PREFIX,
+    is_log,
+    last_timestamp,
+    object_name,
+    object_stem,
+    parse_location,
+    upload_companions,
+)
+
+# Small files wait in memory for the object that they share, up to this many bytes of them.
+_WAITING_BYTES: Final = 64 << 20
+# A file that is promoted waits with them up to this size; logs never do.
+_SMALL_BYTES: Final = 16 << 20
+_UPLOADS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A small file that has no object yet."""
+
+    content: bytes
+    modified_ms: int
+
+
+class ManagedStore:
+    """The files of one partition of a managed root.
+
+    Args:
+        objects: The root.
+        partition: Which partition.
+        generation: The one to read; None for the current one when it is first needed.
+        attempt_id: Names what is uploaded; None for a new name that nobody else has.
+        is_new: Whether a partition without a manifest is an empty one that a publish creates.
+        clock: For the times of files that are written without one.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        partition: TopicPartition,
+        *,
+        generation: int | None = None,
+        attempt_id: str | None = None,
+        is_new: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.objects = objects
+        self.partition = partition
+        self.attempt_id = validate_file_name(attempt_id or secrets.token_hex(16))
+        self._generation = generation
+        self._is_new = is_new
+        self._clock = clock or SystemClock()
+        self._reader = EntryReader(objects)
+        self._loaded: Head | None = None
+        self._files: dict[str, FileEntry | _Waiting] = {}
+        self._checkpoints = Checkpoints()
+        self._topic_id: str | None = None
+        self._object_counts: dict[str, int] = {}
+        self._moved: list[str] = []
+        self._seen_keys: set[str] = set()
+
+    # Reading.
+
+    @property
+    def location(self) -> str:
+        """Location of the partition, with the generation once that is settled."""
+        generation = self._generation
+        if self._loaded is not None and self._loaded.manifest.generation:
+            generation = self._loaded.manifest.generation
+        return partition_location(self.objects, self.partition, generation)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The generation that is read, without what was changed since.
+
+        Raises:
+            PartitionNotFoundError: The partition, or that generation of it, does not exist.
+            ManifestError: What is there is no manifest.
+            StorageError: The store failed.
+        """
+        return self._head().manifest
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints, with what was set since."""
+        self._head()
+        return self._checkpoints
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the files, sorted by name; the manifest knows them all."""
+        return sorted(
+            FileInfo(name, _size(file), file.modified_ms) for name, file in self._changed().items()
+        )
+
+    def entry_of(self, name: str) -> FileEntry | None:
+        """Return where a file's bytes are; None if it has no object yet, or does not exist."""
+        file = self._changed().get(name)
+        return file if isinstance(file, FileEntry) else None
+
+    def largest_timestamps(self) -> dict[int, int]:
+        """Return the largest timestamps of the segments of which the manifest tells it.
+
+        Returns:
+            By base offset; -1 for a segment whose records have none.
+        """
+        found = {}
+        for name, file in self._changed().items():
+            offset = offset_of(name)
+            if (
+                isinstance(file, FileEntry)
+                and offset is not None
+                and kind_of(name) == LOG_SUFFIX
+                and file.largest_timestamp is not None
+            ):
+                found[offset] = file.largest_timestamp
+        return found
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole."""
+        file = self._find(name)
+        if _size(file) > limit_bytes:
+            raise StorageError(
+                self._path(name), f"is longer than the {limit_bytes} bytes it may have"
+            )
+        if isinstance(file, _Waiting):
+            return file.content
+        return self._reader.read(name, file, self._files)
+
+    def open_file(self, name: str) -> FileReader:
+        """Open a file for ranged reads."""
+        file = self._find(name)
+        if isinstance(file, _Waiting):
+            return BytesReader(name, file.content)
+        return self._reader.open(name, file, self._files)
+
+    def read_generation(self, generation: int) -> Manifest:
+        """Return another generation of the partition.
+
+        Raises:
+            PartitionNotFoundError: There is no such generation, or not any more.
+        """
+        if generation == self.manifest.generation:
+            return self.manifest
+        return read_history(self.objects, self.partition, generation)
+
+    # Changing what the next generation will be.
+
+    def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
+        """Create or replace a small file."""
+        self._set(name, _Waiting(bytes(content), self._time(modified_ms)))
+
+    def copy_range(
+        self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
+    ) -> None:
+        """Make a stretch of a file another one, of the same object: no byte is copied."""
+        file = self._find(source)
+        if start + size_bytes > _size(file):
+            raise StorageError(
+                self._path(source),
+                f"ends after {_size(file)} bytes, expected {start + size_bytes} of them",
+            )
+        self._set(target, _cut(file, start, size_bytes, modified_ms))
+
+    def create_empty(self, name: str) -> None:
+        """Create an empty file unless there is one of that name."""
+        if name not in self._changed():
+            self._set(name, _cut(_Waiting(b"", 0), 0, 0, self._time(None)))
+
+    def promote(self, scratch_path: str, name: str) -> None:
+        """Take in a finished file: a local one, or what ``uploads`` has uploaded.
+
+        A local file is uploaded now, or waits with the small ones, and is removed by the publish.
+
+        Raises:
+            StorageError: It does not exist, was taken in before, or the store failed.
+        """
+        if scratch_path.startswith(UPLOADED_PREFIX):
+            entry = parse_location(scratch_path)
+            self._require_uploaded(entry)
+            self._set(name, entry)
+            return
+        path = Path(scratch_path)
+        if scratch_path in self._moved:
+            raise StorageError(scratch_path, "was moved into the partition before")
+        try:
+            facts = path.stat()
+            is_small = facts.st_size <= _SMALL_BYTES and not is_log(name)
+            content = path.read_bytes() if is_small else None
+        except OSError as error:
+            raise StorageError(scratch_path, error.strerror or str(error)) from error
+        modified_ms = facts.st_mtime_ns // 1_000_000
+        if content is not None:
+            self._set(name, _Waiting(content, modified_ms))
+        else:
+            key = self._new_key(object_stem(name))
+            etag = self.objects.put_file(key, scratch_path)
+            self._set(
+                name,
+                FileEntry(
+                    key=key,
+                    start=0,
+                    size_bytes=facts.st_size,
+                    etag=etag,
+                    modified_ms=modified_ms,
+                ),
+            )
+        self._moved.append(scratch_path)
+
+    def adopt(self, name: str, entry: FileEntry) -> None:
+        """Name an object that lies somewhere, by its URL, without copying a byte.
+
+        Raises:
+            InvalidNameError: It is not in the same kind of store as the root.
+        """
+        split_adopted(entry.key, self.objects.url)
+        self._set(name, entry)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file, replacing the target if there is one."""
+        file = self._find(source)
+        del self._files[source]
+        self._set(target, file)
+
+    def delete(self, name: str) -> None:
+        """Leave a file out; one that is not there is no error."""
+        self._changed().pop(name, None)
+
+    def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut a file to size_bytes; its object stays as it is."""
+        file = self._find(name)
+        if size_bytes > _size(file):
+            raise StorageError(
+                self._path(name), f"has {_size(file)} bytes, fewer than {size_bytes}"
+            )
+        self._set(name, _cut(file, 0, size_bytes, self._time(None)))
+
+    def sync_file(self, name: str) -> None:
+        """Do nothing: an object is durable when its PUT was answered."""
+
+    def sync_directory(self) -> None:
+        """Do nothing: the manifest is the directory."""
+
+    def set_checkpoints(self, checkpoints: Checkpoints) -> None:
+        """Set what the next generation has as its checkpoints."""
+        self._changed()
+        self._checkpoints = checkpoints
+
+    def set_topic_id(self, topic_id: str | None) -> None:
+        """Set what the next generation has as its topic's id."""
+        self._changed()
+        self._topic_id = topic_id
+
+    def set_largest_timestamps(self, timestamps: Mapping[int, int]) -> None:
+        """Set what is known of segments, by base offset; of those that have an object."""
+        for offset, timestamp in timestamps.items():
+            name = segment_file(offset, LOG_SUFFIX)
+            file = self._changed().get(name)
+            if isinstance(file, FileEntry):
+                self._files[name] = replace(file, largest_timestamp=timestamp)
+
+    def restore(self, generation: int) -> None:
+        """Make the next generation name what another one did, its checkpoints included.
+
+        Raises:
+            PartitionNotFoundError: There is no such generation, or not any more.
+        """
+        manifest = self.read_generation(generation)
+        self._files = dict(manifest.files)
+        self._checkpoints = manifest.checkpoints
+        self._topic_id = manifest.topic_id
+
+    # The commit.
+
+    def publish(
+        self,
+        *,
+        run_id: str,
+        fencing_token: int = 0,
+        fence: Callable[[], None] | None = None,
+        result: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        """Make the changes the partition's current generation, by one conditional PUT.
+
+        Where nothing was changed and there is no result to keep, nothing is written.
+
+        Args:
+            run_id: The run that commits.
+            fencing_token: Of its lease; a manifest with a higher one is not replaced.
+            fence: Called right before the PUT; raises if the lease is not held any more.
+            result: What the commit came to, kept in the manifest.
+
+        Returns:
+            The manifest that is current now; this store reads it from here on.
+
+        Raises:
+            ConditionFailedError: Somebody else committed since this generation was read.
+            LeaseLostError: Somebody with a newer lease committed.
+            StorageError: The store failed; whether the commit happened, the next reader sees.
+        """
+        head = self._head()
+        before = head.manifest
+        if before.fencing_token > fencing_token:
+            raise LeaseLostError(
+                self.location,
+                f"run {run_id}",
+                f"has token {fencing_token}, but run {before.run_id} committed with token "
+                f"{before.fencing_token}",
+            )
+        self.upload_waiting()
+        manifest = Manifest(
+            partition=self.partition,
+            topic_id=self._topic_id,
+            generation=before.generation + 1,
+            run_id=run_id,
+            attempt_id=self.attempt_id,
+            fencing_token=fencing_token,
+            committed_ms=self._clock.now_ms(),
+            files={name: file for name, file in self._files.items() if isinstance(file, FileEntry)},
+            checkpoints=self._checkpoints,
+            result=result or {},
+        )
+        if result is None and head.etag and _names_the_same(manifest, before):
+            return before
+        self._settle(commit_generation(self.objects, head, manifest, fence))
+        for path in self._moved:
+            Path(path).unlink(missing_ok=True)
+        self._moved.clear()
+        return manifest
+
+    def upload_waiting(self) -> None:
+        """Upload the files that wait in memory, those of a segment as one object."""
+        groups: dict[str, dict[str, tuple[bytes, int]]] = {}
+        for name, file in sorted(self._changed().items()):
+            if isinstance(file, _Waiting):
+                group = groups.setdefault(object_stem(name), {})
+                group[name] = (file.content, file.modified_ms)
+        keys = [self._new_key(stem) for stem in groups]
+        timestamps = self._waiting_timestamps()
+        with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
+            for entries in pool.map(
+                lambda key, group: upload_companions(self.objects, key, group),
+                keys,
+                groups.values(),
+            ):
+                self._files.update(entries)
+        self.set_largest_timestamps(timestamps)
+
+    def _head(self) -> Head:
+        if self._loaded is None:
+            return self._settle(self._load())
+        return self._loaded
+
+    def _settle(self, head: Head) -> Head:
+        """Take a generation as the one that is read, and that changes start from."""
+        self._loaded = head
+        self._files = dict(head.manifest.files)
+        self._checkpoints = head.manifest.checkpoints
+        self._topic_id = head.manifest.topic_id
+        return head
+
+    def _load(self) -> Head:
+        if self._generation is not None:
+            return read_generation(self.objects, self.partition, self._generation)
+        try:
+            return read_head(self.objects, self.partition)
+        except PartitionNotFoundError:
+            if self._is_new:
+                return Head(manifest=Manifest(partition=self.partition))
+            raise
+
+    def _changed(self) -> dict[str, FileEntry | _Waiting]:
+        """Return the files as they will be, the generation read first."""
+        self._head()
+        return self._files
+
+    def _set(self, name: str, file: FileEntry | _Waiting) -> None:
+        try:
+            validate_file_name(name)
+        except InvalidNameError as error:
+            raise StorageError(self._path(name), error.reason) from error
+        self._changed()[name] = file
+        waiting = sum(
+            len(file.content) for file in self._files.values() if isinstance(file, _Waiting)
+        )
+        if waiting > _WAITING_BYTES:
+            self.upload_waiting()
+
+    def _find(self, name: str) -> FileEntry | _Waiting:
+        file = self._changed().get(name)
+        if file is None:
+            raise StorageError(self._path(name), "there is no such file in this generation")
+        return file
+
+    def _path(self, name: str) -> str:
+        return f"{self.location}/{name}"
+
+    def _time(self, modified_ms: int | None) -> int:
+        return self._clock.now_ms() if modified_ms is None else modified_ms
+
+    def _new_key(self, stem: str) -> str:
+        """Return a key that this attempt has not used yet: objects are never written twice."""
+        number = self._object_counts.get(stem, 0)
+        self._object_counts[stem] = number + 1
+        return data_key(self.partition, self.attempt_id, object_name(stem, number))
+
+    def _require_uploaded(self, entry: FileEntry) -> None:
+        """Look once at an object that another task says it has uploaded."""
+        if not entry.size_bytes or entry.key in self._seen_keys:
+            return
+        info = self.objects.head(entry.key)
+        if info.etag != entry.etag or info.size_bytes < entry.start + entry.size_bytes:
+            raise StorageError(
+                f"{self.objects.url}/{entry.key}",
+                f"expected version {entry.etag} with at least {entry.start + entry.size_bytes} "
+                f"bytes, found version {info.etag} with {info.size_bytes}",
+            )
+        self._seen_keys.add(entry.key)
+
+    def _waiting_timestamps(self) -> dict[int, int]:
+        """Return what waiting time indexes tell of segments of which nothing is known."""
+        found = {}
+        known = self.largest_timestamps()
+        for name, file in self._files.items():
+            offset = offset_of(name)
+            if (
+                isinstance(file, _Waiting)
+                and offset is not None
+                and kind_of(name) == TIME_INDEX_SUFFIX
+                and offset not in known
+            ):
+                timestamp = last_timestamp(file.content)
+                if timestamp is not None:
+                    found[offset] = timestamp
+        return found
+
+
+def _size(file: FileEntry | _Waiting) -> int:
+    return len(file.content) if isinstance(file, _Waiting) else file.size_bytes
+
+
+def _cut(
+    file: FileEntry | _Waiting, start: int, size_bytes: int, modified_ms: int
+) -> FileEntry | _Waiting:
+    """Return a stretch of a file as a file."""
+    if isinstance(file, _Waiting):
+        return _Waiting(file.content[start : start + size_bytes], modified_ms)
+    return FileEntry(
+        key=file.key if size_bytes else "",
+        start=file.start + start if size_bytes else 0,
+        size_bytes=size_bytes,
+        etag=file.etag if size_bytes else "",
+        modified_ms=modified_ms,
+    )
+
+
+def _names_the_same(manifest: Manifest, other: Manifest) -> bool:
+    return (manifest.files, manifest.checkpoints, manifest.topic_id) == (
+        other.files,
+        other.checkpoints,
+        other.topic_id,
+    )

@@ -1,0 +1,59 @@
+"""From the URL or path of a folder of objects to the store behind it."""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from storage_core.errors import MissingDriverError
+from storage_core.store.local_objects import LocalObjectStore
+from storage_core.store.memory_objects import MEMORY_SCHEME, MemoryObjectStore
+from storage_core.store.object_store import ObjectStore
+
+# Before the URL or path of a managed root, and of a partition of one.
+MANAGED_PREFIX: Final = "managed+"
+_FILE_SCHEME: Final = "file://"
+_S3_SCHEMES: Final = ("s3://", "s3a://")
+
+
+def is_url(location: str) -> bool:
+    """Tell whether a location is on an object store: neither a path nor a ``file://`` URL."""
+    return "://" in location and not location.startswith(_FILE_SCHEME)
+
+
+def is_managed(location: str) -> bool:
+    """Tell whether a location names a managed root, or a partition of one, by its prefix."""
+    return location.startswith(MANAGED_PREFIX)
+
+
+def local_path(location: str) -> Path:
+    """Return the path of a location that is one, or a ``file://`` URL."""
+    if location.startswith(_FILE_SCHEME):
+        return Path(unquote(urlsplit(location).path))
+    return Path(location)
+
+
+def open_object_store(url: str) -> ObjectStore:
+    """Open the objects below a URL or a local folder; nothing is asked of the store yet.
+
+    Args:
+        url: ``s3://bucket/prefix``, any other URL of fsspec's, ``memory://name``, or a path; a
+            managed root's prefix is left out.
+
+    Raises:
+        MissingDriverError: The package that reaches such a URL is not installed.
+    """
+    url = url.removeprefix(MANAGED_PREFIX)
+    if not is_url(url):
+        return LocalObjectStore(local_path(url))
+    if url.startswith(MEMORY_SCHEME):
+        return MemoryObjectStore(url)
+    try:
+        if url.startswith(_S3_SCHEMES):
+            from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
+
+            return S3ObjectStore(url)
+        from storage_core.store.fsspec_objects import FsspecObjectStore  # noqa: PLC0415  # likewise
+
+        return FsspecObjectStore(url)
+    except ImportError as error:
+        raise MissingDriverError(url, error.name or "s3fs", "s3") from error

@@ -1,0 +1,93 @@
+"""From a location as people and plans write it to the files of a partition.
+
+=============================  ====================================================================
+location                       store
+=============================  ====================================================================
+``/var/lib/kafka/t-0``         a partition directory on a local disk; ``file://`` says the same
+``s3://bucket/mirror/t-0``     a partition directory on an object store, only read; any fsspec URL
+``managed+s3://bucket/m/t-0``  a partition of a managed root, as it is now
+``managed+/path/m/t-0``        the same on a local disk
+``...#generation=12``          after a managed one: that generation of it
+=============================  ====================================================================
+"""
+
+import re
+from typing import Final
+
+from storage_core.errors import InvalidNameError
+from storage_core.filenames import parse_partition_directory
+from storage_core.store.base import LogStore
+from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.local import LocalStore
+from storage_core.store.managed_store import ManagedStore
+from storage_core.store.object_directory import ObjectDirectory
+from storage_core.store.open_objects import (
+    MANAGED_PREFIX,
+    is_managed,
+    is_url,
+    local_path,
+    open_object_store,
+)
+
+__all__ = [
+    "MANAGED_PREFIX",
+    "is_managed",
+    "is_url",
+    "local_path",
+    "open_managed",
+    "open_object_store",
+    "open_store",
+    "split_location",
+]
+
+_GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """Return the location of the directory that holds this one, and its name in there.
+
+    The root of an object store (``s3://bucket``) has no directory above it: its name is empty.
+    """
+    scheme, mark, path = location.rstrip("/").rpartition("://")
+    parent, slash, name = path.rpartition("/")
+    if mark and not slash:
+        return location.rstrip("/"), ""
+    return f"{scheme}{mark}{parent}", name
+
+
+def open_managed(location: str, *, attempt_id: str | None = None) -> ManagedStore:
+    """Open a partition of a managed root; nothing is asked of the store yet.
+
+    Args:
+        location: With or without the prefix of managed roots, with or without a generation.
+        attempt_id: Names what this attempt uploads; None for a new name that nobody else has.
+
+    Raises:
+        InvalidNameError: It does not end in a partition's name, or the generation is no number.
+        MissingDriverError: The package that reaches such a URL is not installed.
+    """
+    place, mark, number = location.removeprefix(MANAGED_PREFIX).partition(GENERATION_MARK)
+    if mark and not _GENERATION.fullmatch(number):
+        raise InvalidNameError(location, f"expected a number after {GENERATION_MARK}")
+    root, name = split_location(place)
+    return ManagedStore(
+        open_object_store(root),
+        parse_partition_directory(name),
+        generation=int(number) if mark else None,
+        attempt_id=attempt_id,
+    )
+
+
+def open_store(location: str) -> LogStore:
+    """Open the files of one partition directory; nothing is asked of the store yet.
+
+    Raises:
+        InvalidNameError: A managed location does not end in a partition's name.
+        MissingDriverError: The package that reaches such a URL is not installed.
+    """
+    if is_managed(location):
+        return open_managed(location)
+    if is_url(location):
+        root, name = split_location(location)
+        return ObjectDirectory(open_object_store(root), name)
+    return LocalStore(local_path(location))

@@ -1,0 +1,271 @@
+"""Objects of an S3 bucket, reached through s3fs.
+
+Credentials, region, endpoint and proxies are found as the AWS tools find them: environment, shared
+config and credential files, instance roles. Requests are repeated by botocore's own retry mode
+and by nothing else: s3fs's second layer around it is switched off, since the two multiply. Only
+what botocore cannot repeat is asked for again here: the rest of a body that broke off.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+from botocore.exceptions import BotoCoreError
+from fsspec.asyn import sync
+from numpy.typing import NDArray
+from s3fs import S3FileSystem
+
+from storage_core.errors import (
+    ChangedWhileReadError,
+    ConditionFailedError,
+    ObjectNotFoundError,
+    StorageError,
+)
+from storage_core.store.conditional_write import settle_write
+from storage_core.store.object_store import (
+    DEFAULT_LIMIT_BYTES,
+    ObjectInfo,
+    validate_key,
+    validate_prefix,
+)
+from storage_core.store.s3_transfer import (
+    PART_BYTES,
+    error_code,
+    quoted,
+    read_range,
+    read_whole,
+    tag_of,
+    upload_parts,
+)
+
+DELETE_AT_ONCE: Final = 1000
+# Of botocore, per request, the first one included; the environment may say another number.
+_MAX_ATTEMPTS: Final = 8
+_CONNECTIONS: Final = 64
+_CONFLICT_ATTEMPTS: Final = 5
+_REFUSED_CODES: Final = frozenset({"412", "PreconditionFailed"})
+_CONFLICT_CODES: Final = frozenset({"409", "ConditionalRequestConflict"})
+
+
+class S3ObjectStore:
+    """The objects of a bucket whose keys begin with a prefix.
+
+    Args:
+        url: ``s3://bucket`` or ``s3://bucket/prefix``.
+        filesystem: An ``s3fs.S3FileSystem``; None for one made from the environment.
+    """
+
+    def __init__(self, url: str, filesystem: Any = None) -> None:
+        path = url.partition("://")[2].strip("/")
+        self._fs = filesystem or open_filesystem(os.getpid(), _environment())
+        self._bucket, prefix, _ = self._fs.split_path(path)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._url = f"s3://{path}"
+
+    @property
+    def url(self) -> str:
+        """Where the keys begin."""
+        return self._url
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket."""
+        return str(self._bucket)
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call an operation of S3 by botocore's name for it, on this bucket.
+
+        Raises:
+            OSError: As s3fs translates what S3 answers; the cause has S3's own code.
+        """
+        return self._fs.call_s3(method, Bucket=self._bucket, **arguments)
+
+    def get(self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+        """Return a small object whole."""
+        return self.get_with_etag(key, limit_bytes=limit_bytes)[0]
+
+    def get_with_etag(
+        self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
+    ) -> tuple[bytes, str]:
+        """Return a small object whole, and the tag of the version that was read."""
+        with self._errors(key):
+            return cast(tuple[bytes, str], self._sync(read_whole, key, limit_bytes))
+
+    def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
+        """Return a stretch of an object."""
+        target = np.empty(size_bytes, np.uint8)
+        return target[: self.read_into(key, start, target, etag=etag)].tobytes()
+
+    def read_into(self, key: str, start: int, target: NDArray[np.uint8], *, etag: str = "") -> int:
+        """Fill target from position start on and return how many bytes there were."""
+        if not target.size:
+            return 0
+        with self._errors(key, etag):
+            return cast(int, self._sync(read_range, key, start, target.data, etag))
+
+    def put(self, key: str, content: bytes) -> str:
+        """Create or replace an object by one PUT."""
+        with self._errors(key):
+            return tag_of(self.call("put_object", Key=self._key(key), Body=content))
+
+    def put_file(self, key: str, path: str) -> str:
+        """Create or replace an object by a local file, in parts if it is large."""
+        try:
+            size = Path(path).stat().st_size
+            if size <= PART_BYTES:
+                return self.put(key, Path(path).read_bytes())
+        except OSError as error:
+            raise StorageError(path, error.strerror or str(error)) from error
+        with self._errors(key):
+            return cast(str, self._sync(upload_parts, key, path, size))
+
+    def put_if_absent(self, key: str, content: bytes) -> str:
+        """Create an object unless there is one."""
+        return self._put_if(key, content, "", {"IfNoneMatch": "*"})
+
+    def put_if_match(self, key: str, content: bytes, etag: str) -> str:
+        """Replace that version of an object."""
+        return self._put_if(key, content, etag, {"IfMatch": quoted(etag)})
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return what is known of an object without reading it."""
+        with self._errors(key):
+            facts = self.call("head_object", Key=self._key(key))
+            return ObjectInfo(
+                key=key,
+                size_bytes=int(facts["ContentLength"]),
+                etag=tag_of(facts),
+                modified_ms=_milliseconds(facts["LastModified"]),
+                storage_class=facts.get("StorageClass", "STANDARD"),
+            )
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object whose key begins with prefix, in order of keys, page by page."""
+        for page in self._pages(validate_prefix(prefix), ""):
+            yield from self._infos(page)
+
+    def list_folders(self, prefix: str = "") -> Iterator[str]:
+        """Yield the names directly below a folder that have something below themselves."""
+        start = len(self._prefix) + len(prefix)
+        for page in self._pages(validate_prefix(prefix), "/"):
+            for entry in page.get("CommonPrefixes", ()):
+                yield entry["Prefix"][start:].rstrip("/")
+
+    def list_folder(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects directly in a folder, in order of keys."""
+        for page in self._pages(validate_prefix(prefix), "/"):
+            yield from self._infos(page)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, a thousand a request."""
+        for first in range(0, len(keys), DELETE_AT_ONCE):
+            some = [{"Key": self._key(key)} for key in keys[first : first + DELETE_AT_ONCE]]
+            with self._errors(keys[first]):
+                answer = self.call("delete_objects", Delete={"Objects": some, "Quiet": True})
+            for failure in answer.get("Errors", ()):
+                raise StorageError(
+                    f"s3://{self._bucket}/{failure.get('Key')}",
+                    f"was not deleted: {failure.get('Code')}: {failure.get('Message')}",
+                )
+
+    def _key(self, key: str) -> str:
+        return self._prefix + validate_key(key)
+
+    def _pages(self, prefix: str, delimiter: str) -> Iterator[Mapping[str, Any]]:
+        arguments: dict[str, Any] = {"Prefix": self._prefix + prefix}
+        if delimiter:
+            arguments["Delimiter"] = delimiter
+        while True:
+            with self._errors(prefix):
+                page = self.call("list_objects_v2", **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _infos(self, page: Mapping[str, Any]) -> Iterator[ObjectInfo]:
+        for entry in page.get("Contents", ()):
+            key = entry["Key"][len(self._prefix) :]
+            # What consoles write to show an empty folder.
+            if key and not key.endswith("/"):
+                yield ObjectInfo(
+                    key=key,
+                    size_bytes=int(entry["Size"]),
+                    etag=tag_of(entry),
+                    modified_ms=_milliseconds(entry["LastModified"]),
+                    storage_class=entry.get("StorageClass", "STANDARD"),
+                )
+
+    def _put_if(self, key: str, content: bytes, etag: str, condition: Mapping[str, str]) -> str:
+        """Write under a condition; whatever is not a plain yes is settled by reading back."""
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            try:
+                with self._errors(key):
+                    answer = self.call("put_object", Key=self._key(key), Body=content, **condition)
+                    return tag_of(answer)
+            except StorageError as error:
+                code = error_code(error)
+                # Two conditional writes met; S3 obeyed neither and asks for another try.
+                if code in _CONFLICT_CODES and attempt < _CONFLICT_ATTEMPTS - 1:
+                    continue
+                refused = code in _REFUSED_CODES or isinstance(error, ObjectNotFoundError)
+                try:
+                    return settle_write(self, key, content, etag)
+                except ConditionFailedError:
+                    if refused or code in _CONFLICT_CODES:
+                        raise
+                    raise error from error.__cause__
+        raise AssertionError("the last attempt returns or raises")
+
+    def _sync(self, action: Callable[..., Awaitable[Any]], key: str, *arguments: Any) -> Any:
+        return sync(self._fs.loop, action, self._fs, self._bucket, self._key(key), *arguments)
+
+    @contextmanager
+    def _errors(self, key: str, etag: str = "") -> Iterator[None]:
+        """Turn what s3fs and botocore raise into errors that name the object."""
+        path = f"{self._url}/{key}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(path, str(error) or "there is no such object") from error
+        except OSError as error:
+            if etag and error_code(error) in _REFUSED_CODES:
+                raise ChangedWhileReadError(path, f"version {etag}", "another one") from error
+            reason = error_code(error) or type(error).__name__
+            raise StorageError(path, f"{reason}: {error.strerror or error}") from error
+        except BotoCoreError as error:
+            raise StorageError(path, str(error)) from error
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """Return the settings that the AWS tools share."""
+    return tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+
+
+@lru_cache(maxsize=2)
+def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S3FileSystem:
+    """Return the way to S3 of this process and these settings, made once.
+
+    Args:
+        process: Its number: connections do not survive a fork.
+        environment: What the environment says about AWS.
+    """
+    del process
+    config: dict[str, Any] = {"max_pool_connections": _CONNECTIONS}
+    if not {"AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"} & dict(environment).keys():
+        config["retries"] = {"mode": "standard", "total_max_attempts": _MAX_ATTEMPTS}
+    filesystem = S3FileSystem(
+        config_kwargs=config, use_listings_cache=False, skip_instance_cache=True
+    )
+    # botocore repeats requests; once more around it would be attempts times attempts.
+    filesystem.retries = 1
+    return filesystem
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,162 @@
+"""Data objects on their way into a manifest: uploaded by one task, named by another's commit.
+
+What a task has uploaded travels to the commit as a location, a text that says where the bytes are:
+``pylog-object:`` and the JSON of a file's entry in a manifest. The small files of a segment go
+into one object, one after another: requests are what an object store charges for.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from storage_core.errors import InvalidNameError, StorageError
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    COMPANIONS_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+)
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.store.manifest import FileEntry, data_key
+from storage_core.store.object_store import ObjectStore
+
+UPLOADED_PREFIX: Final = "pylog-object:"
+PARTITION_STEM: Final = "partition"
+NO_TIMESTAMP: Final = -1
+
+
+def upload_file(
+    objects: ObjectStore,
+    partition: TopicPartition,
+    attempt_id: str,
+    path: Path,
+    name: str,
+    *,
+    largest_timestamp: int | None = None,
+) -> str:
+    """Upload a finished local file as an object of its own, and return its location.
+
+    Args:
+        objects: The managed root.
+        partition: Whose file it will be.
+        attempt_id: Of the task; the same name is never uploaded twice under one.
+        path: Of the local file; its modification time becomes the file's.
+        name: Of the file in the partition.
+        largest_timestamp: Of a segment's records, if it is known.
+
+    Raises:
+        StorageError: The file cannot be read, or the store failed.
+    """
+    try:
+        facts = path.stat()
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    key = data_key(partition, attempt_id, name)
+    etag = objects.put_file(key, str(path)) if facts.st_size else ""
+    return encode_location(
+        FileEntry(
+            key=key if facts.st_size else "",
+            start=0,
+            size_bytes=facts.st_size,
+            etag=etag,
+            modified_ms=facts.st_mtime_ns // 1_000_000,
+            largest_timestamp=largest_timestamp,
+        )
+    )
+
+
+def upload_companions(
+    objects: ObjectStore, key: str, contents: Mapping[str, tuple[bytes, int]]
+) -> dict[str, FileEntry]:
+    """Upload small files as one object.
+
+    Args:
+        objects: The managed root.
+        key: Of the object.
+        contents: By name: bytes, and modification time in epoch milliseconds.
+
+    Returns:
+        Their entries by name; files without bytes need no object.
+    """
+    packed = b"".join(content for content, _ in contents.values())
+    etag = objects.put(key, packed) if packed else ""
+    entries = {}
+    start = 0
+    for name, (content, modified_ms) in contents.items():
+        is_empty = not content
+        entries[name] = FileEntry(
+            key="" if is_empty else key,
+            start=0 if is_empty else start,
+            size_bytes=len(content),
+            etag="" if is_empty else etag,
+            modified_ms=modified_ms,
+        )
+        start += len(content)
+    return entries
+
+
+def is_log(name: str) -> bool:
+    """Tell whether a file holds a segment's records, whatever transient suffix it has."""
+    for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX):
+        name = name.removesuffix(suffix)
+    return kind_of(name) == LOG_SUFFIX
+
+
+def object_stem(name: str) -> str:
+    """Return what the object of a file is called: a log its name, companions their segment's."""
+    offset = offset_of(name)
+    if offset is None:
+        return PARTITION_STEM
+    return log_file(offset) if is_log(name) else f"{offset:020d}"
+
+
+def object_name(stem: str, number: int) -> str:
+    """Return the name of an attempt's object; number counts what it has had of that stem."""
+    again = f"-{number}" if number else ""
+    if stem.endswith(LOG_SUFFIX):
+        return f"{stem.removesuffix(LOG_SUFFIX)}{again}{LOG_SUFFIX}"
+    return f"{stem}{again}{COMPANIONS_SUFFIX}"
+
+
+def encode_location(entry: FileEntry) -> str:
+    """Return the location of what was uploaded, for ``PromoteFile``."""
+    return UPLOADED_PREFIX + json.dumps(asdict(entry), separators=(",", ":"))
+
+
+def parse_location(location: str) -> FileEntry:
+    """Return what a location of ours says.
+
+    Raises:
+        InvalidNameError: It is not one.
+    """
+    try:
+        found = json.loads(location.removeprefix(UPLOADED_PREFIX))
+        return FileEntry(**{field.name: found[field.name] for field in fields(FileEntry)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidNameError(location[:80], "is no location of an uploaded object") from error
+
+
+def last_timestamp(time_index: bytes) -> int | None:
+    """Return the largest timestamp that a closed segment's time index tells.
+
+    Returns:
+        The last entry's; NO_TIMESTAMP for an index without entries; None for one that says
+        nothing: of a length that no index has, or with zeros at its end.
+    """
+    if len(time_index) % TIME_INDEX_ENTRY.itemsize:
+        return None
+    entries: Sequence[int] = np.frombuffer(time_index, TIME_INDEX_ENTRY)["timestamp"].tolist()
+    if not entries:
+        return NO_TIMESTAMP
+    if entries[-1] < 0 or (len(entries) > 1 and entries[-1] <= entries[-2]):
+        return None
+    return entries[-1]

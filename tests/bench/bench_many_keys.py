@@ -1,0 +1,137 @@
+"""One partition of many distinct keys, compacted by shuffle on two executors: how much memory.
+
+    python -m tests.bench.bench_many_keys [--keys 50000000] [--strategy shuffle]
+
+Every record has a key of its own, so nothing can be dropped and no map can be smaller. The two
+executors of ``local-cluster`` have one slot each. What is printed is the largest anonymous memory
+(RssAnon) of an executor's JVM together with its Python workers.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.bench.executor_memory import Peaks, watched_executors
+from tests.bench.generated_columns import Topic, copy_root, generated_root
+from tests.jobs.spark_programs import environment
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = ROOT / "build" / "bench"
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+# About what a record of these takes: so that the segments that are closed hold all keys asked for.
+RECORD_BYTES: Final = 24
+EXECUTORS: Final = 2
+EXECUTOR_MB: Final = 768
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One compaction.
+
+    Attributes:
+        keys: Distinct keys asked for.
+        log_bytes: Bytes of the partition.
+        strategy: How it was spread.
+        seconds: It took.
+        peaks: Memory.
+    """
+
+    keys: int
+    log_bytes: int
+    strategy: str
+    seconds: float
+    peaks: Peaks
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        yield (
+            f"{self.keys / 1e6:.0f} million keys, {self.log_bytes / 1e6:.0f} MB, {self.strategy}, "
+            f"{EXECUTORS} executors of one slot: {self.seconds:.0f} s"
+        )
+        yield f"peak anonymous memory of an executor: {self.peaks.worst_bytes / MIB:.0f} MiB"
+        yield (
+            f"  its JVM at most {self.peaks.jvm_bytes / MIB:.0f} MiB, a Python process at most "
+            f"{self.peaks.python_bytes / MIB:.0f} MiB ({self.peaks.samples} samples)"
+        )
+
+
+def topic_of(keys: int) -> Topic:
+    """Return a topic whose closed segments hold at least so many keys."""
+    return Topic(
+        name=f"keys{keys}",
+        partitions=1,
+        records=keys + 2 * SEGMENT_BYTES // RECORD_BYTES,
+        keys=1 << 62,
+        value_bytes=8,
+        segment_bytes=SEGMENT_BYTES,
+    )
+
+
+def measure(keys: int, *, strategy: str = "shuffle") -> Report:
+    """Compact a copy of the partition.
+
+    Raises:
+        RuntimeError: The run did not do what it was asked for.
+    """
+    topic = topic_of(keys)
+    source = generated_root(CACHE, [topic])
+    root = copy_root(source, CACHE / "scratch" / "many-keys")
+    log_bytes = sum(path.stat().st_size for path in source.glob("*/*.log"))
+    order = {
+        "root": str(root),
+        "master": f"local-cluster[{EXECUTORS},1,{EXECUTOR_MB}]",
+        "conf": {
+            "spark.executor.memory": f"{EXECUTOR_MB}m",
+            # Buffers of the shuffle's transfers lie outside of the heap.
+            "spark.executor.extraJavaOptions": "-XX:MaxDirectMemorySize=128m -XX:+UseSerialGC",
+            "spark.sql.shuffle.partitions": str(EXECUTORS),
+        },
+        "topics": {topic.name: topic.config},
+        "strategy": strategy,
+        "tuning": {},
+    }
+    said, peaks = run_watched(order)
+    if said["statuses"] != ["done"]:
+        raise RuntimeError(f"{said['statuses']}: {said['errors']}")
+    return Report(
+        keys=keys, log_bytes=log_bytes, strategy=strategy, seconds=said["seconds"], peaks=peaks
+    )
+
+
+def run_watched(order: dict[str, Any]) -> tuple[dict[str, Any], Peaks]:
+    """Have another process carry out an order, and watch its executors."""
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.spread_side"],
+            cwd=ROOT,
+            env=environment(PYTHONPATH=str(ROOT)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        watched_executors(process.pid) as peaks,
+    ):
+        answer, _ = process.communicate(json.dumps(order) + "\n")
+    if process.returncode:
+        raise RuntimeError(f"the run ended with {process.returncode}")
+    return dict(json.loads(answer.splitlines()[-1])), peaks
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Compaction of many distinct keys.")
+    parser.add_argument("--keys", type=int, default=50_000_000)
+    parser.add_argument("--strategy", default="shuffle")
+    arguments = parser.parse_args()
+    report = measure(arguments.keys, strategy=arguments.strategy)
+    print("\n".join(report.lines()))  # noqa: T201 - the report
+
+
+if __name__ == "__main__":
+    main()

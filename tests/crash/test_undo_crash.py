@@ -1,0 +1,230 @@
+"""A commit that keeps what it takes away, and its undo, stopped at every single change.
+
+What a stopped commit leaves is what it leaves without a trash. What a stopped undo leaves is
+loaded, by us and by Kafka, as the state before the run or the one after it, and the undo, made
+again, ends with the bytes from before the run. ``PYLOG_CRASH_ALL=1`` (``make crash``) takes every
+golden round.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
+from storage_core.maintenance.trash.record import commit_folder, commit_numbers, partition_folder
+from storage_core.maintenance.undo.partition import undo_partition
+from storage_core.plan.executor import commit
+from storage_core.plan.plan import Plan
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
+from tests.golden_cleaning import Cleaning, prepare
+from tests.oracle.kafka import Kafka
+from tests.partition_views import committed_values, data_records
+
+ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+KAFKA_STRIDE = 1 if ALL else 5
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_disks(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """A partition that was cleaned with a trash beside it.
+
+    Attributes:
+        directory: The partition.
+        round_: The round that cleaned it.
+        place: The run's trash.
+        plan: The commit.
+        prepared: The directory and the trash before the commit: scratch files lie there.
+        before: The directory as a load leaves it.
+        after: The directory as the commit leaves it.
+        cleaned: The same with times, and the trash.
+    """
+
+    directory: Path
+    round_: Cleaning
+    place: TrashPlace
+    plan: Plan
+    prepared: Tree
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    cleaned: Path
+
+    @property
+    def folders(self) -> list[Path]:
+        """The trash of the commits on the partition."""
+        folder = partition_folder(Path(self.place.folder), self.directory)
+        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+
+    def reset(self) -> None:
+        """Bring back the directory and the trash as the commit left them."""
+        shutil.rmtree(self.directory)
+        shutil.rmtree(self.place.folder)
+        shutil.copytree(self.cleaned / "log", self.directory)
+        shutil.copytree(self.cleaned / "trash", self.place.folder)
+
+    def tree(self) -> dict[str, bytes]:
+        """Return the directory's files, scratch files left out."""
+        return {
+            name: data
+            for name, data in read_tree(self.directory).items()
+            if not name.startswith(SCRATCH_PREFIX) and not name.endswith(TEMPORARY_SUFFIX)
+        }
+
+
+def clean(case: Case, tmp_path: Path) -> Cleaned:
+    directory, round_ = case.make(tmp_path / "log")
+    settle(directory, round_)
+    before = read_tree(directory)
+    prepared_round = prepare(directory, round_)
+    place = TrashPlace(folder=str(tmp_path / "trash" / "run"), run_id="run")
+    trash = observe_trash(LocalStore(directory), place, action="compact")
+    plan = with_trash(prepared_round.commit_of(), trash)
+    prepared = keep(directory)
+    commit(plan, LocalStore(directory))
+    after = read_tree(directory)
+    copy = tmp_path / "cleaned"
+    shutil.copytree(directory, copy / "log")
+    shutil.copytree(place.folder, copy / "trash")
+    return Cleaned(
+        directory=directory,
+        round_=round_,
+        place=place,
+        plan=plan,
+        prepared=prepared,
+        before=before,
+        after=after,
+        cleaned=copy,
+    )
+
+
+def stop(work, directory: Path, number: int, moment: Moment) -> bool:
+    """Stop some work at a change; return whether it has that many."""
+    try:
+        work(FaultyStore(LocalStore(directory), stop_at=number, moment=moment))
+    except SimulatedCrash:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp_path):
+    cleaned = clean(case, tmp_path)
+    assert cleaned.after != cleaned.before
+    undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+    assert cleaned.tree() == cleaned.before
+    assert undone.copied_bytes == 0
+    assert undo_partition(LocalStore(cleaned.directory), cleaned.folders).steps == 0
+    assert cleaned.round_.load(LocalStore(cleaned.directory)).operations == ()
+
+
+@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
+    """It is finished by another attempt, as a commit's claim does it: from the step it was at."""
+    cleaned = clean(case, tmp_path)
+    shutil.rmtree(cleaned.place.folder)
+    number = 0
+    while True:
+        restore(cleaned.directory, cleaned.prepared)
+        done = 0
+        store = FaultyStore(LocalStore(cleaned.directory), stop_at=number, moment=moment)
+        try:
+            for step in cleaned.plan.operations:
+                commit(Plan(location=cleaned.plan.location, operations=(step,)), store)
+                done += 1
+        except SimulatedCrash:
+            kind = type(cleaned.plan.operations[done]).__name__
+        else:
+            break
+        if moment is not Moment.AFTER or kind not in {"RenameFile", "PromoteFile"}:
+            left = Plan(location=cleaned.plan.location, operations=cleaned.plan.operations[done:])
+            commit(left, LocalStore(cleaned.directory))
+            assert cleaned.tree() == cleaned.after, f"{moment.value} {number}: {kind}"
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            assert cleaned.tree() == cleaned.before, f"{moment.value} {number}: {kind}"
+        shutil.rmtree(cleaned.place.folder, ignore_errors=True)
+        number += 1
+    assert number >= len(cleaned.plan.operations)
+
+
+@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_undo_may_stop_anywhere(case, moment, tmp_path):
+    cleaned = clean(case, tmp_path)
+    end = settle(cleaned.directory, cleaned.round_).last_stable_offset
+    values = committed_values(cleaned.directory, end)
+    records = set(data_records(cleaned.directory))
+    seen = set()
+    number = 0
+    while True:
+        cleaned.reset()
+        where = f"{moment.value} change {number}"
+        if not stop(
+            lambda store: undo_partition(store, cleaned.folders), cleaned.directory, number, moment
+        ):
+            break
+        left = keep(cleaned.directory)
+        # Made again at once.
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        assert cleaned.tree() == cleaned.before, where
+        # Loaded first: one state or the other, and then made again.
+        restore(cleaned.directory, left)
+        log = settle(cleaned.directory, cleaned.round_)
+        assert log.last_stable_offset == end
+        assert committed_values(cleaned.directory, end) == values, where
+        assert records <= set(data_records(cleaned.directory)), where
+        logs = {name: data for name, data in cleaned.tree().items() if name.endswith(".log")}
+        sides = [
+            {name: data for name, data in side.items() if name.endswith(".log")}
+            for side in (cleaned.before, cleaned.after)
+        ]
+        assert logs in sides, where
+        seen.add(sides.index(logs))
+        number += 1
+    assert seen == {0, 1}
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_kafka_opens_what_a_stopped_undo_left(case, tmp_path):
+    cleaned = clean(case, tmp_path)
+    log = settle(cleaned.directory, cleaned.round_)
+    values = committed_values(cleaned.directory, log.last_stable_offset)
+    kafka = Kafka(now_ms=cleaned.round_.request.now_ms)
+    kafkas = tmp_path / "kafkas" / cleaned.directory.name
+    number = 0
+    while True:
+        cleaned.reset()
+        if not stop(
+            lambda store: undo_partition(store, cleaned.folders),
+            cleaned.directory,
+            number,
+            Moment.BEFORE,
+        ):
+            break
+        for clean_shutdown in (False, True):
+            restore(kafkas, keep(cleaned.directory))
+            with kafka.open_partition(
+                kafkas,
+                config=case.overrides,
+                log_start_offset=cleaned.round_.request.log_start_offset or 0,
+                clean_shutdown=clean_shutdown,
+            ) as partition:
+                assert partition.log_end_offset == log.log_end_offset
+            found = committed_values(kafkas, log.last_stable_offset)
+            assert found == values, f"change {number}"
+        number += KAFKA_STRIDE
+    assert number > KAFKA_STRIDE

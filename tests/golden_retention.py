@@ -1,0 +1,78 @@
+"""Golden deletion passes as calls of this project."""
+
+from pathlib import Path
+from typing import Any
+
+from storage_core.log.log_loader import LogLoader
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.retention.partition import (
+    RetainResult,
+    Sweep,
+    plan_sweep,
+    retain_log,
+    retain_partition,
+)
+from storage_core.maintenance.retention.state import RetentionRules
+from storage_core.plan import Plan, commit
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+from tests.golden_cleaning import cleaning_of
+from tests.golden_data import Golden
+from tests.golden_loading import settings_of
+
+
+def offsets_of(golden: Golden) -> dict[str, Any]:
+    """Return high watermark and log start of a case."""
+    params = golden.case["params"]
+    return {"high_watermark": params.get("hw"), "log_start_offset": params.get("log.start")}
+
+
+def retain_golden(golden: Golden, directory: Path) -> RetainResult:
+    """Make the deletion pass that Kafka made, as it does: open, sweep, close."""
+    return retain_partition(directory, **settings_of(golden), **offsets_of(golden))
+
+
+def retain_golden_and_keep(golden: Golden, directory: Path) -> int:
+    """Make the same pass, but leave the ``.deleted`` files; return how many segments went."""
+    store = LocalStore(directory)
+    settings = settings_of(golden)
+    log = LogLoader(store, **settings, clean_shutdown=True).load()
+    decision = retain_log(
+        log,
+        RetentionRules.of(settings["config"]),
+        now_ms=settings["now_ms"],
+        high_watermark=log.log_end_offset,
+        unlink=False,
+    )
+    commit(Plan(location=store.location, operations=log.close().operations), store)
+    return len(decision.removals)
+
+
+def sweep_golden(golden: Golden, store: LogStore, **changes: Any) -> Sweep:
+    """Plan the same pass over the log at rest, the log start from its checkpoint."""
+    offsets = offsets_of(golden)
+    return plan_sweep(
+        store,
+        **settings_of(golden),
+        **{
+            "log_start_checkpoint": offsets["log_start_offset"] or 0,
+            "high_watermark": offsets["high_watermark"],
+        }
+        | changes,
+    )
+
+
+def clean_and_retain(golden: Golden, directory: Path) -> RetainResult:
+    """Make the round and the deletion pass that one of Kafka's cleaner threads made."""
+    cleaning = cleaning_of(golden)
+    clean_partition(
+        directory, config=cleaning.config, cleaner=cleaning.cleaner, request=cleaning.request
+    )
+    return retain_partition(
+        directory,
+        config=cleaning.config,
+        cleaner=cleaning.cleaner,
+        now_ms=cleaning.request.now_ms,
+        log_start_checkpoint=cleaning.request.log_start_offset or 0,
+        high_watermark=cleaning.request.high_watermark,
+    )

@@ -1,0 +1,178 @@
+"""Random logs and limits: Kafka's deletion pass beside ours, over an open log and one at rest.
+
+``PYLOG_ORACLE_EXAMPLES`` says how many logs; over each a few passes are made. They are the same in
+every run; ``PYLOG_ORACLE_RANDOM=1`` has Hypothesis look for new ones.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from storage_core.config import LogConfig
+from storage_core.errors import PylogError
+from storage_core.maintenance.retention.partition import plan_sweep, retain_partition
+from storage_core.plan import commit
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from tests.oracle.jvm import KafkaFailure
+from tests.oracle.kafka import Kafka
+from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise
+from tests.oracle.our_loading import CLEANER
+from tests.oracle.retention import (
+    PlayedPass,
+    RetentionAnswer,
+    RetentionPlan,
+    play_passes,
+    retain_by_kafka,
+    retention_plans,
+)
+
+EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
+FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
+SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
+# Both sides sync all the time; in memory that costs nothing.
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
+
+pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
+against_kafka = settings(
+    max_examples=EXAMPLES,
+    derandomize=FIXED,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink) if SHRINK else (Phase.generate,),
+)
+
+
+def passes_of(plan: RetentionPlan) -> Iterator[PlayedPass]:
+    with tempfile.TemporaryDirectory(prefix="oracle-", dir=SCRATCH) as scratch:
+        for played in play_passes(plan, Path(scratch)):
+            bad_set = played.answer is None and has_bad_legacy_set(played.before)
+            if not is_loaded_otherwise(played.before) and not bad_set:
+                yield played
+
+
+def config_of(played: PlayedPass) -> LogConfig:
+    return LogConfig.from_topic_overrides(
+        {key: str(value) for key, value in played.task.config.items()}
+    )
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    found = compare_partitions(read_tree(one), read_tree(other), Exactness.BYTES)
+    return [str(difference) for difference in found]
+
+
+@settings(against_kafka, max_examples=min(EXAMPLES, 10))
+@given(plan=retention_plans())
+def test_kafka_itself_sweeps_equal_copies_alike(plan: RetentionPlan) -> None:
+    """What else is compared here would mean nothing."""
+    for played in passes_of(plan):
+        if played.failure:
+            with pytest.raises(KafkaFailure):
+                retain_by_kafka(played.before, played.task)
+        else:
+            assert retain_by_kafka(played.before, played.task) == played.answer
+            assert not differences(played.after, played.before)
+
+
+@pytest.mark.item("RET-01", "RET-02", "RET-03", "RET-04", "RET-05", "RET-06", "RET-07", "RET-08")
+@pytest.mark.item("RET-09", "RET-10", "RET-12", "ERR-01", "PRD-16", "CKP-13")
+@against_kafka
+@given(plan=retention_plans())
+def test_a_pass_over_an_open_log_ends_byte_for_byte_as_kafkas(plan: RetentionPlan) -> None:
+    for played in passes_of(plan):
+        what = f"{played.case}\n{played.task}"
+        before = read_tree(played.before)
+        if played.answer is None:
+            with pytest.raises(PylogError):
+                retain_by_us(played)
+            assert read_tree(played.before) == before, f"a refusal left changes: {what}"
+            continue
+        answer = retain_by_us(played)
+        assert not differences(played.after, played.before), what
+        assert answer == played.answer, what
+
+
+def retain_by_us(played: PlayedPass) -> RetentionAnswer:
+    task = played.task
+    result = retain_partition(
+        played.before,
+        config=config_of(played),
+        cleaner=CLEANER,
+        now_ms=task.now_ms,
+        log_start_checkpoint=task.log_start_checkpoint,
+        high_watermark=task.high_watermark,
+        log_start_offset=task.log_start_offset,
+    )
+    return RetentionAnswer(
+        deleted_segments=result.deleted_segments,
+        log_start_offset=result.log_start_offset,
+        log_end_offset=result.log_end_offset,
+    )
+
+
+@pytest.mark.item("RET-10", "RET-11", "RET-02", "RET-09")
+@against_kafka
+@given(plan=retention_plans())
+def test_kafka_opens_a_log_swept_at_rest_as_the_one_that_it_swept_itself(
+    plan: RetentionPlan,
+) -> None:
+    for played in passes_of(plan):
+        # DeleteRecords needs a broker; its effect on a log at rest is the checkpoint.
+        if played.answer is None or played.task.log_start_offset is not None:
+            continue
+        what = f"{played.case}\n{played.task}"
+        # The broker closes it, with the log start that it has, before it is at rest.
+        reopen(played.before, played, played.task.log_start_checkpoint)
+        store = LocalStore(played.before)
+        sweep = plan_sweep(
+            store,
+            config=config_of(played),
+            cleaner=CLEANER,
+            now_ms=played.task.now_ms,
+            log_start_checkpoint=played.task.log_start_checkpoint,
+            high_watermark=played.task.high_watermark,
+        )
+        commit(sweep.steps, store)
+        assert len(sweep.decision.removals) == played.answer.deleted_segments, what
+        assert sweep.decision.log_start_offset == played.answer.log_start_offset, what
+        reopen(played.before, played, sweep.decision.log_start_offset)
+        reopen(played.after, played, played.answer.log_start_offset)
+        assert not differences(played.after, played.before), what
+
+
+def reopen(directory: Path, played: PlayedPass, log_start_offset: int) -> None:
+    """Let Kafka open a log after a clean shutdown, and close it."""
+    kafka = Kafka(now_ms=played.task.now_ms)
+    with kafka.open_partition(
+        directory, config=played.task.config, log_start_offset=log_start_offset
+    ):
+        pass
+
+
+@pytest.mark.item("RET-12")
+@against_kafka
+@given(plan=retention_plans())
+def test_below_a_raised_log_start_nothing_is_shown_again(plan: RetentionPlan) -> None:
+    """Delete-records, a sweep, a restart: the log begins where it was raised to."""
+    for played in passes_of(plan):
+        if played.answer is None or not played.answer.deleted_segments:
+            continue
+        copy = played.before.with_name("copy-0")
+        shutil.copytree(played.after, copy)
+        kafka = Kafka(now_ms=played.task.now_ms)
+        with kafka.open_partition(
+            copy, config=played.task.config, log_start_offset=played.answer.log_start_offset
+        ) as partition:
+            answer = partition.answer()
+        assert answer.log_start_offset == played.answer.log_start_offset
+        assert answer.segments[0][0] <= answer.log_start_offset
+        shutil.rmtree(copy)

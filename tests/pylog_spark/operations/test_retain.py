@@ -1,0 +1,267 @@
+"""Whole sweeps on Spark; Apache Kafka's own results are the referees."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.operations.retain import retain
+from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import (
+    LOG_START_FILE,
+    TopicPartition,
+)
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import (
+    BrokerDirectory,
+    broker_directory,
+    differences_from_kafka,
+    read_points,
+)
+
+pytestmark = pytest.mark.spark
+
+# Of these the clock decides nothing.
+BY_START_AND_SIZE = [
+    "retain-empty-s501",
+    "retain-logstart-end-s501",
+    "retain-logstart-mid-s501",
+    "retain-logstart-s501",
+    "retain-size-exact-s501",
+    "retain-size-hw-s501",
+    "retain-size-s501",
+    "retain-size-small-s501",
+    "retain-size-zero-s501",
+]
+BY_AGE = ["retain-time-all-s501", "retain-time-hw-s501", "retain-future-s501", "retain-both-s501"]
+SOME_TIME = 1_700_000_000_000
+MARKER = '{"version":0,"brokerEpoch":11}'
+FUTURE = ".0123456789abcdef0123456789abcdef-future"
+
+
+def clock_of(name: str) -> int:
+    return int(Golden(name).case["clock_ms"])
+
+
+def rows_of(report) -> dict[str, dict]:
+    return {row["topic"]: row for row in report.results.to_pylist()}
+
+
+def retentions_of(report) -> dict[str, dict]:
+    return {row["topic"]: row for row in report.retentions.to_pylist()}
+
+
+def state_of(path) -> list:
+    """Return everything about a tree that a write would change."""
+    return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in path.rglob("*"))
+
+
+def expected_starts(names) -> dict[TopicPartition, int]:
+    """Return the entries of logs that start above their first segment, after Kafka's pass."""
+    starts = {}
+    for name in names:
+        expected = Golden(name).case["expected"]
+        if expected["log_start"] > expected["segments"][0][0]:
+            starts[TopicPartition(name, 0)] = expected["log_start"]
+    return starts
+
+
+@pytest.mark.item("RET-01", "RET-02", "RET-03", "RET-10", "RET-11", "CKP-06")
+@pytest.mark.parametrize(
+    ("names", "now_ms"),
+    [(BY_START_AND_SIZE, SOME_TIME), *(([name], clock_of(name)) for name in BY_AGE)],
+    ids=["by start and size", *BY_AGE],
+)
+def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, now_ms):
+    root = broker_directory(tmp_path / "log", names)
+    report = retain(spark, [root.path], root.options(now_ms))
+
+    assert report.exit_code == 0
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+    assert read_points(root.path, LOG_START_FILE) == expected_starts(names)
+    assert (root.path / ".kafka_cleanshutdown").read_text() == MARKER
+    assert sorted(path.name for path in tmp_path.glob("*scratch*")) == []
+    for topic, row in rows_of(report).items():
+        expected = Golden(topic).case["expected"]
+        assert row["status"] == ("done" if expected["deleted"] else "skipped"), topic
+        assert row["segments_after"] == len(expected["segments"])
+        assert row["bytes_after"] == sum(size for _, size in expected["segments"])
+        found = retentions_of(report)[topic]
+        assert found["deleted_segments"] == expected["deleted"]
+        assert found["log_start_offset"] == expected["log_start"]
+
+
+@pytest.mark.item("RET-14")
+def test_the_report_says_what_went_for_which_reason_and_what_keeps_the_rest(spark, tmp_path):
+    name = "retain-both-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    row = retentions_of(retain(spark, [root.path], root.options(clock_of(name))))[name]
+    by = [row[f"by_{what}_segments"] for what in ("log_start", "size", "time")]
+    assert by == [1, 1, 0]
+    assert row["deleted_segments"] == sum(by)
+    assert (row["by_log_start_bytes"], row["by_size_bytes"]) == (1716, 1789)
+    assert row["deleted_bytes"] == 1716 + 1789
+    assert (row["old_log_start_offset"], row["log_start_offset"]) == (46, 94)
+    assert row["percent"] == (1618 + 1656 + 431) * 100 // 2403
+    assert (row["blocked_by"], row["blocked_offset"]) == ("WITHIN_TIME", 94)
+    assert row["wait_ms"] > 0
+
+
+def test_a_second_run_finds_nothing_and_changes_nothing(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", BY_START_AND_SIZE)
+    retain(spark, [root.path], root.options(SOME_TIME))
+    before = state_of(tmp_path)
+    again = retain(spark, [root.path], root.options(SOME_TIME))
+    assert {row["reason"] for row in rows_of(again).values()} == {"NOTHING_TO_RETAIN"}
+    assert again.exit_code == 0
+    # The lock file comes and goes: that is a change of the directory's own time.
+    assert {path for path, *_ in set(state_of(tmp_path)) ^ set(before)} <= {str(root.path)}
+
+
+def test_a_dry_run_says_what_would_go_and_writes_nothing(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", BY_START_AND_SIZE)
+    before = state_of(tmp_path)
+    options = root.options(SOME_TIME, dry_run=True, role=None)
+    report = retain(spark, [root.path], options)
+    assert state_of(tmp_path) == before
+    due = [n for n in BY_START_AND_SIZE if Golden(n).case["expected"]["deleted"]]
+    assert (report.summary.planned, report.summary.done) == (len(due), 0)
+    row = retentions_of(report)["retain-size-zero-s501"]
+    assert (row["status"], row["rolls"], row["percent"]) == ("planned", True, 0)
+    kinds = [step["operation"] for step in json.loads(row["operations"])]
+    assert kinds[:4] == ["WriteFile", "CreateEmptyFile", "CreateEmptyFile", "CreateEmptyFile"]
+
+
+@pytest.mark.item("SEG-09")
+def test_files_may_be_left_as_deleted_to_the_broker(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    options = root.options(SOME_TIME, keep_deleted=True)
+    retain(spark, [root.path], options)
+    left = [path.name for path in (root.path / f"{name}-0").glob("*.deleted")]
+    assert "00000000000000000000.log.deleted" in left
+    assert rows_of(retain(spark, [root.path], options))[name]["reason"] == "NOTHING_TO_RETAIN"
+    retain(spark, [root.path], root.options(SOME_TIME))
+    assert differences_from_kafka(root.path, [name], tmp_path) == []
+
+
+@pytest.mark.item("RET-03")
+def test_without_a_checkpointed_high_watermark_nothing_goes(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    root.high_watermarks = {}
+    root.write_files()
+    before = read_tree(root.path / f"{name}-0")
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert rows_of(report)[name]["reason"] == "NO_HIGH_WATERMARK"
+    assert report.exit_code == 3
+    assert read_tree(root.path / f"{name}-0") == before
+    said = root.options(SOME_TIME, high_watermark=HighWatermarkSource.LOG_END)
+    assert retain(spark, [root.path], said).exit_code == 0
+    assert differences_from_kafka(root.path, [name], tmp_path) == []
+    # More went than the controller may take for replicated: no broker epoch vouches for it.
+    marker = (root.path / ".kafka_cleanshutdown").read_text()
+    assert marker == '{"version":0,"brokerEpoch":-1}'
+
+
+@pytest.mark.item("RET-13", "DIR-07")
+def test_copies_on_their_way_are_swept_and_compacted_topics_are_not(spark, tmp_path):
+    name, compacted = "retain-size-s501", "retain-compact-s501"
+    root = broker_directory(tmp_path / "log", [compacted])
+    other = BrokerDirectory(tmp_path / "log")
+    directory = other.add(Golden(name))
+    directory.rename(root.path / f"{name}-0{FUTURE}")
+    root.configs |= other.configs
+    root.high_watermarks |= other.high_watermarks
+    root.write_files()
+    before = read_tree(root.path / f"{compacted}-0")
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert rows_of(report)[compacted]["reason"] == "COMPACTED"
+    assert read_tree(root.path / f"{compacted}-0") == before
+    assert rows_of(report)[name]["status"] == "done"
+    (root.path / f"{name}-0{FUTURE}").rename(root.path / f"{name}-0")
+    assert differences_from_kafka(root.path, [name], tmp_path) == []
+
+
+@pytest.mark.item("RET-15")
+def test_a_tiered_topic_is_refused(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    root.configs[name] |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+    before = read_tree(root.path / f"{name}-0")
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert rows_of(report)[name]["reason"] == "TIERED"
+    assert read_tree(root.path / f"{name}-0") == before
+
+
+def test_one_damaged_partition_stops_no_other(spark, tmp_path):
+    names = ["retain-size-s501", "retain-logstart-s501", "retain-size-zero-s501"]
+    root = broker_directory(tmp_path / "log", names)
+    (root.path / f"{names[0]}-0" / "leader-epoch-checkpoint").write_text("0\n1\nzero 0\n")
+    min((root.path / f"{names[1]}-0").glob("*.index")).unlink()
+    before = [read_tree(root.path / f"{name}-0") for name in names[:2]]
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    rows = rows_of(report)
+    assert report.exit_code == 4
+    assert (rows[names[0]]["status"], rows[names[0]]["error_class"]) == (
+        "failed",
+        "CheckpointError",
+    )
+    assert "leader-epoch-checkpoint: line 3" in rows[names[0]]["error"]
+    assert rows[names[1]]["reason"] == "RECOVERY_REQUIRED"
+    assert [read_tree(root.path / f"{name}-0") for name in names[:2]] == before
+    assert differences_from_kafka(root.path, names[2:], tmp_path) == []
+    # Their files are as they were: the directory is as clean as the broker left it.
+    assert (root.path / ".kafka_cleanshutdown").read_text() == MARKER
+
+
+@pytest.mark.item("RET-11")
+def test_what_a_killed_run_left_is_finished_by_the_next(spark, tmp_path):
+    name = "retain-logstart-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    whole = root.copy(tmp_path / "whole")
+    retain(spark, [whole.path], whole.options(SOME_TIME))
+    # As after a kill between the renames of a segment: its records are gone, its indexes not.
+    directory = root.path / f"{name}-0"
+    base = "00000000000000000000"
+    (directory / f"{base}.log").rename(directory / f"{base}.log.deleted")
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert report.exit_code == 0
+    assert read_tree(directory) == read_tree(whole.path / f"{name}-0")
+    # And as after a kill between the last file and the checkpoint.
+    first = Golden(name).case["expected"]["segments"][0][0]
+    stale = replace(root, log_starts={TopicPartition(name, 0): first})
+    stale.write_files()
+    retain(spark, [root.path], root.options(SOME_TIME))
+    assert read_points(root.path, LOG_START_FILE) == {}
+
+
+def test_a_directory_in_use_or_not_cleanly_closed_is_refused(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    before = read_tree(root.path / f"{name}-0")
+    lock = LogDirectoryLock(root.path)
+    lock.acquire()
+    try:
+        with pytest.raises(GuardRefusedError):
+            retain(spark, [root.path], root.options(SOME_TIME))
+    finally:
+        lock.release()
+    (root.path / ".kafka_cleanshutdown").unlink()
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert rows_of(report)[name]["reason"] == "UNCLEAN_SHUTDOWN"
+    assert report.exit_code == 3
+    assert read_tree(root.path / f"{name}-0") == before
+
+
+def test_an_unknown_config_is_refused(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    shutil.copytree(root.path / f"{name}-0", root.path / "unknown-0")
+    report = retain(spark, [root.path], root.options(SOME_TIME))
+    assert rows_of(report)["unknown"]["reason"] == "CONFIG_UNKNOWN"
+    assert rows_of(report)[name]["status"] == "done"

@@ -1,0 +1,80 @@
+"""Observation and commits over a managed root in this process: what tasks of a run would do."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.tasks.commit import PartitionWork, clean_partitions
+from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config import CleanerConfig
+from storage_core.store.managed_root import list_partitions
+from tests.pylog_spark.managed_roots import ManagedTwin
+
+
+class ManagedPipeline:
+    """The stages over every due partition of a managed root."""
+
+    def __init__(self, twin: ManagedTwin, now_ms: int, *, run_id: str = "run") -> None:
+        self.twin = twin
+        self.run = RunContext(
+            run_id=run_id,
+            now_ms=now_ms,
+            hash_key=bytes(range(16)),
+            cleaner=CleanerConfig(),
+            catalogs={twin.location: TopicCatalog(explicit=twin.origin.configs)},
+            unclean_roots=frozenset(),
+            high_watermark=HighWatermarkSource.CHECKPOINT,
+        )
+
+    def observe(self) -> list[dict[str, Any]]:
+        rows = []
+        for partition in sorted(list_partitions(self.twin.objects)):
+            row = {
+                "root": self.twin.location,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "directory": self.twin.directory(partition.topic),
+                "kind": "partition",
+                "error_class": None,
+                "error": None,
+            }
+            rows.append(observe_partition(row, self.run, read_root_checkpoints))
+        return rows
+
+    def works(self) -> list[PartitionWork]:
+        due = [row for row in self.observe() if row["status"] == "planned"]
+        return [
+            PartitionWork(
+                ordinal=ordinal,
+                root=row["root"],
+                topic=row["topic"],
+                log_start_checkpoint=row["log_start_checkpoint"],
+                plan=row["plan"],
+            )
+            for ordinal, row in enumerate(due)
+        ]
+
+    @contextmanager
+    def held(self, **options: Any):
+        """Hold the root's lease and yield what tasks are told."""
+        with ManagedRoot(self.twin.location, run_id=self.run.run_id, **options) as root:
+            yield self.context(root)
+
+    def context(self, root: ManagedRoot) -> WriteContext:
+        return WriteContext(
+            run=self.run, locks={}, scratch={}, others={self.twin.location: root.access}
+        )
+
+    def later(self, run_id: str) -> "ManagedPipeline":
+        """Return the same pipeline as another run."""
+        found = ManagedPipeline(self.twin, self.run.now_ms, run_id=run_id)
+        found.run = replace(self.run, run_id=run_id)
+        return found
+
+
+def clean(works: list[PartitionWork], context: WriteContext) -> list[dict[str, Any]]:
+    return [row for batch in clean_partitions(works, context) for row in batch.to_pylist()]

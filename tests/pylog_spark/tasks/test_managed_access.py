@@ -1,0 +1,221 @@
+"""Commits on managed roots: one attempt counts, a zombie changes nothing, readers read on."""
+
+import pickle
+
+import pytest
+
+from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.tasks import managed_access
+from storage_core.clock import ManualClock
+from storage_core.errors import GuardRefusedError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.store.manifest import Checkpoints
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
+from tests.pylog_spark.managed_roots import managed_twin, read_store
+from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean
+
+NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-epochs-mixed-s151"]
+NAME = NAMES[0]
+
+
+@pytest.fixture
+def origin(tmp_path):
+    return broker_directory(tmp_path / "log", NAMES)
+
+
+@pytest.fixture(params=["local", "memory"])
+def twin(request, tmp_path, origin):
+    local = tmp_path / "managed"
+    return managed_twin(
+        origin, local if request.param == "local" else f"memory://access-{tmp_path.name}"
+    )
+
+
+def expected_tree(origin, name, tmp_path):
+    copy = origin.copy(tmp_path / f"expected-{name}")
+    clean_partition(
+        copy.path / f"{name}-0",
+        config=copy.config(name),
+        cleaner=cleaner(),
+        request=copy.request(name, FIRST_ROUNDS_MS),
+    )
+    return read_tree(copy.path / f"{name}-0")
+
+
+def test_every_partition_ends_as_in_a_brokers_directory(twin, origin, tmp_path):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        rows = clean(pipeline.works(), context)
+    assert [row["error"] for row in rows] == [None] * len(NAMES)
+    for name in NAMES:
+        assert twin.tree(name) == expected_tree(origin, name, tmp_path), name
+    assert {row["reason"] for row in pipeline.observe()} == {"NOTHING_TO_CLEAN"}
+
+
+def test_a_commit_is_one_generation_and_its_manifest_says_whose(twin):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        rows = clean(pipeline.works(), context)
+    manifest = twin.store(NAME).manifest
+    assert (manifest.generation, manifest.run_id, manifest.fencing_token) == (2, "run", 1)
+    row = next(r for r in rows if r["next_offset"] == manifest.checkpoints.cleaner_offset)
+    assert manifest.result["row"]["next_offset"] == row["next_offset"]
+
+
+def test_a_second_attempt_of_a_task_finds_the_commit_of_the_first(twin):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        works = pipeline.works()
+        first = clean(works, context)
+        before = {name: twin.store(name).manifest for name in NAMES}
+        objects = sorted(info.key for info in twin.objects.list())
+        second = clean(works, context)
+    timeless = [{k: v for k, v in row.items() if k != "duration_ms"} for row in second]
+    assert timeless == [{k: v for k, v in row.items() if k != "duration_ms"} for row in first]
+    assert {name: twin.store(name).manifest for name in NAMES} == before
+    assert sorted(info.key for info in twin.objects.list()) == objects
+
+
+def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monkeypatch):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        work = [w for w in pipeline.works() if w.topic == NAME]
+        publish = managed_access.ManagedAccess._publish
+        other: list[dict] = []
+
+        def overtaken(self, *args):
+            monkeypatch.setattr(managed_access.ManagedAccess, "_publish", publish)
+            other.extend(clean(work, context))
+            return publish(self, *args)
+
+        monkeypatch.setattr(managed_access.ManagedAccess, "_publish", overtaken)
+        slower = clean(work, context)
+    assert slower[0]["error"] is None
+    assert slower[0]["next_offset"] == other[0]["next_offset"]
+    manifest = twin.store(NAME).manifest
+    assert manifest.generation == 2
+    cleaned = {file.key.split("/")[2] for file in manifest.files.values() if file.key}
+    uploaded = {info.key.split("/")[2] for info in twin.objects.list(f"{NAME}-0/data/") if info.key}
+    assert len(uploaded - cleaned) >= 1
+
+
+@pytest.mark.item("FLT-10")
+def test_a_second_run_is_refused_with_the_holders_name(twin):
+    with (
+        ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="first").held(),
+        pytest.raises(GuardRefusedError, match="LEASE_HELD.*run first on .*, process"),
+        ManagedRoot(twin.location, run_id="second"),
+    ):
+        pass
+    with ManagedRoot(twin.location, run_id="third"):
+        pass
+
+
+def test_a_zombie_whose_lease_ended_cannot_commit(twin):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
+    clock = ManualClock(0)
+    root = ManagedRoot(twin.location, run_id="zombie", ttl_ms=1, clock=clock)
+    with root:
+        context = pipeline.context(root)
+        works = pipeline.works()
+        before = {name: twin.store(name).manifest for name in NAMES}
+        # By the clock of the tasks the lease ended decades ago.
+        rows = clean(works, context)
+    assert {row["error_class"] for row in rows} == {"LeaseLostError"}
+    assert {row["touched"] for row in rows} == {False}
+    assert {name: twin.store(name).manifest for name in NAMES} == before
+
+
+def test_a_zombie_whose_lease_another_run_has_cannot_commit(twin, origin, tmp_path):
+    zombie = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
+    root = ManagedRoot(twin.location, run_id="zombie")
+    root.__enter__()
+    context = pickle.loads(pickle.dumps(zombie.context(root)))
+    works = zombie.works()
+    root.__exit__(None, None, None)
+    living = zombie.later("living")
+    with living.held() as theirs:
+        clean(living.works(), theirs)
+        rows = clean(works, context)
+    assert {row["error_class"] for row in rows} == {"LeaseLostError"}
+    assert "run living" in rows[0]["error"]
+    for name in NAMES:
+        assert twin.tree(name) == expected_tree(origin, name, tmp_path)
+        assert twin.store(name).manifest.run_id == "living"
+
+
+def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit(twin, monkeypatch):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        works = pipeline.works()
+        publish = managed_access.ManagedAccess._publish
+
+        def interrupted(self, *args):
+            context.others[twin.location].validate()
+            twin.objects.delete(["lease.json"])
+            return publish(self, *args)
+
+        monkeypatch.setattr(managed_access.ManagedAccess, "_publish", interrupted)
+        rows = clean(works[:1], context)
+    assert rows[0]["error_class"] == "LeaseLostError"
+    assert twin.store(works[0].topic).manifest.generation == 1
+
+
+def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        works = [w for w in pipeline.works() if w.topic == NAME]
+        store = twin.store(NAME)
+        store.set_checkpoints(Checkpoints(high_watermark=1))
+        store.publish(run_id="somebody", fencing_token=1)
+        row = clean(works, context)[0]
+    assert row["error_class"] == "ChangedWhileReadError"
+    assert "generation 2, committed by run somebody" in row["error"]
+    assert twin.store(NAME).manifest.generation == 2
+
+
+def test_a_reader_that_opened_a_partition_before_a_commit_reads_on_undisturbed(twin):
+    before = twin.tree(NAME)
+    reader = twin.store(NAME)
+    assert reader.manifest.generation == 1
+    pinned = reader.location
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        clean(pipeline.works(), context)
+    assert read_store(reader) == before
+    assert pinned.endswith("#generation=1")
+    assert twin.tree(NAME, generation=1) == before
+    assert twin.tree(NAME) != before
+
+
+def test_a_damaged_partition_changes_nothing_and_stops_no_other(twin, origin, tmp_path):
+    store = twin.store(NAME)
+    log = next(file.name for file in store.list_files() if file.name.endswith(".log"))
+    data = bytearray(store.read_file(log, limit_bytes=1 << 30))
+    data[-1] ^= 0xFF
+    store.write_file(log, bytes(data))
+    store.publish(run_id="damage")
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        works = pipeline.works()
+        rows = {works[r["ordinal"]].topic: r for r in clean(works, context)}
+    assert rows[NAME]["error_class"] == "CorruptRecordError"
+    assert twin.store(NAME).manifest.run_id == "damage"
+    for name in NAMES[1:]:
+        assert twin.tree(name) == expected_tree(origin, name, tmp_path)
+
+
+def test_a_place_that_is_no_managed_root_is_refused(tmp_path):
+    with pytest.raises(GuardRefusedError, match="NOT_A_MANAGED_ROOT"):
+        ManagedRoot(str(tmp_path), run_id="run").__enter__()
+
+
+def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(twin):
+    partition = TopicPartition(NAME, 0)
+    with ManagedRoot(twin.location, run_id="run") as root:
+        root.write_cleaner_points({partition: 7})
+        root.write_cleaner_points({partition: 7})
+    assert twin.store(NAME).checkpoints.cleaner_offset == 7
+    assert twin.store(NAME).manifest.generation == 2

@@ -1,0 +1,1 @@
+"""Real S3 servers on loopback, with faults injected between them and the store."""

@@ -1,0 +1,260 @@
+"""An HTTP proxy in front of an S3 server: it counts what passes, and breaks what it is told to.
+
+What s3fs, botocore and the store make of a fault is seen by what arrives at the server and what the
+caller gets. Requests of other processes, Spark's workers, are counted like those of this one.
+"""
+
+import enum
+import http.client
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from storage_core.testing.wrapped_objects import kind_of_key
+
+_HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})
+_SLOW_DOWN: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
+    b"<Message>Please reduce your request rate.</Message></Error>"
+)
+_INTERNAL: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>InternalError</Code>'
+    b"<Message>We encountered an internal error. Please try again.</Message></Error>"
+)
+
+
+class FaultKind(enum.Enum):
+    """What goes wrong."""
+
+    INTERNAL_ERROR = "500 instead of an answer; the server never saw the request"
+    SLOW_DOWN = "503 instead of an answer; the server never saw the request"
+    SLOW = "the answer comes late"
+    DROP_REQUEST = "the connection ends before the request is passed on"
+    DROP_BODY = "the connection ends in the middle of the answer's body"
+    LOSE_ANSWER = "the server obeys, and the connection ends without an answer"
+    FAIL_AFTER = "the server obeys, and the answer is 500"
+    STALE = "the first answer that the server gave to this request, again"
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """One thing that goes wrong, so many times.
+
+    Attributes:
+        kind: What.
+        operation: Regular expression that the request's operation has to match; see ``Request``.
+        key: Regular expression that has to be found in the key.
+        times: How often it goes wrong before requests pass again.
+        skip: How many matching requests pass before.
+        hits: How often it has gone wrong.
+    """
+
+    kind: FaultKind
+    operation: str = ".*"
+    key: str = ""
+    times: int = 1
+    skip: int = 0
+    hits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request as it arrived.
+
+    Attributes:
+        operation: GET, HEAD, PUT, DELETE, LIST, PUT_IF (under a condition), CREATE_UPLOAD, PART,
+            COMPLETE, ABORT, DELETE_MANY, or the method and the sub-resource.
+        key: Path below the bucket, or the prefix of a listing.
+    """
+
+    operation: str
+    key: str
+
+    @property
+    def kind(self) -> str:
+        """What kind of object it is about; see ``kind_of_key``."""
+        return kind_of_key(self.key)
+
+
+@dataclass(slots=True)
+class FaultProxy:
+    """The proxy's knobs and counters; ``run_proxy`` starts one.
+
+    Attributes:
+        endpoint: Where it listens.
+        requests: All that arrived, in order.
+        faults: What goes wrong from now on.
+        body_bytes: Bytes of answers' bodies, by operation.
+    """
+
+    upstream: str
+    endpoint: str = ""
+    requests: list[Request] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    body_bytes: Counter[str] = field(default_factory=Counter)
+    slow_seconds: float = 0.5
+    _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
+        default_factory=dict
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def counts(self) -> Counter[tuple[str, str]]:
+        """Return how often each operation was asked for, by kind of object."""
+        with self._lock:
+            return Counter((request.operation, request.kind) for request in self.requests)
+
+    def reset(self) -> None:
+        """Forget what was counted and what should go wrong."""
+        with self._lock:
+            self.requests.clear()
+            self.faults.clear()
+            self.body_bytes.clear()
+            self._first_answers.clear()
+
+    def _note(self, request: Request) -> Fault | None:
+        """Count a request, and return what goes wrong with it."""
+        with self._lock:
+            self.requests.append(request)
+            for fault in self.faults:
+                matches = re.fullmatch(fault.operation, request.operation) and re.search(
+                    fault.key, request.key
+                )
+                if matches and fault.hits < fault.times:
+                    if fault.skip:
+                        fault.skip -= 1
+                        continue
+                    fault.hits += 1
+                    return fault
+        return None
+
+
+def describe_request(method: str, target: str, headers: "http.client.HTTPMessage") -> Request:
+    """Return what a request asks for."""
+    parts = urlsplit(target)
+    key = unquote(parts.path.lstrip("/").partition("/")[2])
+    query = parse_qs(parts.query, keep_blank_values=True)
+    if "list-type" in query or "list-type=2" in parts.query:
+        return Request(operation="LIST", key=query.get("prefix", [""])[0])
+    if method == "PUT" and "partNumber" in query:
+        return Request(operation="PART", key=key)
+    if method == "PUT" and ("If-Match" in headers or "If-None-Match" in headers):
+        return Request(operation="PUT_IF", key=key)
+    if method == "POST":
+        names = {"uploads": "CREATE_UPLOAD", "uploadId": "COMPLETE", "delete": "DELETE_MANY"}
+        found = [name for sub, name in names.items() if sub in query]
+        return Request(operation=found[0] if found else "POST", key=key)
+    if method == "DELETE" and "uploadId" in query:
+        return Request(operation="ABORT", key=key)
+    if not key and query:
+        return Request(operation=f"{method} {min(query)}", key="")
+    return Request(operation=method, key=key)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: FaultProxy
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = describe_request(self.command, self.path, self.headers)
+        fault = self.proxy._note(request)
+        kind = fault.kind if fault else None
+        if kind in {FaultKind.INTERNAL_ERROR, FaultKind.SLOW_DOWN}:
+            self._answer(
+                *(
+                    (500, [], _INTERNAL)
+                    if kind is FaultKind.INTERNAL_ERROR
+                    else (503, [], _SLOW_DOWN)
+                )
+            )
+            return
+        if kind is FaultKind.DROP_REQUEST:
+            self.close_connection = True
+            self.connection.close()
+            return
+        if kind is FaultKind.SLOW:
+            time.sleep(self.proxy.slow_seconds)
+        status, headers, content = self._ask(body)
+        first = self.proxy._first_answers.setdefault(
+            f"{self.command} {self.path}", (status, headers, content)
+        )
+        if kind is FaultKind.STALE:
+            status, headers, content = first
+        if kind is FaultKind.LOSE_ANSWER:
+            self.close_connection = True
+            self.connection.close()
+            return
+        if kind is FaultKind.FAIL_AFTER:
+            status, headers, content = 500, [], _INTERNAL
+        self.proxy.body_bytes[request.operation] += len(content)
+        self._answer(status, headers, content, torn=kind is FaultKind.DROP_BODY)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # the names it calls
+
+    def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        upstream = http.client.HTTPConnection(urlsplit(self.proxy.upstream).netloc, timeout=60)
+        try:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in _HOP_BY_HOP:
+                    upstream.putheader(name, value)
+            upstream.endheaders(body)
+            answer = upstream.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+        finally:
+            upstream.close()
+
+    def _answer(
+        self, status: int, headers: list[tuple[str, str]], content: bytes, *, torn: bool = False
+    ) -> None:
+        self.send_response_only(status)
+        length = str(len(content))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value  # of a HEAD: that of the object
+            elif name.lower() not in _HOP_BY_HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if torn:
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.close()
+        elif self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its signature
+        """Say nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: connections that end are what this is for."""
+
+
+@contextmanager
+def run_proxy(upstream: str) -> Iterator[FaultProxy]:
+    """Run a proxy in front of a server."""
+    proxy = FaultProxy(upstream)
+    handler: type[_Handler] = type("Handler", (_Handler,), {"proxy": proxy})
+    server = _Server(("127.0.0.1", 0), handler)
+    proxy.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,64 @@
+"""S3 as an object store: the contract, through a proxy that breaks nothing yet."""
+
+import pytest
+
+from storage_core.errors import StorageError
+from storage_core.store import open_object_store
+from storage_core.store.s3_objects import S3ObjectStore
+from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
+
+
+class TestS3Objects(ObjectStoreContract):
+    @pytest.fixture
+    def objects(self, bucket):
+        return open_object_store(f"{bucket}/some/root")
+
+
+def test_a_url_says_bucket_and_prefix(objects):
+    assert isinstance(objects, S3ObjectStore)
+    objects.put("a/b", b"content")
+    bucket = objects.url.split("/")[2]
+    assert (objects.bucket, objects.url) == (bucket, f"s3://{bucket}/some/root")
+    assert open_object_store(f"s3a://{bucket}/some/root/").get("a/b") == b"content"
+    assert open_object_store(f"managed+s3://{bucket}").get("some/root/a/b") == b"content"
+
+
+def test_listings_go_on_after_a_page(objects, server, monkeypatch):
+    for number in range(7):
+        objects.put(f"t-{number}/manifest.json", b"")
+    call = S3ObjectStore.call
+    monkeypatch.setattr(
+        S3ObjectStore,
+        "call",
+        lambda self, method, **arguments: call(
+            self, method, **arguments | ({"MaxKeys": 3} if method == "list_objects_v2" else {})
+        ),
+    )
+    server.reset()
+    assert [info.key for info in objects.list()] == [f"t-{n}/manifest.json" for n in range(7)]
+    assert server.counts() == {("LIST", "other"): 3}
+    assert list(objects.list_folders()) == [f"t-{n}" for n in range(7)]
+
+
+def test_a_bucket_that_is_missing_is_told(objects):
+    with pytest.raises(StorageError, match="missing-bucket"):
+        list(S3ObjectStore("s3://missing-bucket/root").list())
+    with pytest.raises(StorageError, match="missing-bucket"):
+        S3ObjectStore("s3://missing-bucket/root").put(KEY, b"")
+
+
+def test_one_request_each(objects, server):
+    etag = objects.put_if_absent(KEY, b"first")
+    objects.put_if_match(KEY, b"second", etag)
+    objects.get_with_etag(KEY)
+    objects.get_range(KEY, 1, 2)
+    objects.head(KEY)
+    list(objects.list())
+    objects.delete([KEY, f"{KEY}2"])
+    assert server.counts() == {
+        ("PUT_IF", "data"): 2,
+        ("GET", "data"): 2,
+        ("HEAD", "data"): 1,
+        ("LIST", "other"): 1,
+        ("DELETE_MANY", "other"): 1,
+    }

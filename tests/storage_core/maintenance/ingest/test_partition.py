@@ -1,0 +1,359 @@
+"""One partition's way into a managed root: what is taken, what stays, what is refused."""
+
+import pytest
+
+from storage_core.errors import (
+    ChangedWhileReadError,
+    CorruptRecordError,
+    GuardRefusedError,
+    InconsistentTopicIdError,
+)
+from storage_core.filenames import log_file
+from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
+from storage_core.maintenance.ingest.partition import (
+    IngestRules,
+    has_candidates,
+    observe_and_plan,
+)
+from storage_core.maintenance.ingest.state import Left
+from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from storage_core.testing.directories import SegmentSpec
+from tests.storage_core.maintenance.ingest.mirrors import (
+    batch,
+    ingest,
+    mirror_of,
+    segment,
+    sync,
+    target_of,
+    write_files,
+)
+
+TOPIC_ID = "AbCdEfGhIjKlMnOpQrStUg"
+NOBODY = {"high_watermark": None, "log_start_offset": None, "cleaner_offset": None}
+STOPPED = IngestRules(sync_has_stopped=True)
+IN_PLACE = IngestRules(sync_has_stopped=True, in_place=True)
+
+
+@pytest.fixture
+def objects():
+    yield MemoryObjectStore("memory://test-ingest/mirror"), MemoryObjectStore(
+        "memory://test-ingest/managed"
+    )
+    forget_memory("memory://test-ingest")
+
+
+def contents(target):
+    return {
+        file.name: target.read_file(file.name, limit_bytes=1 << 20) for file in target.list_files()
+    }
+
+
+def read_managed(objects, name="orders-0"):
+    return contents(target_of(objects, name))
+
+
+def test_closed_segments_are_taken_and_the_newest_one_stays(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id=TOPIC_ID)
+    sync(directory, mirror)
+    planned, target = ingest(mirror, managed, high_watermark=18, log_start_offset=2)
+    assert planned.plan.left == {12: Left.OPEN}
+    found = read_managed(managed)
+    suffixes = (".log", ".index", ".timeindex", ".snapshot")
+    expected = {f"{base:020d}{suffix}" for base in (0, 6) for suffix in suffixes}
+    # What producers had done by the end of what was taken.
+    expected |= {f"{12:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata"}
+    assert set(found) == expected
+    assert found == {name: (directory / name).read_bytes() for name in expected}
+    manifest = target_of(managed).manifest
+    assert manifest.topic_id == TOPIC_ID
+    assert manifest.checkpoints.recovery_point == 12
+    assert manifest.checkpoints.high_watermark == 12
+    assert manifest.checkpoints.log_start_offset == 2
+    assert target_of(managed).largest_timestamps() == {0: 1_005, 6: 1_011}
+    assert manifest.files[log_file(6)].modified_ms == 10_006 or manifest.files[log_file(6)]
+
+
+def test_companions_of_a_segment_are_one_object(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    ingest(mirror, managed)
+    keys = [info.key for info in managed.list("orders-0/data/")]
+    names = sorted(key.rpartition("/")[2] for key in keys)
+    assert names == [
+        "00000000000000000000.companions",
+        "00000000000000000000.log",
+        "00000000000000000006.companions",
+        "00000000000000000006.log",
+        "00000000000000000012.companions",
+        "partition.companions",
+    ]
+
+
+def test_a_second_ingest_takes_only_what_is_new(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    ingest(mirror, managed)
+    before = {info.key: info.etag for info in managed.list()}
+    planned, _ = ingest(mirror, managed)
+    assert not planned.has_work
+    assert {info.key: info.etag for info in managed.list()} == before
+
+    directory = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
+    sync(directory, mirror)
+    planned, _ = ingest(mirror, managed)
+    assert [one.segment.base_offset for one in planned.plan.taken] == [6, 12]
+    after = {info.key: info.etag for info in managed.list()}
+    untouched = {key for key in before if key.endswith("manifest.json") is False}
+    assert all(after[key] == before[key] for key in untouched)
+    manifest = target_of(managed).manifest
+    assert (manifest.generation, manifest.checkpoints.recovery_point) == (2, 18)
+    assert log_file(0) in manifest.files
+
+
+def test_nothing_new_is_seen_in_the_first_listing_alone(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    listed = mirror_of(mirror).first
+    assert has_candidates(listed, target_of(managed), IngestRules())
+    ingest(mirror, managed)
+    assert not has_candidates(listed, target_of(managed), IngestRules())
+    assert has_candidates(listed, target_of(managed), STOPPED)
+
+
+def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follows(
+    objects, tmp_path
+):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
+    sync(directory, mirror)
+    first = mirror_of(mirror).first
+    sync(directory, mirror, only=lambda name: name == log_file(6))  # the same bytes, a new tag
+    planned, _ = ingest(mirror, managed, first=first)
+    assert [one.segment.base_offset for one in planned.plan.taken] == [0]
+    assert planned.plan.left == {6: Left.NOT_SETTLED, 12: Left.NOT_SETTLED, 18: Left.OPEN}
+
+
+def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    first = mirror_of(mirror).first
+    grown = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
+    sync(grown, mirror, only=lambda name: name.startswith(("00000000000000000012", "0" * 18 + "18")))
+    planned, _ = ingest(mirror, managed, first=first)
+    assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
+    assert planned.plan.left == {12: Left.NOT_SETTLED, 18: Left.OPEN}
+
+
+def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    planned, _ = ingest(mirror, managed, rules=STOPPED)
+    assert not planned.plan.left
+    assert target_of(managed).manifest.checkpoints.recovery_point == 12
+    assert not ingest(mirror, managed, rules=STOPPED)[0].has_work
+
+
+def test_what_is_not_known_to_be_replicated_stays(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    planned, _ = ingest(mirror, managed, high_watermark=11)
+    assert planned.plan.left == {6: Left.ABOVE_HIGH_WATERMARK, 12: Left.OPEN}
+    assert target_of(managed).manifest.checkpoints.high_watermark == 6
+
+
+def test_a_high_watermark_is_never_guessed(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    ingest(mirror, managed)
+    assert target_of(managed).manifest.checkpoints.high_watermark is None
+
+
+def test_segments_that_overlap_are_refused(objects, tmp_path):
+    """A sync that does not delete keeps what its broker has compacted into a larger segment."""
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0, batches=6), segment(6), segment(12)), mirror)
+    with pytest.raises(GuardRefusedError, match="holds offsets up to 11") as caught:
+        ingest(mirror, managed)
+    assert caught.value.code == "OVERLAPPING_SEGMENTS"
+    assert not list(managed.list())
+
+
+def test_segments_of_two_replicas_are_refused(objects, tmp_path):
+    mirror, managed = objects
+    older, newer = segment(0, leader_epoch=5), segment(6, leader_epoch=3)
+    sync(write_files(tmp_path, older, newer, segment(12, leader_epoch=5)), mirror)
+    with pytest.raises(GuardRefusedError, match="begins in leader epoch 3") as caught:
+        ingest(mirror, managed)
+    assert caught.value.code == "MIXED_REPLICAS"
+
+
+def test_a_leader_epoch_file_of_another_replica_is_refused(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0, leader_epoch=1), segment(6, leader_epoch=2))
+    (directory / "leader-epoch-checkpoint").write_text("0\n2\n1 0\n3 4\n")
+    sync(directory, mirror)
+    with pytest.raises(GuardRefusedError, match="leader epoch file of its directory has 3"):
+        ingest(mirror, managed)
+
+
+def test_another_history_than_what_was_taken_before_is_refused(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0, leader_epoch=1), segment(6, leader_epoch=1)), mirror)
+    ingest(mirror, managed)
+    other = [segment(0, leader_epoch=4), segment(6, leader_epoch=4), segment(12, leader_epoch=4)]
+    sync(write_files(tmp_path, *other), mirror)
+    with pytest.raises(GuardRefusedError, match="what was taken before has 1"):
+        ingest(mirror, managed)
+
+
+def test_another_topic_of_the_same_name_is_refused(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), topic_id=TOPIC_ID), mirror)
+    ingest(mirror, managed)
+    other = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id="Z" * 22)
+    sync(other, mirror)
+    with pytest.raises(InconsistentTopicIdError):
+        ingest(mirror, managed)
+
+
+def test_a_hole_between_what_was_taken_and_what_is_there_is_refused(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    ingest(mirror, managed)
+    later = write_files(tmp_path / "later", segment(20), segment(26))
+    sync(later, mirror, delete=True)
+    with pytest.raises(GuardRefusedError, match="taken up to offset 6") as caught:
+        ingest(mirror, managed)
+    assert caught.value.code == "MISSING_SEGMENTS"
+
+
+def test_a_hole_that_the_brokers_own_retention_made_is_none(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6)), mirror)
+    ingest(mirror, managed)
+    sync(write_files(tmp_path / "later", segment(20), segment(26)), mirror, delete=True)
+    ingest(mirror, managed, log_start_offset=20)
+    manifest = target_of(managed).manifest
+    assert manifest.checkpoints.recovery_point == 26
+    # What it keeps is the managed root's own business.
+    assert manifest.checkpoints.log_start_offset == 0
+    assert log_file(0) in manifest.files
+
+
+@pytest.mark.parametrize("torn_tail", [b"\0" * 7, b"x" * 100], ids=["zeros", "garbage"])
+def test_a_closed_segment_that_ends_inside_a_batch_is_refused(objects, tmp_path, torn_tail):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0, torn_tail=torn_tail), segment(6)), mirror)
+    with pytest.raises(CorruptRecordError, match="expected the last batch to end at"):
+        ingest(mirror, managed)
+
+
+def test_a_wrong_index_does_not_make_a_segment_wrong(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0, batches=9), segment(18))
+    index = directory / "00000000000000000000.index"
+    index.write_bytes(b"\0\0\0\5\0\0\1\1")
+    sync(directory, mirror)
+    assert ingest(mirror, managed)[0].has_work
+
+
+def test_an_unfinished_swap_is_left_alone(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6))
+    (directory / (log_file(0) + ".swap")).touch()
+    sync(directory, mirror)
+    with pytest.raises(GuardRefusedError) as caught:
+        ingest(mirror, managed)
+    assert caught.value.code == "UNFINISHED_SWAP"
+
+
+def test_names_that_are_not_kafkas_never_become_files(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6))
+    for name in ("7.log", "notes.txt", "00000000000000000000.log.deleted", "x.snapshot"):
+        (directory / name).write_bytes(b"?")
+    sync(directory, mirror)
+    ingest(mirror, managed)
+    assert not {"7.log", "notes.txt", "x.snapshot"} & set(read_managed(managed))
+
+
+def test_an_empty_closed_segment_is_taken_without_an_object(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, SegmentSpec(base_offset=0), segment(6), segment(12)), mirror)
+    ingest(mirror, managed)
+    assert target_of(managed).manifest.files[log_file(0)].key == ""
+
+
+def test_objects_are_adopted_where_they_are_without_copying_a_byte(objects, tmp_path):
+    mirror, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6), topic_id=TOPIC_ID)
+    sync(directory, mirror)
+    planned, _ = ingest(mirror, managed, rules=IN_PLACE)
+    manifest = target_of(managed).manifest
+    entry = manifest.files[log_file(0)]
+    assert entry.key == f"memory://test-ingest/mirror/orders-0/{log_file(0)}"
+    assert (planned.cost.copied_bytes, planned.cost.moved_bytes) == (0, 0)
+    keys = {info.key.rpartition("/")[2] for info in managed.list()}
+    assert keys == {"manifest.json", "partition.companions"}
+    found = read_managed(managed)
+    assert found == {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_root_may_be_adopted_as_its_own_mirror(tmp_path):
+    objects = MemoryObjectStore("memory://test-own/root")
+    try:
+        sync(write_files(tmp_path, segment(0), segment(6)), objects)
+        ingest(objects, objects, rules=IN_PLACE)
+        assert not ingest(objects, objects, rules=IN_PLACE)[0].has_work
+        assert log_file(6) in target_of(objects).manifest.files
+    finally:
+        forget_memory("memory://test-own")
+
+
+def test_nothing_is_adopted_before_the_owner_says_that_the_sync_has_stopped():
+    with pytest.raises(GuardRefusedError, match="--sync-stopped") as caught:
+        IngestRules(in_place=True)
+    assert caught.value.code == "SYNC_MAY_WRITE"
+
+
+def test_a_mirror_that_changes_while_it_is_copied_commits_nothing(objects, tmp_path):
+    mirror_objects, managed = objects
+    directory = write_files(tmp_path, segment(0), segment(6))
+    sync(directory, mirror_objects)
+    mirror, target = mirror_of(mirror_objects), target_of(managed)
+    planned = observe_and_plan(mirror, target, IngestRules(), **NOBODY)
+    sync(directory, mirror_objects, only=lambda name: name == log_file(0))
+    with pytest.raises(ChangedWhileReadError):
+        commit_ingest(
+            planned,
+            mirror,
+            target,
+            IngestRules(),
+            commitment=Commitment(run_id="run", result={}),
+            threads=4,
+        )
+    assert not [info.key for info in managed.list() if info.key.endswith("manifest.json")]
+
+
+def test_a_plan_says_what_it_costs(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    planned, _ = ingest(mirror, managed)
+    cost, plan = planned.cost, planned.plan
+    assert cost.moved_bytes == plan.record_bytes + plan.companion_bytes
+    assert cost.copied_bytes == cost.copy_requests == 0  # no copies by the store itself here
+    assert cost.list_requests == 1
+    # Two segments: a log, a pack; the last snapshot, the epochs; the manifest and its history.
+    assert cost.put_requests == 2 + 2 + 2 + 2
+
+
+def test_epochs_of_what_was_not_taken_are_left_out(objects, tmp_path):
+    mirror, managed = objects
+    late = SegmentSpec(base_offset=6, batches=[batch(6, leader_epoch=4)])
+    sync(write_files(tmp_path, segment(0, leader_epoch=2), late), mirror)
+    planned, _ = ingest(mirror, managed)
+    assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0)]
+    sync(write_files(tmp_path, segment(0, leader_epoch=2), late, segment(8, leader_epoch=4)), mirror)
+    planned, _ = ingest(mirror, managed)
+    assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0), (4, 6)]

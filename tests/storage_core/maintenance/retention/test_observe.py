@@ -1,0 +1,201 @@
+"""What is read before retention decides: tails of indexes, and no more than are needed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import (
+    CheckpointError,
+    CorruptRecordError,
+    PartitionNotFoundError,
+    RecoveryRequiredError,
+)
+from storage_core.filenames import segment_file
+from storage_core.maintenance.retention.observe import newest_timestamp
+from storage_core.maintenance.retention.partition import Sweep, plan_sweep
+from storage_core.store.base import FileReader
+from storage_core.store.local import LocalStore
+from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec
+from storage_core.testing.directories import SegmentSpec, write_partition
+
+DAY = 86_400_000
+NOW = SOME_TIME_MS + 10 * DAY
+SEGMENTS = 6
+
+
+class CountingStore(LocalStore):
+    """Notes which bytes of which file are read."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.reads: list[tuple[str, int]] = []
+
+    def open_file(self, name: str) -> FileReader:  # type: ignore[override]
+        reader = super().open_file(name)
+        read_into = reader.read_into
+
+        def counted(position, target):
+            count = read_into(position, target)
+            self.reads.append((name, count))
+            return count
+
+        reader.read_into = counted  # type: ignore[method-assign]
+        return reader
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        content = super().read_file(name, limit_bytes=limit_bytes)
+        self.reads.append((name, len(content)))
+        return content
+
+
+def write_log(directory: Path, *, active: bool = True) -> Path:
+    """Segments of one record each, a day apart; the active one empty unless told otherwise."""
+    specs = [
+        SegmentSpec(
+            base_offset=10 * number,
+            batches=[
+                BatchSpec(
+                    base_offset=10 * number,
+                    records=(RecordSpec(value=b"x" * 50, timestamp=SOME_TIME_MS + number * DAY),),
+                )
+            ],
+            producers=() if number else None,
+        )
+        for number in range(SEGMENTS)
+    ]
+    if active:
+        specs.append(SegmentSpec(base_offset=51, producers=()))
+    return write_partition(directory, specs)
+
+
+def sweep(store: LocalStore, *, now_ms: int = NOW, **changes) -> Sweep:
+    settings = {"retention.ms": str(changes.pop("retention_ms", -1))}
+    settings["retention.bytes"] = str(changes.pop("retention_bytes", -1))
+    return plan_sweep(
+        store,
+        config=LogConfig.from_topic_overrides(settings),
+        cleaner=CleanerConfig(),
+        now_ms=now_ms,
+        **changes,
+    )
+
+
+def tails(*numbers: int) -> list[tuple[str, int]]:
+    return [(segment_file(10 * number, ".timeindex"), 12) for number in numbers]
+
+
+@pytest.mark.item("RET-02", "RET-07")
+@pytest.mark.parametrize(
+    ("days", "read"), [(11, [0]), (10, [0]), (9, [0, 1]), (6, [0, 1, 2, 3, 4])]
+)
+def test_tails_are_read_oldest_first_up_to_the_first_that_stays(tmp_path, days, read):
+    store = CountingStore(write_log(tmp_path / "t-0"))
+    found = sweep(store, retention_ms=days * DAY)
+    times = [each for each in store.reads if each[0].endswith(".timeindex")]
+    assert times == tails(*read)
+    assert found.decision.removed_base_offsets == tuple(10 * n for n in read[:-1])
+    others = [name for name, _ in store.reads if not name.endswith(".timeindex")]
+    assert others == (["leader-epoch-checkpoint"] if read[:-1] else [])
+
+
+def test_nothing_is_read_where_age_does_not_count_or_nothing_is_replicated(tmp_path):
+    store = CountingStore(write_log(tmp_path / "t-0"))
+    assert not sweep(store).is_due
+    assert not sweep(store, retention_bytes=10**6).is_due
+    assert store.reads == []
+    # The age of the first segment is asked all the same: what holds it is the high watermark.
+    held = sweep(store, retention_ms=0, high_watermark=5)
+    assert held.decision.blocked_by.hold == "HIGH_WATERMARK"
+    assert store.reads == tails(0)
+
+
+def test_what_is_known_already_is_not_read(tmp_path):
+    store = CountingStore(write_log(tmp_path / "t-0"))
+    known = {10 * number: SOME_TIME_MS + number * DAY for number in range(SEGMENTS)}
+    found = sweep(store, retention_ms=8 * DAY, max_timestamps=known)
+    assert found.decision.removed_base_offsets == (0, 10)
+    assert store.reads == [("leader-epoch-checkpoint", 8)]
+
+
+def test_only_a_log_of_which_all_goes_is_read_at_its_end(tmp_path):
+    store = CountingStore(write_log(tmp_path / "t-0", active=False))
+    found = sweep(store, retention_bytes=0, high_watermark=51)
+    assert found.decision.roll_offset == 51
+    assert segment_file(50, ".log") in [name for name, _ in store.reads]
+    assert not [name for name, _ in store.reads if name == segment_file(40, ".log")]
+
+
+@pytest.mark.item("RET-07", "FLT-04")
+def test_a_missing_time_index_is_an_empty_one(tmp_path):
+    directory = write_log(tmp_path / "t-0")
+    (directory / segment_file(0, ".timeindex")).unlink()
+    seconds = (NOW - DAY) / 1000
+    os.utime(directory / segment_file(0, ".log"), (seconds, seconds))
+    store = LocalStore(directory)
+    assert not sweep(store, retention_ms=DAY).is_due
+    assert sweep(store, retention_ms=DAY - 1).is_due
+
+
+def test_a_ragged_tail_of_an_index_is_no_entry(tmp_path):
+    directory = write_log(tmp_path / "t-0")
+    with (directory / segment_file(0, ".timeindex")).open("ab") as file:
+        file.write(b"\xff" * 7)
+    assert sweep(LocalStore(directory), retention_ms=9 * DAY).is_due
+
+
+@pytest.mark.item("FLT-04", "FLT-08")
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ("00000000000000000010.index", "is missing"),
+        ("00000000000000000010.log.swap", "a swap was not finished"),
+        ("00000000000000000010.log.cleaned", "a swap was not finished"),
+    ],
+)
+def test_a_log_that_its_loader_would_repair_first_is_refused(tmp_path, damage, text):
+    directory = write_log(tmp_path / "t-0")
+    if damage.endswith(".index"):
+        (directory / damage).unlink()
+    else:
+        (directory / damage).write_bytes(b"")
+    with pytest.raises(RecoveryRequiredError, match=text):
+        sweep(LocalStore(directory), retention_ms=0)
+
+
+def test_a_directory_without_segments_or_none_at_all_is_refused(tmp_path):
+    (tmp_path / "t-0").mkdir()
+    with pytest.raises(RecoveryRequiredError, match="no segment"):
+        sweep(LocalStore(tmp_path / "t-0"))
+    with pytest.raises(PartitionNotFoundError):
+        sweep(LocalStore(tmp_path / "t-1"))
+
+
+def test_a_log_start_beyond_the_log_end_is_refused_before_anything_goes(tmp_path):
+    directory = write_log(tmp_path / "t-0")
+    with pytest.raises(RecoveryRequiredError, match="below its log start offset 99"):
+        sweep(LocalStore(directory), log_start_checkpoint=99)
+
+
+@pytest.mark.item("FLT-01", "FLT-11")
+def test_damage_on_the_way_is_an_error_that_names_the_file(tmp_path):
+    directory = write_log(tmp_path / "t-0", active=False)
+    log = directory / segment_file(50, ".log")
+    data = bytearray(log.read_bytes())
+    data[8:12] = b"\xff\xff\xff\xff"
+    log.write_bytes(data)
+    with pytest.raises((CorruptRecordError, RecoveryRequiredError), match="0050"):
+        sweep(LocalStore(directory), retention_bytes=0)
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n-1 -1\n")
+    with pytest.raises(CheckpointError, match="leader-epoch-checkpoint"):
+        sweep(LocalStore(directory), retention_bytes=400)
+
+
+def test_the_newest_timestamp_is_that_of_the_last_segment_with_records(tmp_path):
+    store = LocalStore(write_log(tmp_path / "t-0"))
+    found = sweep(store, retention_ms=9 * DAY)
+    assert newest_timestamp(store, found.state) == SOME_TIME_MS + 5 * DAY
+    empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
+    state = sweep(LocalStore(empty)).state
+    assert newest_timestamp(LocalStore(empty), state) is None

@@ -1,0 +1,146 @@
+"""What a purge of a managed root may delete, and what it must not."""
+
+import pytest
+
+from storage_core.clock import ManualClock
+from storage_core.filenames import TopicPartition
+from storage_core.store.garbage import find_garbage, find_leftovers, kept_generations
+from storage_core.store.managed_root import create_root, find_root, list_partitions
+from storage_core.store.managed_store import ManagedStore
+from storage_core.store.manifest import history_key, manifest_key
+from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from storage_core.testing.wrapped_objects import CountingObjects
+from tests.storage_core.store.managed_homes import NOW_MS, PARTITION
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_MS)
+
+
+@pytest.fixture
+def objects(clock):
+    yield MemoryObjectStore("memory://garbage/root", clock)
+    forget_memory("memory://garbage")
+
+
+def commit(objects, clock, number: int) -> None:
+    """Replace the one file of the partition; one generation an hour."""
+    store = ManagedStore(
+        objects, PARTITION, attempt_id=f"a{number}", is_new=True, clock=clock
+    )
+    store.write_file("00000000000000000000.log", b"x" * number)
+    store.publish(run_id=f"run-{number}")
+    clock.advance(HOUR_MS)
+
+
+def test_what_the_grace_period_needs_is_kept(objects, clock):
+    for number in range(1, 7):
+        commit(objects, clock, number)
+    # Generation 4 was superseded by 5 at hour 4, 3 by 4 at hour 3; it is hour 6 now.
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=NOW_MS + 4 * HOUR_MS)
+    assert (garbage.generation, garbage.oldest_generation) == (6, 4)
+    assert [info.key for info in garbage.histories] == [
+        history_key(PARTITION, number) for number in (1, 2, 3)
+    ]
+    assert [info.key.split("/")[2] for info in garbage.data] == ["a1", "a2", "a3"]
+    assert garbage.keys() == [info.key for info in (*garbage.histories, *garbage.data)]
+    assert garbage.kept_bytes == 4 + 5 + 6
+    assert garbage.size_bytes == 1 + 2 + 3 + sum(info.size_bytes for info in garbage.histories)
+    objects.delete(garbage.keys())
+    kept = list(kept_generations(objects, PARTITION, grace_start_ms=0))
+    assert [manifest.generation for manifest in kept] == [6, 5, 4]
+    for generation in (4, 5, 6):
+        store = ManagedStore(objects, PARTITION, generation=generation)
+        assert store.read_file("00000000000000000000.log", limit_bytes=9) == b"x" * generation
+    assert find_garbage(objects, PARTITION, grace_start_ms=NOW_MS + 4 * HOUR_MS).keys() == []
+
+
+def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    objects.delete(garbage.keys())
+    assert [info.key.rpartition("/")[2] for info in objects.list()] == [
+        "00000000000000000000.log",
+        "manifest.json",
+    ]
+
+
+def test_an_upload_on_its_way_into_a_manifest_is_kept(objects, clock):
+    commit(objects, clock, 1)
+    objects.put("topic-0/data/under-way/00000000000000000000.log", b"new")
+    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data == ()
+    clock.advance(1)
+    (orphan,) = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data
+    assert orphan.key == "topic-0/data/under-way/00000000000000000000.log"
+
+
+def test_a_partition_without_a_manifest_is_left_alone(objects, clock):
+    commit(objects, clock, 1)
+    commit(objects, clock, 2)
+    objects.delete([manifest_key(PARTITION)])
+    clock.advance(1000 * HOUR_MS)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    assert (garbage.generation, garbage.keys()) == (0, [])
+
+
+def test_what_was_restored_is_kept_however_old(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    undo = ManagedStore(objects, PARTITION, clock=clock)
+    undo.restore(1)
+    undo.publish(run_id="undo")
+    clock.advance(1000 * HOUR_MS)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    assert [info.key.split("/")[2] for info in garbage.data] == ["a2", "a3"]
+
+
+def test_a_file_that_was_cut_needs_its_object(objects, clock):
+    commit(objects, clock, 5)
+    store = ManagedStore(objects, PARTITION, clock=clock)
+    store.truncate("00000000000000000000.log", 2)
+    store.publish(run_id="cut")
+    clock.advance(1000 * HOUR_MS)
+    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).data == ()
+
+
+def test_neighbours_are_not_looked_at(objects, clock):
+    commit(objects, clock, 1)
+    objects.put("topic-01/data/x/y", b"")
+    objects.put("topic-0/notes.txt", b"somebody else's")
+    clock.advance(1000 * HOUR_MS)
+    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).keys() == []
+
+
+def test_a_purge_of_a_partition_asks_for_manifests_and_one_listing(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    counting = CountingObjects(objects)
+    find_garbage(counting, PARTITION, grace_start_ms=NOW_MS)
+    assert counting.count("get", "manifest") == 1
+    assert counting.count("get", "history") == 2
+    assert counting.count("list") == 1
+    assert sum(counting.requests.values()) == 4
+
+
+def test_leftovers_of_probes_and_writes_go_when_they_are_old(objects, clock):
+    objects.put(".pylog-probe/1", b"")
+    objects.put(".pylog-tmp/2", b"")
+    assert find_leftovers(objects, grace_start_ms=clock.now_ms()) == []
+    clock.advance(1)
+    found = [info.key for info in find_leftovers(objects, grace_start_ms=clock.now_ms())]
+    assert found == [".pylog-probe/1", ".pylog-tmp/2"]
+
+
+def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):
+    assert find_root(objects) is None
+    made = create_root(objects, now_ms=NOW_MS)
+    assert create_root(objects, now_ms=NOW_MS + 1) == made == find_root(objects)
+    commit(objects, clock, 1)
+    objects.put("other-12/data/x/y", b"")
+    objects.put("no partition/x", b"")
+    objects.put(".pylog-tmp/x", b"")
+    assert list(list_partitions(objects)) == [TopicPartition("other", 12), PARTITION]

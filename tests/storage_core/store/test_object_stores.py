@@ -1,0 +1,130 @@
+"""The object stores that need no server: memory, a local folder, any filesystem of fsspec."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage_core.errors import MissingDriverError, UnsafeStoreError
+from storage_core.store import open_object_store, open_objects
+from storage_core.store.conditional_write import require_conditional_writes
+from storage_core.store.fsspec_objects import FsspecObjectStore
+from storage_core.store.local_objects import LocalObjectStore
+from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from storage_core.store.object_store import ObjectStore
+from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
+
+
+class TestMemoryObjects(ObjectStoreContract):
+    @pytest.fixture
+    def objects(self):
+        yield MemoryObjectStore("memory://contract/root")
+        forget_memory("memory://contract")
+
+
+class TestLocalObjects(ObjectStoreContract):
+    @pytest.fixture
+    def objects(self, tmp_path: Path) -> ObjectStore:
+        return LocalObjectStore(tmp_path / "root")
+
+
+def test_a_url_says_which_store_it_is(tmp_path: Path):
+    assert isinstance(open_object_store(str(tmp_path)), LocalObjectStore)
+    assert isinstance(open_object_store(f"file://{tmp_path}"), LocalObjectStore)
+    assert isinstance(open_object_store("memory://a/b"), MemoryObjectStore)
+    assert isinstance(open_object_store("local://" + str(tmp_path)), FsspecObjectStore)
+    assert open_object_store(f"file://{tmp_path}").url == str(tmp_path)
+    assert open_object_store(f"managed+{tmp_path}").url == str(tmp_path)
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_objects", raising=False)
+    monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_transfer", raising=False)
+    with pytest.raises(MissingDriverError, match=r"pylog-spark\[s3\]"):
+        open_objects.open_object_store("s3://bucket/root")
+
+
+def test_any_filesystem_of_fsspec_can_be_read(tmp_path: Path):
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "b.log").write_bytes(b"0123456789")
+    (tmp_path / "t-0" / "a.log").write_bytes(b"")
+    objects = open_object_store(f"local://{tmp_path}")
+    assert list(objects.list_folders()) == ["t-0"]
+    assert [info.key for info in objects.list_folder("t-0/")] == ["t-0/a.log", "t-0/b.log"]
+    assert [(info.key, info.size_bytes) for info in objects.list()] == [
+        ("t-0/a.log", 0),
+        ("t-0/b.log", 10),
+    ]
+    assert objects.get_range("t-0/b.log", 8, 4) == b"89"
+    assert objects.head("t-0/b.log").modified_ms > 1_600_000_000_000
+
+
+def test_a_filesystem_without_conditional_writes_holds_no_managed_root(tmp_path: Path):
+    with pytest.raises(UnsafeStoreError, match="no conditional"):
+        require_conditional_writes(open_object_store(f"local://{tmp_path}"))
+
+
+class _Careless(MemoryObjectStore):
+    """A server that takes conditions and ignores them."""
+
+    ignores_match = False
+
+    def put_if_absent(self, key: str, content: bytes) -> str:
+        return super().put_if_absent(key, content) if self.ignores_match else self.put(key, content)
+
+    def put_if_match(self, key: str, content: bytes, etag: str) -> str:
+        return self.put(key, content)
+
+
+class _CarelessMatch(_Careless):
+    ignores_match = True
+
+
+class _SameTag(MemoryObjectStore):
+    def _store(self, path: str, content: bytes) -> str:
+        super()._store(path, content)
+        return "same"
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        pytest.param(_Careless, "ignores If-None-Match", id="creation overwrites"),
+        pytest.param(_CarelessMatch, "ignores If-Match", id="replacement overwrites"),
+    ],
+)
+def test_a_store_that_ignores_conditions_is_refused(store: type[MemoryObjectStore], reason: str):
+    objects = store("memory://careless")
+    with pytest.raises(UnsafeStoreError, match=reason):
+        require_conditional_writes(objects)
+    assert list(objects.list()) == []
+
+
+def test_a_local_write_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps: list[str] = []
+    sync, replace, link = os.fsync, os.replace, os.link
+    monkeypatch.setattr(os, "fsync", lambda fd: (steps.append("sync"), sync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (steps.append("name"), replace(a, b)))
+    monkeypatch.setattr(os, "link", lambda a, b: (steps.append("name"), link(a, b)))
+    objects = LocalObjectStore(tmp_path)
+    objects.put(KEY, b"")
+    steps.clear()
+    objects.put(KEY, b"content")
+    etag = objects.put_if_absent(f"{KEY}2", b"content")
+    assert objects.put_if_match(f"{KEY}2", b"other", etag) != etag
+    named = [number for number, step in enumerate(steps) if step == "name"]
+    assert len(named) == 3
+    assert all(steps[number - 1] == steps[number + 1] == "sync" for number in named)
+
+
+def test_deleting_leaves_no_empty_folders(tmp_path: Path):
+    objects = LocalObjectStore(tmp_path / "root")
+    objects.put("t-0/data/a/1", b"")
+    objects.put("t-0/manifest.json", b"")
+    objects.delete(["t-0/data/a/1"])
+    assert not (tmp_path / "root" / "t-0" / "data").exists()
+    objects.delete(["t-0/manifest.json"])
+    assert list((tmp_path / "root").iterdir()) == []
