@@ -24,10 +24,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash fuzz bench check lock clean
+.PHONY: help setup run fmt lint types imports test crash fuzz bench scale s3 spread check lock clean
 
 help: ## Print this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 setup: $(VENV)/.for-all ## Create .venv with everything, and fetch the jars that the tests need
@@ -57,7 +57,7 @@ imports: $(VENV)/.for-all ## Check who imports whom
 test: $(VENV)/.for-all ## Run all tests
 	$(RUN) pytest $(PYTEST)
 
-crash: $(VENV)/.for-all ## Stop compaction at every single step, on every golden directory (minutes)
+crash: $(VENV)/.for-all ## Stop compaction, recovery, retention, undo at every single step (minutes)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
 
 fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without
@@ -66,6 +66,15 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
+
+scale: $(VENV)/.for-all ## Plan 1,000 to 100,000 partitions without their bytes; time and memory (half an hour)
+	$(RUN) pytest -m bench -s tests/bench/test_bench_scale.py $(PYTEST)
+
+s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the first time, which needs Go
+	PYLOG_S3=1 $(RUN) pytest tests/s3 $(PYTEST)
+
+spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots
+	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)
 
 check: lint types imports test ## Everything that has to pass before a change goes in
 

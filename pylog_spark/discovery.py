@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-from pylog_spark.schemas import LISTED_FILE, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
+from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
 from pylog_spark.tasks.inventory import (
     InventoryPart,
     InventoryRoot,
@@ -23,15 +23,21 @@ from pylog_spark.tasks.inventory import (
     partition_rows,
     read_part,
 )
-from pylog_spark.tasks.listing import TopicFilter, list_roots, list_segments
+from pylog_spark.tasks.listing import (
+    LISTING_COLUMNS,
+    TopicFilter,
+    list_roots,
+    list_segments,
+)
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.store.listing import open_listing
 from storage_core.store.open_objects import MANAGED_PREFIX
 
-# Tasks that list object stores; each has several requests on their way.
-_LISTING_TASKS: Final = 32
+# Tasks that list object stores, for each slot: each has several requests on their way, so that a
+# slot with one task listing alone would be as quick but for the last of its runs.
+_LISTING_TASKS_PER_SLOT: Final = 2
 _INVENTORY_TASKS: Final = 256
 
 
@@ -133,7 +139,7 @@ def discover_partitions(
             spark, remote, partial(list_runs, topics=topics, opener=opener), LISTING_RUN
         )
         parts.append(
-            runs.repartition(_LISTING_TASKS).mapInArrow(
+            runs.repartition(_listing_tasks(spark)).mapInArrow(
                 partial(list_run_partitions, opener=opener), spark_ddl(PARTITION)
             )
         )
@@ -150,6 +156,12 @@ def discover_segments(partitions: DataFrame) -> DataFrame:
         partitions: Of ``discover_partitions``.
     """
     return partitions.mapInArrow(list_segments, spark_ddl(SEGMENT))
+
+
+def _listing_tasks(spark: SparkSession) -> int:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or "200")
+    return _LISTING_TASKS_PER_SLOT * int(spark.sparkContext.defaultParallelism)
 
 
 def _root_rows(
@@ -186,9 +198,7 @@ def _read_inventory(
 
     tasks = min(len(parts), _INVENTORY_TASKS)
     numbers = spark.range(0, len(parts), 1, tasks)
-    files = numbers.mapInArrow(read, spark_ddl(LISTED_FILE))
-    facts = F.struct("name", "size_bytes", "modified_ms", "etag")
-    grouped = files.groupBy("root", "role", "directory").agg(
-        F.sort_array(F.collect_list(facts)).alias("files")
-    )
+    files = numbers.mapInArrow(read, spark_ddl(LISTED_DIRECTORY))
+    stretches = F.collect_list(F.struct(*LISTING_COLUMNS)).alias("stretches")
+    grouped = files.groupBy("root", "role", "directory").agg(stretches)
     return grouped.mapInArrow(partition_rows, spark_ddl(PARTITION))

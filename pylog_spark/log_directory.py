@@ -35,16 +35,17 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectory:
-    """A log directory of Kafka.
+    """A log directory of Kafka, a mirror of one, or a managed root.
 
     ``LogDirectory.for_path(spark, "/var/lib/kafka", role=Role.BROKER).compact(dry_run=True)``
+    ``LogDirectory.for_path(spark, "s3://bucket/managed", role=Role.MANAGED).retain()``
 
     Attributes:
-        path: Where it is.
+        path: Where it is: a path or a URL.
         options: What all operations on it are told.
     """
 
-    path: Path
+    path: str
     options: JobOptions
     _spark: SparkSession = field(repr=False)
 
@@ -61,7 +62,7 @@ class LogDirectory:
 
         Args:
             spark: The session that does the work.
-            path: Path of the directory.
+            path: Path or URL of the directory.
             role: What it is; whatever writes needs it said.
             options: As on the command line; None for the defaults and the clock of now.
 
@@ -72,7 +73,7 @@ class LogDirectory:
         if role is not None:
             chosen = replace(chosen, role=role)
         resolve_roots([path], said=chosen.role)
-        return cls(path=Path(path), options=chosen, _spark=spark)
+        return cls(path=str(path), options=chosen, _spark=spark)
 
     def with_topics(self, topics: Mapping[str, Mapping[str, str]]) -> Self:
         """Return the same directory with topics' settings said, by name or glob."""
@@ -82,7 +83,9 @@ class LogDirectory:
         """Return what lies in the directory, as DataFrames."""
         roots = resolve_roots([self.path], said=self.options.role)
         topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
-        partitions = discover_partitions(self._spark, roots, topics)
+        partitions = discover_partitions(
+            self._spark, roots, topics, file_list=self.options.file_list
+        )
         return Inspection(partitions=partitions, segments=discover_segments(partitions))
 
     def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:

@@ -27,6 +27,9 @@ _STATUS_STYLES: Final = {
     Status.FAILED.value: "bold red",
 }
 _NOTHING: Final = "-"
+# What a person is shown. A table of a hundred thousand rows takes minutes to lay out, and nobody
+# reads it; as JSON every row is there.
+SHOWN_ROWS: Final = 1000
 
 
 def result_table(rows: Sequence[Row]) -> Table:
@@ -42,7 +45,7 @@ def result_table(rows: Sequence[Row]) -> Table:
     for name in ("bytes before", "after", "records before", "after", "segments", "ms"):
         table.add_column(name, justify="right")
     table.add_column("why", overflow="fold")
-    for row in rows:
+    for row in shown_rows(rows, table):
         table.add_row(
             Text(partition_name(row)),
             row["action"],
@@ -69,7 +72,7 @@ def plan_table(rows: Sequence[Row]) -> Table:
     names = ("dirty from", "up to", "clean bytes", "dirty bytes", "ratio", "groups")
     for name in (*names, "after, at most", "disk meanwhile"):
         table.add_column(name, justify="right")
-    for row in rows:
+    for row in shown_rows(rows, table):
         table.add_row(
             Text(partition_name(row)),
             number_text(row["first_dirty_offset"]),
@@ -98,7 +101,7 @@ def cut_table(rows: Sequence[Row]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("why", overflow="fold")
     table.add_column("salvaged to", overflow="fold")
-    for row in rows:
+    for row in shown_rows(rows, table):
         what = "whole segment: " if row["is_whole_segment"] else ""
         table.add_row(
             Text(partition_name(row)),
@@ -128,7 +131,7 @@ def retention_table(rows: Sequence[Row]) -> Table:
     for name in ("segments", "bytes", "by start", "by size", "by age", "log start", "percent"):
         table.add_column(name, justify="right")
     table.add_column("kept by", overflow="fold")
-    for row in rows:
+    for row in shown_rows(rows, table):
         table.add_row(
             Text(partition_name(row)),
             Text(row["status"]),
@@ -142,6 +145,15 @@ def retention_table(rows: Sequence[Row]) -> Table:
             Text(_kept_by(row)),
         )
     return table
+
+
+def shown_rows(rows: Sequence[Row], table: Table) -> Sequence[Row]:
+    """Return the rows that a table shows; of the others, which stand last, it says how many."""
+    more = len(rows) - SHOWN_ROWS
+    if more > 0:
+        table.caption = f"and {more:,} more; --output json shows all of them"
+        table.caption_justify = "left"
+    return rows[:SHOWN_ROWS]
 
 
 def _kept_by(row: Row) -> str:

@@ -28,6 +28,7 @@ class Action(enum.StrEnum):
     PURGE = "purge"
     INGEST = "ingest"
     MATERIALIZE = "materialize"
+    SURVEY = "survey"
 
 
 class Status(enum.StrEnum):
@@ -58,6 +59,7 @@ class Reason(enum.StrEnum):
     INVALID_DIRECTORY_NAME = "INVALID_DIRECTORY_NAME"
     DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
     NO_SPACE = "NO_SPACE"
+    SEGMENT_SPLIT = "SEGMENT_SPLIT"
     BUDGET_SPENT = "BUDGET_SPENT"
     DELETES_TOO_MUCH = "DELETES_TOO_MUCH"
     CLOCK_PAST_RETENTION = "CLOCK_PAST_RETENTION"
@@ -76,7 +78,7 @@ class Reason(enum.StrEnum):
     MIXED_REPLICAS = "MIXED_REPLICAS"
     MISSING_SEGMENTS = "MISSING_SEGMENTS"
     UNFINISHED_SWAP = "UNFINISHED_SWAP"
-    LEASE_LOST = "LEASE_LOST"
+    NO_SEGMENTS = "NO_SEGMENTS"
     NOTHING_TO_MATERIALIZE = "NOTHING_TO_MATERIALIZE"
     TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
     TARGET_IS_OLDER = "TARGET_IS_OLDER"
@@ -266,6 +268,31 @@ INGEST: Final = pa.schema(
     ]
 )
 
+# What retention and compaction would do to a partition, as far as its listing tells.
+SURVEY: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("status", _TEXT, "planned where something is due, skipped or failed"),
+        _column("reason", _TEXT, "stable code that says why nothing is due"),
+        _column("policy", _TEXT, "cleanup policies of the topic"),
+        _column("bytes", _NUMBER, "bytes of all .log files"),
+        _column("segments", _NUMBER, "segments of the partition"),
+        _column("due_bytes", _NUMBER, "bytes that would be removed, or read to be cleaned"),
+        _column("removable_bytes", _NUMBER, "bytes of the segments that retention removes"),
+        _column("removable_segments", _NUMBER, "how many these are"),
+        _column("blocked_by", _TEXT, "stable code that says what keeps the oldest that stays"),
+        _column("wait_ms", _NUMBER, "until that one is too old, null where age does not count"),
+        _column("clean_bytes", _NUMBER, "bytes of the clean section"),
+        _column("cleanable_bytes", _NUMBER, "bytes of the dirty section"),
+        _column("cleanable_ratio", pa.float64(), "dirty bytes over both"),
+        _column("bytes_after", _NUMBER, "bytes of all .log files after retention"),
+        _column("segments_after", _NUMBER, "segments after retention"),
+        _column("duration_ms", _NUMBER, "time it took"),
+        *_ERROR,
+    ]
+)
+
 # What a plain directory has of a managed partition.
 MATERIALIZED: Final = pa.schema(
     [
@@ -286,17 +313,13 @@ MATERIALIZED: Final = pa.schema(
     ]
 )
 
-# A file of a partition directory, as an inventory has it.
-LISTED_FILE: Final = pa.schema(
+# The files of a partition directory that one stretch of an inventory has.
+LISTED_DIRECTORY: Final = pa.schema(
     [
         _column("root", _TEXT, "log directory, as the run was given it"),
         _column("role", _TEXT, "broker, mirror or managed"),
         _column("directory", _TEXT, "name of the directory"),
-        _column("name", _TEXT, "name of the file"),
-        _column("size_bytes", _NUMBER, "its length"),
-        _column("modified_ms", _NUMBER, "its modification time, epoch milliseconds"),
-        _column("etag", _TEXT, "the store's tag of its content, empty without one"),
-        *_ERROR,
+        *_LISTED_FILES,
     ]
 )
 
@@ -348,6 +371,7 @@ PLAN: Final = pa.schema(
         _column("clean_bytes", _NUMBER, "bytes of the clean section"),
         _column("cleanable_bytes", _NUMBER, "bytes of the dirty section"),
         _column("cleanable_ratio", pa.float64(), "dirty bytes over both"),
+        _column("compaction_delay_ms", _NUMBER, "by which max.compaction.lag.ms is exceeded"),
         _column("groups", _NUMBER, "groups of segments that become one segment each, at least"),
         _column("bytes_after", _NUMBER, "upper bound of the bytes afterwards"),
         _column("peak_extra_bytes", _NUMBER, "upper bound of the disk space needed meanwhile"),
@@ -356,6 +380,19 @@ PLAN: Final = pa.schema(
         _column("plan", pa.binary(), "the plan, zlib over JSON; null unless planned"),
         _column("segment_bytes", pa.list_(_NUMBER), "sizes of the segments to be cleaned"),
         _column("duration_ms", _NUMBER, "time it took to observe and plan"),
+        *_ERROR,
+    ]
+)
+
+# What a round would make of a partition, exactly: both passes were made, nothing was written.
+MEASURED: Final = pa.schema(
+    [
+        _ORDINAL,
+        _column("bytes_after", _NUMBER, "bytes of all .log files"),
+        _column("segments_after", _NUMBER, "segments of the partition"),
+        _column("records_before", _NUMBER, "records of the partition, null where some are damaged"),
+        _column("records_after", _NUMBER, "the same afterwards"),
+        _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
     ]
 )
@@ -436,6 +473,7 @@ COMMIT: Final = pa.schema(
         _column("records_after", _NUMBER, "the same afterwards"),
         _column("touched", pa.bool_(), "whether files were changed before the error"),
         _column("operations", _TEXT, "the operations that were applied, as JSON"),
+        _column("was_split", pa.bool_(), "whether a segment was split, and nothing cleaned"),
         _column("statistics", _TEXT, "numbers of the round by Kafka's names, as JSON"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
@@ -506,6 +544,30 @@ RETENTION: Final = pa.schema(
         _column("status", _TEXT, "planned, done, skipped or failed"),
         *_RETENTION_COLUMNS,
         _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+    ]
+)
+
+# What one round of compaction read and wrote, by the names of Kafka's cleaner.
+CLEANING: Final = pa.schema(
+    [
+        _column("run_id", _TEXT, "the run"),
+        *_PARTITION_NAME,
+        _column("round", _NUMBER, "which round of the run on this partition, from 1"),
+        _column("cleanable_ratio", pa.float64(), "dirty bytes over all of them, before the run"),
+        _column("compaction_delay_ms", _NUMBER, "by which max.compaction.lag.ms was exceeded"),
+        _column("map_bytes_read", _NUMBER, "bytes of batches read for their keys"),
+        _column("map_messages_read", _NUMBER, "records of those, markers included"),
+        _column("keys", _NUMBER, "distinct keys of the dirty section"),
+        _column("buffer_utilization", pa.float64(), "share of the map's slots, null without limit"),
+        _column("bytes_read", _NUMBER, "bytes of batches read while cleaning"),
+        _column("bytes_written", _NUMBER, "bytes of batches kept"),
+        _column("messages_read", _NUMBER, "records looked at while cleaning"),
+        _column("messages_written", _NUMBER, "records kept"),
+        _column("invalid_messages_read", _NUMBER, "records without a key that were dropped"),
+        _column("size_reduction_percent", pa.float64(), "bytes that went, of 100 read"),
+        _column("message_reduction_percent", pa.float64(), "records that went, of 100 read"),
+        _column("elapsed_secs", pa.float64(), "time that tasks spent on both passes, summed"),
+        _column("elapsed_index_secs", pa.float64(), "on the first, null where not told apart"),
     ]
 )
 

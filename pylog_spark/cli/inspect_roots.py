@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Final
 
 import typer
@@ -18,6 +19,7 @@ from pylog_spark.tasks.inspection import (
 )
 from pylog_spark.text import printable, time_text
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.catalog.root_files import map_over_root
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
 
@@ -46,8 +48,11 @@ def inspect_roots(
     for root in roots:
         view = inspect_root(root)
         entries = [entry for entry in view.entries if _is_asked_for(entry, include, exclude)]
-        rows = [inspect_partition(view, entry, now_ms=now_ms) for entry in entries]
-        segments = [_segments(entry) for entry in entries] if with_segments else [[] for _ in rows]
+        inspect = partial(inspect_partition, view, now_ms=now_ms)
+        rows = map_over_root(view.files, inspect, entries)
+        segments: list[list[Row]] = [[] for _ in rows]
+        if with_segments:
+            segments = map_over_root(view.files, _segments, entries)
         if as_json:
             _write_json(view, rows, segments)
         else:

@@ -118,6 +118,8 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
     for row in report.retentions.to_pylist():
         row["operations"] = json.loads(row["operations"] or "[]")
         typer.echo(json_line("retention", row))
+    for row in report.cleanings.to_pylist():
+        typer.echo(json_line("cleaning", row))
     run = {
         "run_id": report.run_id,
         "action": report.action,
@@ -125,6 +127,7 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
         **asdict(report.summary),
         "exit_code": report.exit_code,
         "notes": list(report.notes),
+        "cleaner": dict(report.cleaner),
     }
     typer.echo(json_line("run", run))
 

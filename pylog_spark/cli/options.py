@@ -13,6 +13,7 @@ import typer
 from pylog_spark.cli.arguments import parse_offset
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.config import HighWatermarkSource, Order
+from pylog_spark.planning import Strategy
 from storage_core.catalog.roles import Role
 
 Roots = Annotated[
@@ -29,8 +30,25 @@ SaidRole = Annotated[
     Role | None, typer.Option("--role", help="What the roots are. Whatever writes needs it said.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
+# Where there are bounds to begin with: ``program`` makes these two options of ``--dry-run=exact``.
+DryRunOrExact = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Show what would be done; write nothing. `--dry-run=exact` also reads what would be "
+        "cleaned, so that the figures are exact.",
+    ),
+]
+Exact = Annotated[bool, typer.Option("--exact", hidden=True)]
 UntilClean = Annotated[
     bool, typer.Option("--until-clean", help="Repeat where a bounded offset map was full.")
+]
+SaidStrategy = Annotated[
+    Strategy,
+    typer.Option(
+        "--strategy",
+        help="How tasks share an offset map; the result is the same. Default: by its size.",
+    ),
 ]
 ConfigFiles = Annotated[
     list[Path] | None,

@@ -289,6 +289,12 @@ def truncate(
             parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."
         ),
     ] = 0,
+    cleaner_checkpoint: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_offset, metavar="N", help="Its cleaner checkpoint; the answer has the new."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be cut and done; change nothing.")
     ] = False,
@@ -308,6 +314,7 @@ def truncate(
             settings=tuple(settings or ()),
             to=to,
             log_start_offset=log_start_offset,
+            cleaner_checkpoint=cleaner_checkpoint,
             dry_run=dry_run,
         )
     )

@@ -65,6 +65,7 @@ def run_truncate(
     settings: Sequence[str],
     to: int,
     log_start_offset: int,
+    cleaner_checkpoint: int | None = None,
     dry_run: bool,
 ) -> str:
     """Truncate the partition, or say what would be done; return the answer as one JSON object.
@@ -81,6 +82,7 @@ def run_truncate(
             now_ms=now_ms,
             to=to,
             log_start_offset=log_start_offset,
+            cleaner_checkpoint=cleaner_checkpoint,
         ).to_json()
     truncated, log = plan_truncation(
         LocalStore(directory),

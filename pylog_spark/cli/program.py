@@ -23,6 +23,7 @@ from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
+_EXACT_DRY_RUN: Final = "--dry-run=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
@@ -35,7 +36,9 @@ _MODULES: Final = {
     "verify": "pylog_spark.cli.verify",
     "doctor": "pylog_spark.cli.doctor",
     "inspect": "pylog_spark.cli.inspect",
+    "explain": "pylog_spark.cli.explain",
     "apply": "pylog_spark.cli.apply",
+    "survey": "pylog_spark.cli.survey",
     "ingest": "pylog_spark.cli.transfer",
     "materialize": "pylog_spark.cli.transfer",
     "undo": "pylog_spark.cli.undo",
@@ -78,12 +81,20 @@ class _Commands(MutableMapping[str, Any]):
         return name in _MODULES
 
 
+def _split_option(argument: str) -> list[str]:
+    return ["--dry-run", "--exact"] if argument == _EXACT_DRY_RUN else [argument]
+
+
 class CommandTable(TyperGroup):
     """The commands; what one of them raises becomes a line on standard error and a status."""
 
     def __init__(self, **attributes: Any) -> None:
         attributes["commands"] = _Commands()
         super().__init__(**attributes)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; the one option that may have a value or none becomes two."""
+        return list(super().parse_args(ctx, [part for arg in args for part in _split_option(arg)]))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that the arguments name.

@@ -8,6 +8,7 @@ from pylog_spark.cli.options import (
     AllowTruncate,
     AssumeDefaults,
     ConfigFiles,
+    Exact,
     Exclude,
     LedgerUri,
     Master,
@@ -49,6 +50,7 @@ def recover(  # noqa: PLR0913  # one argument an option
             "--dry-run", help="Read everything, show what would be cut and done; write nothing."
         ),
     ] = False,
+    exact: Exact = False,
     salvage: Salvage = None,
     max_truncate_bytes: MaxTruncateBytes = None,
     allow_truncate: AllowTruncate = False,
@@ -98,6 +100,7 @@ def recover(  # noqa: PLR0913  # one argument an option
         master=master,
         mark_clean=False if no_mark_clean else None,
         dry_run=dry_run,
+        exact=exact,
         now_ms=now_ms,
         allow_truncate=allow_truncate,
         max_truncate_bytes=max_truncate_bytes,

@@ -8,6 +8,7 @@ from pylog_spark.cli.options import (
     AssumeDefaults,
     ConfigFiles,
     DryRun,
+    Exact,
     Exclude,
     HighWatermark,
     LedgerUri,
@@ -42,6 +43,7 @@ def retain(  # noqa: PLR0913  # one argument an option
     exclude: Exclude = None,
     role: SaidRole = None,
     dry_run: DryRun = False,
+    exact: Exact = False,
     keep_deleted: Annotated[
         bool,
         typer.Option(
@@ -89,6 +91,7 @@ def retain(  # noqa: PLR0913  # one argument an option
         master=master,
         mark_clean=False if no_mark_clean else None,
         dry_run=dry_run,
+        exact=exact,
         keep_deleted=keep_deleted,
         now_ms=now_ms,
         max_delete_ratio=max_delete_ratio,

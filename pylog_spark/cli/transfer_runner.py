@@ -1,7 +1,7 @@
-"""Run an ingest, or write plain directories, and print what was done."""
+"""Run an ingest, write plain directories or survey roots, and print what was done."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,10 +14,13 @@ from rich.text import Text
 
 from pylog_spark.config import JobOptions
 from pylog_spark.config.load import Flags, load_config
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
+from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.report import (
+    SHOWN_ROWS,
     json_line,
     number_text,
     partition_name,
@@ -25,15 +28,36 @@ from pylog_spark.report import (
     summary_line,
     write_table,
 )
-from pylog_spark.schemas import Status
+from pylog_spark.schemas import Action, Status
 from pylog_spark.session import build_session
 from pylog_spark.text import printable
 from storage_core.clock import SystemClock
 from storage_core.maintenance.ingest.partition import IngestRules
 
-# Rows that a person is shown; a program gets all of them, as JSON.
-_SHOWN_ROWS: Final = 500
 _ROWS_AT_ONCE: Final = 1000
+# By action: what a person is shown of each partition, heading by heading.
+_COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, Callable[[Any], str]]]]] = {
+    Action.INGEST: {
+        "bytes": ("bytes_before", size_text),
+        "segments": ("segments_before", number_text),
+        "new bytes": ("taken_bytes", size_text),
+        "new": ("taken_segments", number_text),
+        "left": ("left_segments", number_text),
+    },
+    Action.MATERIALIZE: {
+        "generation": ("generation", number_text),
+        "bytes": ("bytes", size_text),
+        "segments": ("segments", number_text),
+        "all files": ("all_bytes", size_text),
+    },
+    Action.SURVEY: {
+        "bytes": ("bytes", size_text),
+        "segments": ("segments", number_text),
+        "removable": ("removable_bytes", size_text),
+        "of them": ("removable_segments", number_text),
+        "dirty": ("cleanable_bytes", size_text),
+    },
+}
 
 
 def run_ingest(
@@ -48,7 +72,7 @@ def run_ingest(
     # The operation checks this again. Here it spares a person the start of a Spark session.
     check_places(mirror, managed, rules, dry_run=options.dry_run)
     report = ingest(_session("ingest", options), mirror, managed, options, rules=rules)
-    _write(report, as_json=as_json)
+    write_report(report, as_json=as_json)
     return report.exit_code
 
 
@@ -61,7 +85,20 @@ def run_materialize(managed: str, directory: str, flags: Flags, *, as_json: bool
     options = _options(flags)
     check_target(managed, directory)
     report = materialize(_session("materialize", options), managed, directory, options)
-    _write(report, as_json=as_json)
+    write_report(report, as_json=as_json)
+    return report.exit_code
+
+
+def run_survey(roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
+    """Survey roots and return the exit status.
+
+    Raises:
+        PylogError: It could not run.
+    """
+    options = _options(flags)
+    resolve_roots(roots, said=options.role)
+    report = survey(_session("survey", options), roots, options)
+    write_report(report, as_json=as_json)
     return report.exit_code
 
 
@@ -81,18 +118,23 @@ def _session(command: str, options: JobOptions) -> SparkSession:
     return session
 
 
-def _write(report: TransferReport, *, as_json: bool) -> None:
-    if as_json:
-        _write_json(report)
-    else:
+def write_report(
+    report: TransferReport, *, as_json: bool, write: Callable[[str], object] = typer.echo
+) -> None:
+    """Print a report.
+
+    Args:
+        report: What was done.
+        as_json: One JSON object a line in place of a table.
+        write: Takes a line of JSON.
+    """
+    if not as_json:
         _write_table(report)
-
-
-def _write_json(report: TransferReport) -> None:
+        return
     for row in _rows(report.results):
-        typer.echo(json_line("result", row))
+        write(json_line("result", row))
     for row in _rows(report.details):
-        typer.echo(json_line(report.action, row))
+        write(json_line(report.action, row))
     run = {
         "run_id": report.run_id,
         "action": report.action,
@@ -101,28 +143,21 @@ def _write_json(report: TransferReport) -> None:
         "exit_code": report.exit_code,
         "notes": list(report.notes),
     }
-    typer.echo(json_line("run", run))
+    write(json_line("run", run))
 
 
 def _write_table(report: TransferReport) -> None:
-    details = report.details.slice(0, _SHOWN_ROWS).to_pylist()
+    details = report.details.slice(0, SHOWN_ROWS).to_pylist()
+    columns = _COLUMNS[report.action]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition", overflow="fold")
     table.add_column("status")
-    for name in ("bytes", "segments", "new bytes", "new", "left"):
+    for name in columns:
         table.add_column(name, justify="right")
     table.add_column("why", overflow="fold")
     for row in details:
-        table.add_row(
-            Text(partition_name(row)),
-            row["status"],
-            size_text(row.get("bytes_before", row.get("bytes"))),
-            number_text(row.get("segments_before", row.get("segments"))),
-            size_text(row.get("taken_bytes")),
-            number_text(row.get("taken_segments")),
-            number_text(row.get("left_segments")),
-            Text(_why(row)),
-        )
+        cells = [text(row[column]) for column, text in columns.values()]
+        table.add_row(Text(partition_name(row)), row["status"], *cells, Text(_why(row)))
     more = report.details.num_rows - len(details)
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000

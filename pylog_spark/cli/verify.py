@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pylog_spark.cli.arguments import parse_offset
+from pylog_spark.cli.options import Roots
 from pylog_spark.cli.output import OutputFormat
 from storage_core.catalog.roles import Role
 
@@ -26,9 +27,7 @@ class FailOn(enum.StrEnum):
 
 @app.command(epilog="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`")
 def verify(  # noqa: PLR0913  # one argument an option
-    roots: Annotated[
-        list[Path], typer.Argument(metavar="ROOT...", help="Log directories (log.dirs).")
-    ],
+    roots: Roots,
     *,
     topics: Annotated[
         list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")

@@ -23,7 +23,7 @@ from storage_core.maintenance.verification.findings import Severity
 
 
 def run_verify(
-    roots: Sequence[Path],
+    roots: Sequence[str],
     flags: Flags,
     request: VerifyRequest,
     *,
@@ -33,7 +33,7 @@ def run_verify(
     """Verify log directories and print what was found.
 
     Args:
-        roots: Log directories.
+        roots: Paths or URLs of log directories.
         flags: What the command line says.
         request: How to look.
         as_json: JSON lines instead of tables.

@@ -96,6 +96,7 @@ class Flags:
         mark_clean: False for ``--no-mark-clean``.
         dry_run: ``--dry-run``.
         until_clean: ``--until-clean``.
+        strategy: ``--strategy``.
         keep_deleted: ``--keep-deleted``.
         now_ms: ``--now-ms``.
         allow_truncate: ``--allow-truncate``.
@@ -127,6 +128,7 @@ class Flags:
     mark_clean: bool | None = None
     dry_run: bool = False
     until_clean: bool = False
+    strategy: str = "auto"
     keep_deleted: bool = False
     now_ms: int | None = None
     allow_truncate: bool = False
@@ -185,6 +187,7 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         now_is_said=flags.now_ms is not None,
         dry_run=flags.dry_run,
         until_clean=flags.until_clean,
+        strategy=flags.strategy,
         keep_deleted=flags.keep_deleted,
         include=tuple(layers.get("include") or ()),
         exclude=tuple(layers.get("exclude") or ()),

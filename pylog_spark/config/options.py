@@ -129,6 +129,7 @@ class JobOptions:
             checkpoint is refused.
         dry_run: Say what would be done; nothing is written.
         until_clean: Go on with a partition whose offset map was full, round by round.
+        strategy: How the tasks of one partition share its offset map, ``planning.Strategy``.
         keep_deleted: Leave removed segments under the suffix ``.deleted``, to the broker's start or
             a purge.
         include: Globs of topics; a topic has to match one of them, none lets every topic in.
@@ -166,6 +167,7 @@ class JobOptions:
     now_is_said: bool = False
     dry_run: bool = False
     until_clean: bool = False
+    strategy: str = "auto"
     keep_deleted: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

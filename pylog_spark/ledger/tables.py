@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import OPERATION, RECORDED_FINDING, RESULT, RUN
+from pylog_spark.schemas import CLEANING, OPERATION, RECORDED_FINDING, RESULT, RUN
 
 
 class LedgerTable(enum.StrEnum):
@@ -15,6 +15,7 @@ class LedgerTable(enum.StrEnum):
     RESULTS = "results"
     OPERATIONS = "operations"
     FINDINGS = "findings"
+    CLEANINGS = "cleanings"
 
 
 class LedgerFormat(enum.StrEnum):
@@ -29,6 +30,7 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
     LedgerTable.RESULTS: RESULT,
     LedgerTable.OPERATIONS: OPERATION,
     LedgerTable.FINDINGS: RECORDED_FINDING,
+    LedgerTable.CLEANINGS: CLEANING,
 }
 
 

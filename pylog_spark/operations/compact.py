@@ -12,7 +12,13 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.operations.cleaning_rows import (
+    cleaner_totals,
+    cleaning_rows,
+    describe_totals,
+)
 from pylog_spark.operations.due_partitions import Outcome, RoundLimits
+from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
     OBSERVE_TASKS_PER_SLOT,
@@ -38,7 +44,7 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.planning import Strategy
-from pylog_spark.schemas import PLAN, Action, Status, spark_ddl
+from pylog_spark.schemas import PLAN, Action, Reason, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
@@ -96,6 +102,8 @@ def compact(  # what, where, how; the rest serves other operations and tests
         results=step.results,
         plans=step.plans,
         retentions=step.retentions,
+        cleanings=step.cleanings,
+        cleaner=step.totals,
         summary=summary,
         exit_code=exit_code_of(step.results),
     )
@@ -111,12 +119,16 @@ class CompactionStep:
         results: Rows of ``schemas.RESULT``, of the sweep as well.
         plans: Rows of ``schemas.PLAN``, most urgent first.
         retentions: Rows of ``schemas.RETENTION``: what expired in partitions that are compacted.
+        cleanings: Rows of ``schemas.CLEANING``.
+        totals: Numbers of all that was due, by the names of Kafka's gauges.
         notes: What a reader should know of it, line by line.
     """
 
     results: pa.Table
     plans: pa.Table
     retentions: pa.Table
+    cleanings: pa.Table
+    totals: Mapping[str, int]
     notes: tuple[str, ...]
 
 
@@ -138,7 +150,7 @@ def compact_step(
         pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
-    notes = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
+    notes: tuple[str, ...] = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
     plans = settle_plans(
@@ -152,6 +164,9 @@ def compact_step(
     outcomes = Outcomes()
     if not job.options.dry_run:
         outcomes = _clean(run, context, plans, strategy)
+    elif job.options.exact:
+        plans, outcomes = measure_plans(run, plans)
+        notes = (*notes, EXACT_NOTE)
     compacted = result_rows(plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value)
     swept = retain_step(
         run, context, scope=SweepScope.COMPACTED, excluded=_failed(plans, compacted)
@@ -160,6 +175,8 @@ def compact_step(
         results=merge_steps([compacted, swept.results]),
         plans=plans,
         retentions=swept.retentions,
+        cleanings=cleaning_rows(plans, outcomes, run_id=job.run_id),
+        totals=describe_totals(cleaner_totals(plans, outcomes)),
         notes=(*notes, *swept.notes),
     )
 
@@ -183,7 +200,8 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
         slots=dispatcher.slots,
         can_broadcast=dispatcher.can_broadcast,
         max_keys=map_capacity(options.cleaner),
-        strategy=strategy,
+        # What a caller asks for wins over the run's option.
+        strategy=Strategy(options.strategy) if strategy is Strategy.AUTO else strategy,
         files_bytes=options.tuning.files_max_bytes,
         bucket_bytes=options.tuning.shuffle_bucket_bytes,
         wave_bytes=options.tuning.wave_max_bytes,
@@ -196,7 +214,10 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     while left.num_rows:
         ended = _clean_once(rounds, left, run.recorder, run.job)
         outcomes |= _merge(plans, outcomes, left, ended)
-        if not options.until_clean or not (names := _unfinished(left, ended)):
+        names = _split(left, ended)
+        if options.until_clean:
+            names |= _unfinished(left, ended)
+        if not names:
             break
         left = only_planned(_observe(run, context), names)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
@@ -237,6 +258,16 @@ def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
     }
 
 
+def _split(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+    """Return the partitions of which a segment was split in place of the round."""
+    names = partition_names(plans)
+    return {
+        names[ordinal]
+        for ordinal, outcome in outcomes.items()
+        if outcome.columns.get("reason") == Reason.SEGMENT_SPLIT.value
+    }
+
+
 def _observe(run: OpenRun, context: RunContext) -> pa.Table:
     """Return the table of plans, most urgent first."""
     job, dispatcher = run.job, run.dispatcher
@@ -245,11 +276,12 @@ def _observe(run: OpenRun, context: RunContext) -> pa.Table:
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_partitions(batches, context)
 
-    partitions = discover_partitions(run.spark, job.roots, topics)
+    partitions = discover_partitions(run.spark, job.roots, topics, file_list=job.options.file_list)
     spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
     frame = spread.mapInArrow(observe, spark_ddl(PLAN))
     plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {job.places}")
-    return sort_plans(refuse_duplicates(plans, brokers_of(job.roots)))
+    found = refuse_duplicates(plans, brokers_of(job.roots))
+    return sort_plans(found, job.options.limits.order)
 
 
 def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
@@ -271,6 +303,7 @@ def _record(recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome]
         plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value, only=outcomes
     )
     recorder.results(rows)
+    recorder.cleanings(cleaning_rows(plans, outcomes, run_id=job.run_id))
     recorder.operations(
         plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
     )

@@ -130,12 +130,14 @@ class Outcome:
         duration_ms: Time that tasks spent on it since it was planned.
         next_offset: Its cleaner point, None if it was not cleaned.
         was_touched: Whether it failed after its files had begun to change.
+        rounds: Numbers of each round, ``CleanerStats`` as JSON.
     """
 
     columns: dict[str, Any] = field(default_factory=dict)
     duration_ms: int = 0
     next_offset: int | None = None
     was_touched: bool = False
+    rounds: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -154,6 +156,7 @@ class Outcome:
             duration_ms=former.duration_ms + self.duration_ms,
             next_offset=self.next_offset,
             was_touched=self.was_touched,
+            rounds=former.rounds + self.rounds,
         )
 
     def fail(self, row: Mapping[str, Any]) -> None:
@@ -167,14 +170,19 @@ class Outcome:
 
     def finish(self, row: Mapping[str, Any]) -> None:
         """Take over the row of a commit."""
+        if row.get("was_split"):
+            self.refuse(Reason.SEGMENT_SPLIT, row["error"])
+            self.columns["operations"] = row["operations"]
+            return
         if row["error_class"] is not None:
             self.fail(row)
             self.was_touched = bool(row["touched"])
             return
-        names = ("bytes_after", "records_before", "records_after", "segments_after", "statistics")
+        names = ("bytes_after", "records_before", "records_after", "segments_after")
         self.columns = {"status": Status.DONE.value, **{name: row[name] for name in names}}
         self.columns["operations"] = row["operations"]
         self.next_offset = row["next_offset"]
+        self.rounds = (row["statistics"],) if row["statistics"] is not None else ()
 
 
 def find_due(

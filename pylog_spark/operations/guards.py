@@ -8,6 +8,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.broker_root import newest_checkpoint_ms
 from pylog_spark.operations.catalogs import read_meta_properties
+from pylog_spark.operations.managed_root import newest_write_ms
 from pylog_spark.operations.root_guards import check_local_directory
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
@@ -30,12 +31,16 @@ def check_roots(
         may_write_mirror: Whether the owner allowed even a mirror to be changed.
 
     Raises:
-        ConfigError: The ledger would lie inside a log directory.
+        ConfigError: The ledger would lie inside a log directory, or a URL is said to be a broker's.
         GuardRefusedError: A role was not said or allows no writing, the roots are of several
             brokers, the machine's own clock is behind the newest checkpoint, or a directory is
             not to be changed, or not by this process.
     """
     for root in roots:
+        if root.role is Role.BROKER and local_path(root.location) is None:
+            raise ConfigError(
+                "--role", root.role, f"{root.location} is no directory of this host"
+            )
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
             require_said_role(root.role if root.is_said else None, root.location)
         if not options.dry_run and local_path(root.location) is not None:
@@ -47,12 +52,15 @@ def check_roots(
 
 def _check_clock(root: LogRoot, options: JobOptions) -> None:
     """Refuse the machine's clock if it is wrong for sure; one that was said is taken as it is."""
-    newest = newest_checkpoint_ms(root.location)
-    if not options.now_is_said and options.now_ms + _CLOCK_TOLERANCE_MS < newest:
+    if options.now_is_said:
+        return
+    is_managed = root.role is Role.MANAGED
+    newest = (newest_write_ms if is_managed else newest_checkpoint_ms)(root.location)
+    if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",
             f"{root.location}: this machine's clock says {options.now_ms} ms, the newest "
-            f"checkpoint is of {newest} ms",
+            f"{'run' if is_managed else 'checkpoint'} is of {newest} ms",
             f"{_NOW_SWITCH} {newest}",
         )
 

@@ -91,6 +91,7 @@ def ingest(
             if not options.dry_run:
                 recorder.start()
                 lease = _hold(stack, objects, job, clock)
+            remarks = _remarks(target)
             context = IngestContext(
                 run_id=job.run_id,
                 mirror=source.location,
@@ -109,7 +110,7 @@ def ingest(
         run_id=job.run_id,
         action=job.action,
         dry_run=options.dry_run,
-        notes=_notes(target, details),
+        notes=remarks + _notes(details),
         results=results,
         details=details,
         summary=summary,
@@ -240,8 +241,16 @@ def _results(details: pa.Table, job: Job) -> pa.Table:
     )
 
 
-def _notes(target: LogRoot, details: pa.Table) -> tuple[str, ...]:
-    notes = [f"{remark.code}: {remark.message}" for remark in inspect_bucket(target.location)]
+def _remarks(target: LogRoot) -> tuple[str, ...]:
+    """Say what writing there costs or means, before anything is written."""
+    remarks = [f"{remark.code}: {remark.message}" for remark in inspect_bucket(target.location)]
+    for remark in remarks:
+        _log.warning("%s: %s", target.location, remark)
+    return tuple(remarks)
+
+
+def _notes(details: pa.Table) -> tuple[str, ...]:
+    notes = []
     taken = pc.greater(pc.fill_null(details["taken_segments"], 0), 0)
     rows = details.filter(taken)
     if rows.num_rows:

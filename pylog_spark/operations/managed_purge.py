@@ -9,7 +9,7 @@ from typing import Final
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store
-from storage_core.store.garbage import find_garbage
+from storage_core.store.garbage import delete_garbage, find_garbage
 from storage_core.store.managed_root import list_partitions
 from storage_core.store.object_store import ObjectStore
 
@@ -67,9 +67,7 @@ def _purge(
         keys = garbage.keys()
         if keys and fence is not None:
             fence()
-            # Manifests first: one that is left never names an object that is gone.
-            objects.delete([info.key for info in garbage.histories])
-            objects.delete([info.key for info in garbage.data])
+            delete_garbage(objects, garbage)
     except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
         return PurgedPartition(partition=partition, error=error)
     return PurgedPartition(partition=partition, objects=len(keys), size_bytes=garbage.size_bytes)

@@ -26,7 +26,7 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.conditional_write import require_conditional_writes
-from storage_core.store.lease import DEFAULT_TTL_MS, Lease, acquire_lease
+from storage_core.store.lease import DEFAULT_TTL_MS, Lease, acquire_lease, read_lease
 from storage_core.store.managed_root import find_root
 
 
@@ -144,6 +144,17 @@ class ManagedRoot:
         if self._held is None:
             raise GuardRefusedError("LEASE_NOT_HELD", f"{self._location}: the lease was not taken")
         return self._held
+
+
+def newest_write_ms(location: str) -> int:
+    """Return when a run last took the lease of a managed root, 0 where none ever did.
+
+    Raises:
+        ManifestError: The lease is malformed.
+        StorageError: The store failed.
+    """
+    found = read_lease(open_object_store(location))
+    return 0 if found is None else found[0].acquired_ms
 
 
 def holder_name(run_id: str) -> str:

@@ -219,7 +219,7 @@ def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
     write_checkpoints(
         path,
         {
-            file: {name: row[column] for name, row in names.items() if row[column] is not None}
+            file: {name: row[column] for name, row in names.items() if row[column]}
             for file, column in _CHECKPOINTS.items()
         },
     )

@@ -6,7 +6,7 @@ so a run that is killed has done what it has done; the next one finds less to do
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.operations.run_report import RunReport, exit_code_of
 from pylog_spark.operations.step_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
-from pylog_spark.schemas import CUT, PLAN, RECOVERY, RETENTION
+from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
@@ -89,6 +89,8 @@ def run_nightly(
         cuts=night.cuts,
         recoveries=night.recoveries,
         retentions=pa.concat_tables(night.retentions),
+        cleanings=night.cleanings,
+        cleaner=night.cleaner,
         summary=summary,
         exit_code=exit_code_of(results, refused_alone=CUT_GUARDS),
     )
@@ -108,6 +110,8 @@ class _Night:
         self.cuts = CUT.empty_table()
         self.recoveries = RECOVERY.empty_table()
         self.retentions = [RETENTION.empty_table()]
+        self.cleanings = CLEANING.empty_table()
+        self.cleaner: Mapping[str, int] = {}
 
     def recover(self, on_progress: OnProgress | None) -> None:
         """Recover the directories of brokers that were not closed; the others are not read."""
@@ -144,6 +148,7 @@ class _Night:
         self.tables.append(step.results)
         self.retentions.append(step.retentions)
         self.plans = step.plans
+        self.cleanings, self.cleaner = step.cleanings, step.totals
         self.notes += step.notes
 
     def purge(self) -> None:

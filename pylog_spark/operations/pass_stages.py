@@ -26,6 +26,7 @@ from pylog_spark.tasks.compaction import Item, index_segments, merge_partition, 
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.errors import OffsetOverflowError
 from storage_core.maintenance.compaction.exchanged_index import end_of_round
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.partial import MergedIndex
@@ -126,7 +127,7 @@ class PassStages:
 
         Returns:
             What can be committed, by ordinal. A partition that is neither here nor ended has a
-            merged index above its bound: it is to be cleaned otherwise.
+            merged index above its bound, or a segment to be split: it is to be cleaned otherwise.
         """
         merged = [p for p in due if p.strategy is not Strategy.SHUFFLE]
         exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
@@ -304,15 +305,19 @@ def _complete(
     between: Mapping[int, Between], rows: Iterable[Mapping[str, object]], outcomes: Outcomes
 ) -> dict[int, CleanedPartition]:
     """Put the groups of pass two together; a partition with an error is left out."""
+    overflowing = set()
     for row in rows:
         ordinal = int(str(row["ordinal"]))
         outcomes[ordinal].duration_ms += int(str(row["duration_ms"]))
         if row["error_class"] is None:
             between[ordinal].add(row)
+        elif row["error_class"] == OffsetOverflowError.__name__:
+            # One task alone may split the segment.
+            overflowing.add(ordinal)
         elif not outcomes[ordinal].has_ended:
             outcomes[ordinal].fail(row)
     return {
         ordinal: known.cleaned()
         for ordinal, known in between.items()
-        if not outcomes[ordinal].has_ended
+        if not outcomes[ordinal].has_ended and ordinal not in overflowing
     }

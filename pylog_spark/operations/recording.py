@@ -67,6 +67,10 @@ class Recorder:
         said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
         self._append(LedgerTable.RESULTS, rows.filter(said))
 
+    def cleanings(self, rows: pa.Table) -> None:
+        """Write what rounds of compaction read and wrote."""
+        self._append(LedgerTable.CLEANINGS, rows)
+
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations that commits applied.
 

@@ -38,7 +38,6 @@ from pylog_spark.schemas import (
     Action,
     Reason,
     Status,
-    rows_to_batch,
     spark_ddl,
 )
 from pylog_spark.tasks.listing import TopicFilter
@@ -98,7 +97,7 @@ def retain(
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=step.notes,
+        notes=(*run.notes, *step.notes),
         results=step.results,
         retentions=step.retentions,
         summary=summary,
@@ -184,7 +183,7 @@ def _observe(run: OpenRun, context: RetentionContext) -> pa.Table:
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_retention(batches, context)
 
-    partitions = discover_partitions(run.spark, job.roots, topics)
+    partitions = discover_partitions(run.spark, job.roots, topics, file_list=job.options.file_list)
     spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
     frame = spread.mapInArrow(observe, spark_ddl(RETENTION_PLAN))
     title = f"{job.title}: look what has expired in {job.places}"
@@ -221,12 +220,13 @@ def _results(
 
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     """Return the rows of ``schemas.RETENTION``: what went, or would, and what keeps the rest."""
-    names = [name for name in RETENTION.names if name in plans.column_names]
-    rows = plans.select(names).to_pylist()
+    statuses = plans["status"].to_pylist()
     for number, outcome in outcomes.items():
-        rows[number]["status"] = outcome.columns.get("status", rows[number]["status"])
-    looked = [row for row in rows if row["old_log_start_offset"] is not None]
-    return pa.Table.from_batches([rows_to_batch(RETENTION, looked)], schema=RETENTION)
+        statuses[number] = outcome.columns.get("status", statuses[number])
+    place = plans.schema.get_field_index("status")
+    settled = plans.set_column(place, plans.schema.field("status"), pa.array(statuses, pa.string()))
+    looked = settled.filter(pc.is_valid(settled["old_log_start_offset"]))
+    return looked.select(RETENTION.names).cast(RETENTION)
 
 
 def _record(run: OpenRun, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:

@@ -142,11 +142,12 @@ class SweepWaves:
 
         A run that was killed after its commits has left them.
         """
-        names = ["root", "topic", "partition", "status", "log_start_checkpoint"]
+        names = ["root", "topic", "partition", "reason", "log_start_checkpoint"]
         stale: dict[str, dict[TopicPartition, int | None]] = {}
         for row in plans.select([*names, "first_base_offset"]).to_pylist():
             entry = row["log_start_checkpoint"]
-            is_idle = row["status"] == Status.SKIPPED and entry is not None
+            # Of a row that a guard refused, the first segment is the one that was planned.
+            is_idle = row["reason"] == Reason.NOTHING_TO_RETAIN and entry is not None
             if is_idle and entry <= row["first_base_offset"]:
                 name = TopicPartition(row["topic"], row["partition"])
                 stale.setdefault(row["root"], {})[name] = None

@@ -40,7 +40,7 @@ _log: Final = logging.getLogger(__name__)
 # With more partitions than this, the rows of one wave weigh on the driver.
 MOST_PARTITIONS: Final = 5000
 # A commit is renames and syncs: about as long as reading this much.
-_COMMIT_BYTES: Final = 8 * 1024 * 1024
+COMMIT_BYTES: Final = 8 * 1024 * 1024
 
 T = TypeVar("T")
 Outcomes = dict[int, Outcome]
@@ -185,7 +185,7 @@ class CompactionRounds:
             ) -> Iterator[pa.RecordBatch]:
                 return commit_partitions(items, context)
 
-            self._end(ready, pairs, commit, "commit", wave, size_of=lambda _: _COMMIT_BYTES)
+            self._end(ready, pairs, commit, "commit", wave, size_of=lambda _: COMMIT_BYTES)
         # The estimate of a map's size holds for all but absurdly compressed data.
         left = [
             p for p in due if p.ordinal not in cleaned and not wave.outcomes[p.ordinal].has_ended
@@ -211,7 +211,7 @@ class CompactionRounds:
             clean,
             "clean",
             wave,
-            size_of=lambda p: _COMMIT_BYTES + p.size_bytes,
+            size_of=lambda p: COMMIT_BYTES + p.size_bytes,
         )
 
     def _end(

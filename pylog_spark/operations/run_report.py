@@ -1,6 +1,6 @@
 """What a run over log directories did: its rows, its numbers, its exit status."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,7 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.schemas import CUT, PLAN, RECOVERY, RESULT, RETENTION, Reason, Status, spark_ddl
+from pylog_spark.schemas import (
+    CLEANING,
+    CUT,
+    PLAN,
+    RECOVERY,
+    RESULT,
+    RETENTION,
+    Reason,
+    Status,
+    spark_ddl,
+)
 
 EXIT_DONE: Final = 0
 EXIT_FINDINGS: Final = 1
@@ -95,6 +105,8 @@ class RunReport:
         cuts: Rows of ``schemas.CUT``; of recovery only.
         recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
         retentions: Rows of ``schemas.RETENTION``; of retention only.
+        cleanings: Rows of ``schemas.CLEANING``; of compaction only.
+        cleaner: Totals of compaction by the names of Kafka's gauges.
     """
 
     run_id: str
@@ -108,6 +120,8 @@ class RunReport:
     cuts: pa.Table = field(default_factory=CUT.empty_table)
     recoveries: pa.Table = field(default_factory=RECOVERY.empty_table)
     retentions: pa.Table = field(default_factory=RETENTION.empty_table)
+    cleanings: pa.Table = field(default_factory=CLEANING.empty_table)
+    cleaner: Mapping[str, int] = field(default_factory=dict)
 
     def planned_rows(self) -> list[dict[str, Any]]:
         """Return the plans of a dry run as a person needs them: ranges, groups and bounds.

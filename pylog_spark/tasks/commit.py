@@ -15,18 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.schemas import COMMIT, Action, rows_to_batches
-from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_records
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
 from pylog_spark.tasks.scratch import keep_scratch
-from storage_core.errors import BadBytesError
+from storage_core.errors import BadBytesError, OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
+from storage_core.maintenance.compaction.overflow import plan_split
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.compaction.statistics import CleanerStats
@@ -151,7 +152,10 @@ def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[st
     access = context.access(work.root)
 
     def prepare(store: LogStore) -> Prepared:
-        cleaned = clean(store, plan, access, context)
+        try:
+            cleaned = clean(store, plan, access, context)
+        except OffsetOverflowError as error:
+            return _split(store, plan, error)
         verify_inputs(store, plan)
         log = _load(store, work, plan, context)
         steps = plan_commit(log, plan, cleaned.groups)
@@ -163,6 +167,14 @@ def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[st
         )
 
     return access.commit(plan.location, Action.COMPACT.value, prepare)
+
+
+def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) -> Prepared:
+    """Split the segment whose offsets do not fit it; another round cleans the partition."""
+    steps = plan_split(store, plan, error.file)
+    operations = json.dumps(list(steps.describe()))
+    result = describe_failure(error) | {"was_split": True, "operations": operations}
+    return Prepared(plan=steps, result=result)
 
 
 def _load(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import INGEST, Reason, Status, rows_to_batches
+from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
@@ -50,7 +51,15 @@ _NOT_TAKEN: Final = {
     DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
     DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
 }
-_REASONS: Final = frozenset(reason.value for reason in Reason)
+# What a mirror's directory is refused for; another guard, as the lease, fails what it is met in.
+_REFUSALS: Final = frozenset(
+    {
+        Reason.OVERLAPPING_SEGMENTS,
+        Reason.MIXED_REPLICAS,
+        Reason.MISSING_SEGMENTS,
+        Reason.UNFINISHED_SWAP,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,8 @@ def compare_with_manifests(
 
     Those with something new are planned and keep their files; the others have their reason.
     """
-    yield from rows_to_batches(INGEST, (_compare(row, context) for row in rows_of(batches)))
+    compared = map_ahead(lambda row: _compare(row, context), rows_of(batches))
+    yield from rows_to_batches(INGEST, compared)
 
 
 def ingest_partitions(
@@ -148,10 +158,9 @@ def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -
     try:
         found = _ingest(row, context, checkpoints())
     except GuardRefusedError as error:
-        # A guard that is not about a partition, as the lease, fails what it is met in.
-        is_known = error.code in _REASONS
-        found = {"status": Status.SKIPPED if is_known else Status.FAILED, **describe_failure(error)}
-        found |= {"reason": error.code} if is_known else {}
+        is_refused = error.code in _REFUSALS
+        found = {"status": Status.SKIPPED if is_refused else Status.FAILED}
+        found |= {"reason": error.code if is_refused else None, **describe_failure(error)}
     except InconsistentTopicIdError as error:
         reason = Reason.INCONSISTENT_TOPIC_ID
         found = {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}

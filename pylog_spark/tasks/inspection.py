@@ -7,7 +7,7 @@ its last offset index entry.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,9 +78,11 @@ class RootView:
         entries: Its sub-directories, those that hold no log included.
         checkpoints: What its checkpoint files say; empty where they are broken.
         catalog: What is known of its topics; empty where nothing is.
+        files: The directory itself.
     """
 
     row: Row
+    files: RootFiles
     entries: tuple[SubDirectory, ...]
     checkpoints: RootCheckpoints
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
@@ -122,7 +124,9 @@ def inspect_root(path: str | Path) -> RootView:
         "directory_id": None if properties is None else properties.directory_id,
         "errors": [str(problem) for problem in problems],
     }
-    return RootView(row=row, entries=state.entries, checkpoints=checkpoints, catalog=catalog)
+    return RootView(
+        row=row, files=root, entries=state.entries, checkpoints=checkpoints, catalog=catalog
+    )
 
 
 def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Row:
@@ -221,7 +225,7 @@ def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) 
     if entry.topic_partition is None:
         return view
     found = partition_checkpoints(store, entry.topic_partition, view.checkpoints)
-    return RootView(row=view.row, entries=view.entries, checkpoints=found, catalog=view.catalog)
+    return replace(view, checkpoints=found)
 
 
 def _read_catalog(root: RootFiles, state: LogDirectoryState) -> TopicCatalog:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import IO, Any, Final
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
-from pylog_spark.schemas import LISTED_FILE, PARTITION
+from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
 from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter, directory_row
 from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError, MissingDriverError, StorageError
@@ -116,7 +117,10 @@ def find_parts(location: str) -> list[InventoryPart]:
 def read_part(
     part: InventoryPart, roots: Sequence[InventoryRoot], topics: TopicFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of ``schemas.LISTED_FILE`` for what a part knows of the roots' directories.
+    """Yield rows of ``schemas.LISTED_DIRECTORY`` for what a part knows of the roots' directories.
+
+    A directory has a row for each stretch of the part that knows some of its files: inventories
+    are sorted or nearly so, and a row a file would be a hundred times as many.
 
     Raises:
         ConfigError: A column is missing or not of its kind.
@@ -133,9 +137,9 @@ def read_part(
 
 
 def partition_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn rows (root, role, directory, files) into rows of ``schemas.PARTITION``.
+    """Turn rows (root, role, directory, stretches) into rows of ``schemas.PARTITION``.
 
-    ``files`` is a list of structs with the columns of a listed file, sorted by name.
+    ``stretches`` is a list of structs with the columns of listed files, which are lists.
     """
     for batch in batches:
         places = batch.select(["root", "role", "directory"]).to_pylist()
@@ -144,12 +148,27 @@ def partition_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             for place in places
         ]
         table = pa.RecordBatch.from_pylist(rows, schema=PARTITION)
-        files = batch.column("files")
-        for number, name in enumerate(LISTING_COLUMNS):
-            values = pa.ListArray.from_arrays(files.offsets, files.values.field(number))
+        for name, values in _joined(batch.column("stretches")).items():
             place = PARTITION.get_field_index(name)
             table = table.set_column(place, PARTITION.field(place), values)
         yield table
+
+
+def _joined(stretches: pa.ListArray) -> dict[str, pa.ListArray]:
+    """Return the files of each row, its stretches joined, in the order of their names."""
+    parts = stretches.flatten()
+    columns = {name: parts.field(name) for name in LISTING_COLUMNS}
+    counts = columns[LISTING_COLUMNS[0]].value_lengths().to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(stretches)), stretches.value_lengths().to_numpy())
+    row = np.repeat(rows, counts)
+    files = pa.table({"row": row} | {name: lists.flatten() for name, lists in columns.items()})
+    files = files.sort_by([("row", "ascending"), (LISTING_COLUMNS[0], "ascending")])
+    ends = np.cumsum(np.bincount(row, minlength=len(stretches)))
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+    return {
+        name: pa.ListArray.from_arrays(offsets, files[name].combine_chunks())
+        for name in LISTING_COLUMNS
+    }
 
 
 def _directory_filter(topics: TopicFilter) -> Callable[[str], bool]:
@@ -179,26 +198,27 @@ def _files_of(
     rows = pa.table(
         {
             "directory": directory.cast(pa.string()),
-            "name": pc.struct_field(place, "name"),
-            "size_bytes": table["size"],
-            "modified_ms": table["mtime"],
-            "etag": table["etag"],
+            "file_names": pc.struct_field(place, "name"),
+            "file_bytes": table["size"],
+            "file_times_ms": table["mtime"],
+            "file_etags": table["etag"],
         }
     ).filter(pc.fill_null(wanted.take(directory.indices), fill_value=False))
     # Kafka's names have none of these; a name that would lead elsewhere is nobody's file.
-    is_odd = pc.match_substring_regex(rows["name"], r"[\\\x00-\x1f\x7f]|^\.{1,2}$")
+    is_odd = pc.match_substring_regex(rows["file_names"], r"[\\\x00-\x1f\x7f]|^\.{1,2}$")
     rows = rows.filter(pc.invert(is_odd))
-    count = rows.num_rows
-    columns = {
-        "root": pa.repeat(root.location, count),
-        "role": pa.repeat(root.role, count),
-        "error_class": pa.nulls(count, pa.string()),
-        "error": pa.nulls(count, pa.string()),
-        **{name: rows[name].combine_chunks() for name in rows.column_names},
+    found = rows.group_by("directory").aggregate([(name, "list") for name in LISTING_COLUMNS])
+    columns = {name: found[f"{name}_list"] for name in LISTING_COLUMNS}
+    columns |= {
+        "root": pa.repeat(root.location, found.num_rows),
+        "role": pa.repeat(root.role, found.num_rows),
+        "directory": found["directory"],
     }
-    return pa.RecordBatch.from_arrays(
-        [columns[name] for name in LISTED_FILE.names], schema=LISTED_FILE
+    listed = pa.table([columns[name] for name in LISTED_DIRECTORY.names], LISTED_DIRECTORY.names)
+    (batch,) = listed.cast(LISTED_DIRECTORY).combine_chunks().to_batches() or (
+        pa.RecordBatch.from_pylist([], LISTED_DIRECTORY),
     )
+    return batch
 
 
 def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:

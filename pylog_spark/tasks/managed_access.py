@@ -12,6 +12,7 @@ task, be it that the first one's answer was lost, finds it there and returns the
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +43,8 @@ _ROW: Final = "row"
 _OPERATIONS: Final = "operations"
 # A manifest is read as a whole each time that its partition is opened.
 _MOST_OPERATIONS: Final = 256 * 1024
+# A task does the segments of one partition after the other.
+_PINNED_STORES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,11 @@ class ManagedAccess:
         require_lease(open_object_store(self.root), self.lease, now_ms=now_ms)
 
     def open(self, location: str) -> LogStore:
-        """Open a generation of a partition for reading."""
-        return open_managed(location)
+        """Open a generation of a partition for reading.
+
+        A plan names its generation, which never changes: the tasks of one process share it.
+        """
+        return _open_pinned(location) if GENERATION_MARK in location else open_managed(location)
 
     def scratch(self, location: str) -> AbstractContextManager[Path]:
         """Return a folder on this executor's disks for the time of a block."""
@@ -176,6 +182,11 @@ class ManagedAccess:
     def _row_of(self, manifest: Manifest, work: str) -> dict[str, Any] | None:
         is_ours = manifest.run_id == self.run_id and manifest.result.get(_WORK) == work
         return dict(manifest.result[_ROW]) if is_ours else None
+
+
+@lru_cache(maxsize=_PINNED_STORES)
+def _open_pinned(location: str) -> ManagedStore:
+    return open_managed(location)
 
 
 def _moved(present: Checkpoints, changes: CheckpointChanges) -> Checkpoints:

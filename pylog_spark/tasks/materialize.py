@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.schemas import MATERIALIZED, Reason, Status, rows_to_batches
+from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import rows_of
 from storage_core.errors import GuardRefusedError, PartitionNotFoundError
@@ -42,10 +43,10 @@ def plan_materialize(
     batches: Iterator[pa.RecordBatch], context: MaterializeContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into planned rows, or the reason why there is no plan."""
-    yield from rows_to_batches(
-        MATERIALIZED,
-        (_attempt(row, context, lambda row: _plan(row, context)) for row in rows_of(batches)),
+    planned = map_ahead(
+        lambda row: _attempt(row, context, lambda row: _plan(row, context)), rows_of(batches)
     )
+    yield from rows_to_batches(MATERIALIZED, planned)
 
 
 def write_partition(

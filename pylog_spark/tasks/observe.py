@@ -228,6 +228,7 @@ def _describe_range(size_bytes: int, segments: int, cleanable: CleanableRange) -
         "clean_bytes": cleanable.clean_bytes,
         "cleanable_bytes": cleanable.cleanable_bytes,
         "cleanable_ratio": cleanable.cleanable_ratio,
+        "compaction_delay_ms": cleanable.max_compaction_delay_ms,
         "checkpoint_reset": False,
     }
 

@@ -39,6 +39,7 @@ from pylog_spark.tasks.run_context import (
     read_root_checkpoints,
 )
 from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
 from storage_core.errors import ChangedWhileReadError, RecoveryRequiredError
 from storage_core.filenames import TopicPartition
@@ -46,6 +47,7 @@ from storage_core.maintenance.retention.observe import newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.store import LogStore
+from storage_core.store.open_objects import is_managed
 
 # A copy of a partition on its way to another directory is swept with its partition.
 _REASON_OF_KIND: Final = {
@@ -163,7 +165,8 @@ def _observe(
         log_start_checkpoint=log_start or 0,
         high_watermark=high_watermark,
         max_timestamps=known_timestamps(store),
-        unlink=context.unlink,
+        is_closed=row.get("role") != Role.MIRROR,
+        unlink=_unlinks(context, row["directory"]),
     )
     start = sweep.decision.log_start_offset
     found = _describe(store, sweep, context) | {
@@ -202,6 +205,11 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
     if not has_expected_topic_id(store, catalog.topic_id(topic)):
         return Reason.INCONSISTENT_TOPIC_ID
     return config
+
+
+def _unlinks(context: RetentionContext, directory: str) -> bool:
+    """Whether removed files go at once; in a managed root nobody would look for ``.deleted``."""
+    return context.unlink or is_managed(directory)
 
 
 def _skipped(reason: Reason) -> dict[str, Any]:
@@ -281,7 +289,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             log_start_checkpoint=work.log_start_checkpoint,
             high_watermark=work.high_watermark,
             max_timestamps=known_timestamps(store),
-            unlink=context.unlink,
+            unlink=_unlinks(context, work.directory),
         )
         _verify(store, work, sweep)
         return Prepared(

@@ -6,15 +6,13 @@ and keeps several requests on their way at once; that is what hides the store's 
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
 from pylog_spark.schemas import LISTING_RUN, PARTITION, rows_to_batches
+from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import (
     DirectoryKind,
@@ -31,8 +29,6 @@ from storage_core.store.listing import RootListing, is_plain_name, key_order, op
 # Directories that one thread lists in one go: some pages each, so that a page that begins in the
 # middle of one costs little.
 RUN_DIRECTORIES: Final = 64
-# Requests that one task has on their way. Object stores take thousands a second and prefix.
-LISTING_THREADS: Final = 16
 
 ListingOpener = Callable[[str], RootListing]
 _WITHOUT_FILES: Final = (DirectoryKind.FOREIGN,)
@@ -66,9 +62,8 @@ def list_run_partitions(
         batches: The runs.
         opener: Returns the listing of a root, be it a URL or a path.
     """
-    with ThreadPoolExecutor(max_workers=LISTING_THREADS) as pool:
-        ended = _ahead(pool, (_lister(run, opener) for run in rows_of(batches)))
-        yield from rows_to_batches(PARTITION, (row for rows in ended for row in rows))
+    ended = map_ahead(lambda run: _list_run(run, opener), rows_of(batches))
+    yield from rows_to_batches(PARTITION, (row for rows in ended for row in rows))
 
 
 def plan_runs(names: Sequence[str], admitted: frozenset[str]) -> list[list[str]]:
@@ -118,20 +113,17 @@ def _directories(root: str, opener: ListingOpener) -> Iterator[str]:
         yield from (entry.name for entry in entries if entry.is_dir() and is_plain_name(entry.name))
 
 
-def _lister(run: dict[str, Any], opener: ListingOpener) -> Callable[[], list[dict[str, Any]]]:
-    def work() -> list[dict[str, Any]]:
-        root, role = run["root"], run["role"]
-        if run["error_class"] is not None:
-            kept = {name: run[name] for name in ("root", "role", "error_class", "error")}
-            return [kept | {"directory": root}]
-        try:
-            return list(_partitions(root, role, run["directories"], opener))
-        except (PylogError, OSError) as error:
-            failure = describe_failure(error)
-            rows = (directory_row(root, role, name) for name in run["directories"])
-            return [row | failure for row in rows if row is not None]
-
-    return work
+def _list_run(run: dict[str, Any], opener: ListingOpener) -> list[dict[str, Any]]:
+    root, role = run["root"], run["role"]
+    if run["error_class"] is not None:
+        kept = {name: run[name] for name in ("root", "role", "error_class", "error")}
+        return [kept | {"directory": root}]
+    try:
+        return list(_partitions(root, role, run["directories"], opener))
+    except (PylogError, OSError) as error:
+        failure = describe_failure(error)
+        rows = (directory_row(root, role, name) for name in run["directories"])
+        return [row | failure for row in rows if row is not None]
 
 
 def _partitions(
@@ -147,16 +139,3 @@ def _partitions(
 
 def _has_files(role: str, directory: str) -> bool:
     return role != Role.MANAGED and classify_directory(directory)[0] not in _WITHOUT_FILES
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, works: Iterator[Callable[[], list[dict[str, Any]]]]
-) -> Iterator[list[dict[str, Any]]]:
-    """Yield what the works return, in their order, with a few of them on their way at any time."""
-    waiting: deque[Future[list[dict[str, Any]]]] = deque(
-        pool.submit(work) for work in islice(works, LISTING_THREADS)
-    )
-    while waiting:
-        rows = waiting.popleft().result()
-        waiting.extend(pool.submit(work) for work in islice(works, 1))
-        yield rows

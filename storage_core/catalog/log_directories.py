@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.root_files import LocalRoot, RootFiles
+from storage_core.catalog.root_files import LocalRoot, RootFiles, map_over_root
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -229,7 +229,9 @@ def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
         path=root.location,
         meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
         clean_shutdown=_read_marker(root),
-        entries=tuple(_observe_entry(root.locate(name), name) for name in names),
+        entries=tuple(
+            map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
+        ),
     )
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.roles import local_path
+from storage_core.catalog.root_files import unpinned
 from storage_core.store.local import storage_errors
+from storage_core.store.open_objects import MANAGED_PREFIX
 
 OFF_SWITCH_FILE: Final = "pylog-off"
 _MOST_BYTES: Final = 4096
@@ -23,7 +25,7 @@ def is_switched_off(location: str) -> bool:
     Raises:
         StorageError: The file is there and cannot be read.
     """
-    directory = local_path(location)
+    directory = local_path(unpinned(location).removeprefix(MANAGED_PREFIX))
     return directory is not None and read_off_switch(directory) is not None
 
 

@@ -6,9 +6,11 @@ the manifest of each partition.
 """
 
 import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError, InvalidNameError, ObjectNotFoundError, StorageError
@@ -17,6 +19,11 @@ from storage_core.store import LocalStore, ObjectStore, open_object_store
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.store.open_store import split_location
+
+_LOOKS_AT_ONCE: Final = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def join_location(location: str, name: str) -> str:
@@ -230,6 +237,17 @@ def locate_directory(path: str | Path) -> str:
         if root.is_managed:
             return root.locate(name)
     return text
+
+
+def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return what a look at each of some parts of a root finds, in their order.
+
+    Of an object store several parts are asked for at once: each answer takes its time.
+    """
+    if isinstance(root, LocalRoot):
+        return [look(item) for item in items]
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        return list(pool.map(look, items))
 
 
 def _is_partition_name(name: str) -> bool:

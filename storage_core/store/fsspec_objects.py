@@ -27,7 +27,7 @@ from storage_core.store.object_store import (
 
 
 class FsspecObjectStore:
-    """The files below a URL; what fsspec calls a file's token of version is its tag."""
+    """The files below a URL; the tag of one is the store's own, or made of time and size."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -158,12 +158,13 @@ class FsspecObjectStore:
     def _info(self, facts: dict[str, Any], key: str) -> ObjectInfo:
         if facts["type"] != "file":
             raise ObjectNotFoundError(f"{self._url}/{key}", "is no file")
-        tag = facts.get("ETag") or facts.get("etag") or ""
+        modified_ms, size = _modified(facts), int(facts["size"])
+        tag = facts.get("ETag") or facts.get("etag") or f"{modified_ms:x}-{size:x}"
         return ObjectInfo(
             key=key,
-            size_bytes=int(facts["size"]),
+            size_bytes=size,
             etag=str(tag).strip('"'),
-            modified_ms=_modified(facts),
+            modified_ms=modified_ms,
             storage_class=str(facts.get("StorageClass") or facts.get("storageClass") or ""),
         )
 

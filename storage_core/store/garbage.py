@@ -6,20 +6,25 @@ generations are found by their numbers, one after another down from the current 
 listing, which may be stale. An object that nothing names may be on its way into a manifest, so it
 goes only when it is older than the grace period. A partition without a manifest is left alone:
 whether its data was never committed or its manifest was lost, only a person can say.
+
+An adopted object lies outside of the partition's folder, where no listing of ours finds it: it goes
+together with the last superseded manifest that names it, if it is still the version that was
+adopted.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Final
 
-from storage_core.errors import PartitionNotFoundError
+from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError
 from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, TopicPartition
 from storage_core.store.conditional_write import PROBE_FOLDER
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.local_objects import TEMPORARY_FOLDER
-from storage_core.store.manifest import Manifest
+from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_adopted
 from storage_core.store.object_store import ObjectInfo, ObjectStore
+from storage_core.store.open_objects import open_object_store
 
 DEFAULT_GRACE_MS: Final = 72 * 3600 * 1000
 _HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
@@ -36,6 +41,7 @@ class PartitionGarbage:
         histories: Superseded manifests that may go; they have to go before the data that only
             they name.
         data: Data objects that may go.
+        adopted: Adopted objects that may go: the entries of superseded manifests, by URL.
         kept_bytes: Bytes of all other data objects.
     """
 
@@ -44,16 +50,18 @@ class PartitionGarbage:
     oldest_generation: int
     histories: tuple[ObjectInfo, ...]
     data: tuple[ObjectInfo, ...]
+    adopted: Mapping[str, FileEntry] = field(default_factory=dict)
     kept_bytes: int
 
     @property
     def size_bytes(self) -> int:
         """Bytes that a purge would free."""
-        return sum(info.size_bytes for info in (*self.histories, *self.data))
+        own = sum(info.size_bytes for info in (*self.histories, *self.data))
+        return own + sum(entry.start + entry.size_bytes for entry in self.adopted.values())
 
     def keys(self) -> list[str]:
-        """Return all keys, in the order in which they have to be deleted."""
-        return [info.key for info in (*self.histories, *self.data)]
+        """Return the keys and URLs of all objects that may go."""
+        return [*self.adopted, *(info.key for info in (*self.histories, *self.data))]
 
 
 def kept_generations(
@@ -85,7 +93,7 @@ def kept_generations(
 def find_garbage(
     objects: ObjectStore, partition: TopicPartition, *, grace_start_ms: int
 ) -> PartitionGarbage:
-    """Find what may be deleted of one partition, by one GET a kept generation and one listing.
+    """Find what may be deleted of one partition, by one GET a generation and one listing.
 
     Whoever deletes it has to hold the root's lease from before this call on.
 
@@ -124,8 +132,51 @@ def find_garbage(
         oldest_generation=oldest,
         histories=tuple(histories),
         data=tuple(data),
+        adopted=_adopted_only_by(objects, partition, histories, needed),
         kept_bytes=kept_bytes,
     )
+
+
+def delete_garbage(objects: ObjectStore, garbage: PartitionGarbage) -> None:
+    """Delete what was found; the root's lease is held since it was looked for.
+
+    Stopped anywhere, the next purge finds the rest: adopted objects go while a manifest still
+    names them, data when none does any more.
+
+    Raises:
+        StorageError: A store failed.
+    """
+    for url, entry in garbage.adopted.items():
+        store, key = split_adopted(url, objects.url)
+        elsewhere = open_object_store(store)
+        try:
+            found = elsewhere.head(key)
+        except ObjectNotFoundError:
+            continue
+        if found.etag == entry.etag:
+            elsewhere.delete([key])
+    objects.delete([info.key for info in garbage.histories])
+    objects.delete([info.key for info in garbage.data])
+
+
+def _adopted_only_by(
+    objects: ObjectStore,
+    partition: TopicPartition,
+    histories: Sequence[ObjectInfo],
+    needed: Set[str],
+) -> dict[str, FileEntry]:
+    """Return the adopted objects that superseded manifests name and nothing needs."""
+    adopted: dict[str, FileEntry] = {}
+    for info in histories:
+        generation = int(info.key.rpartition("/")[2].removesuffix(".json"))
+        try:
+            manifest = read_history(objects, partition, generation)
+        except PartitionNotFoundError:
+            continue  # the listing was stale
+        for entry in manifest.files.values():
+            if URL_MARK in entry.key and entry.key not in needed:
+                adopted[entry.key] = entry
+    return adopted
 
 
 def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectInfo]:

@@ -314,10 +314,16 @@ class ManagedStore:
     def restore(self, generation: int) -> None:
         """Make the next generation name what another one did, its checkpoints included.
 
+        Every object that the present generation does not name is looked at, by one HEAD.
+
         Raises:
             PartitionNotFoundError: There is no such generation, or not any more.
+            StorageError: An object of it is gone or another one, or the store failed.
         """
         manifest = self.read_generation(generation)
+        self._seen_keys.update(entry.key for entry in self.manifest.files.values())
+        for entry in manifest.files.values():
+            self._require_uploaded(entry)
         self._files = dict(manifest.files)
         self._checkpoints = manifest.checkpoints
         self._topic_id = manifest.topic_id
@@ -457,13 +463,14 @@ class ManagedStore:
         return data_key(self.partition, self.attempt_id, object_name(stem, number))
 
     def _require_uploaded(self, entry: FileEntry) -> None:
-        """Look once at an object that another task says it has uploaded."""
+        """Look once at an object that another task, or another time, says is there."""
         if not entry.size_bytes or entry.key in self._seen_keys:
             return
-        info = self.objects.head(entry.key)
+        objects, key = self._reader.place_of(entry)
+        info = objects.head(key)
         if info.etag != entry.etag or info.size_bytes < entry.start + entry.size_bytes:
             raise StorageError(
-                f"{self.objects.url}/{entry.key}",
+                f"{objects.url}/{key}",
                 f"expected version {entry.etag} with at least {entry.start + entry.size_bytes} "
                 f"bytes, found version {info.etag} with {info.size_bytes}",
             )

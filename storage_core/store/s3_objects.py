@@ -47,6 +47,9 @@ DELETE_AT_ONCE: Final = 1000
 # Of botocore, per request, the first one included; the environment may say another number.
 _MAX_ATTEMPTS: Final = 8
 _CONNECTIONS: Final = 64
+_CONNECT_SECONDS: Final = 10
+# Counts while a part goes up a slow line, too.
+_READ_SECONDS: Final = 60
 _CONFLICT_ATTEMPTS: Final = 5
 _REFUSED_CODES: Final = frozenset({"412", "PreconditionFailed"})
 _CONFLICT_CODES: Final = frozenset({"409", "ConditionalRequestConflict"})
@@ -93,7 +96,7 @@ class S3ObjectStore:
         self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> tuple[bytes, str]:
         """Return a small object whole, and the tag of the version that was read."""
-        with self._errors(key):
+        with self._errors(key, ""):
             return cast(tuple[bytes, str], self._sync(read_whole, key, limit_bytes))
 
     def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
@@ -173,6 +176,39 @@ class S3ObjectStore:
                     f"was not deleted: {failure.get('Code')}: {failure.get('Message')}",
                 )
 
+    def abort_uploads(self, *, before_ms: int) -> int:
+        """Drop the parts of uploads that were begun before a time and not finished.
+
+        A process that was killed leaves such parts: no listing shows them, and they are paid for.
+
+        Args:
+            before_ms: Epoch milliseconds.
+
+        Returns:
+            How many uploads there were.
+        """
+        stale = [
+            upload
+            for page in self._upload_pages()
+            for upload in page.get("Uploads", ())
+            if _milliseconds(upload["Initiated"]) < before_ms
+        ]
+        for upload in stale:
+            with self._errors(upload["Key"]):
+                self.call("abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+        return len(stale)
+
+    def _upload_pages(self) -> Iterator[Mapping[str, Any]]:
+        arguments: dict[str, Any] = {"Prefix": self._prefix}
+        while True:
+            with self._errors(""):
+                page = self.call("list_multipart_uploads", **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["KeyMarker"] = page["NextKeyMarker"]
+            arguments["UploadIdMarker"] = page["NextUploadIdMarker"]
+
     def _key(self, key: str) -> str:
         return self._prefix + validate_key(key)
 
@@ -213,29 +249,35 @@ class S3ObjectStore:
                 # Two conditional writes met; S3 obeyed neither and asks for another try.
                 if code in _CONFLICT_CODES and attempt < _CONFLICT_ATTEMPTS - 1:
                     continue
-                refused = code in _REFUSED_CODES or isinstance(error, ObjectNotFoundError)
                 try:
                     return settle_write(self, key, content, etag)
-                except ConditionFailedError:
-                    if refused or code in _CONFLICT_CODES:
-                        raise
-                    raise error from error.__cause__
+                except ConditionFailedError as conflict:
+                    # Nobody changed it, and it was not refused: the write did not get through.
+                    if conflict.found == etag and code not in _REFUSED_CODES:
+                        raise error from error.__cause__
+                    raise
         raise AssertionError("the last attempt returns or raises")
 
     def _sync(self, action: Callable[..., Awaitable[Any]], key: str, *arguments: Any) -> Any:
         return sync(self._fs.loop, action, self._fs, self._bucket, self._key(key), *arguments)
 
     @contextmanager
-    def _errors(self, key: str, etag: str = "") -> Iterator[None]:
-        """Turn what s3fs and botocore raise into errors that name the object."""
+    def _errors(self, key: str, etag: str | None = None) -> Iterator[None]:
+        """Turn what s3fs and botocore raise into errors that name the object.
+
+        Args:
+            key: Of the object.
+            etag: Of a read, the version that is wanted; empty for that of the read's beginning.
+        """
         path = f"{self._url}/{key}"
         try:
             yield
         except FileNotFoundError as error:
             raise ObjectNotFoundError(path, str(error) or "there is no such object") from error
         except OSError as error:
-            if etag and error_code(error) in _REFUSED_CODES:
-                raise ChangedWhileReadError(path, f"version {etag}", "another one") from error
+            if etag is not None and error_code(error) in _REFUSED_CODES:
+                wanted = f"version {etag}" if etag else "the version of the first part"
+                raise ChangedWhileReadError(path, wanted, "another one") from error
             reason = error_code(error) or type(error).__name__
             raise StorageError(path, f"{reason}: {error.strerror or error}") from error
         except BotoCoreError as error:
@@ -256,7 +298,11 @@ def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S
         environment: What the environment says about AWS.
     """
     del process
-    config: dict[str, Any] = {"max_pool_connections": _CONNECTIONS}
+    config: dict[str, Any] = {
+        "max_pool_connections": _CONNECTIONS,
+        "connect_timeout": _CONNECT_SECONDS,
+        "read_timeout": _READ_SECONDS,
+    }
     if not {"AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE"} & dict(environment).keys():
         config["retries"] = {"mode": "standard", "total_max_attempts": _MAX_ATTEMPTS}
     filesystem = S3FileSystem(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from aiohttp import ClientError
 from botocore.exceptions import BotoCoreError, HTTPClientError, IncompleteReadError
 from s3fs import S3FileSystem
 
@@ -18,10 +19,18 @@ from storage_core.errors import StorageError
 PART_BYTES: Final = 16 << 20
 PARTS_AT_ONCE: Final = 4
 MAX_PARTS: Final = 10_000
+# How often a body may break off, and the first wait, which doubles.
 _BODY_ATTEMPTS: Final = 8
+BODY_WAIT_SECONDS = 0.1
 _BODY_CHUNK_BYTES: Final = 1 << 20
 _PAST_THE_END_CODES: Final = frozenset({"416", "InvalidRange"})
-_BROKEN_BODY: Final = (HTTPClientError, IncompleteReadError, ConnectionError, TimeoutError)
+_BROKEN_BODY: Final = (
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ConnectionError,
+    TimeoutError,
+)
 
 
 def error_code(error: BaseException | None) -> str:
@@ -68,7 +77,7 @@ async def read_range(
     condition = {"IfMatch": quoted(etag)} if etag else {}
     for attempt in range(_BODY_ATTEMPTS):
         if attempt:
-            await asyncio.sleep(min(0.05 * 2**attempt, 5.0))
+            await asyncio.sleep(min(BODY_WAIT_SECONDS * 2**attempt, 5.0))
         try:
             answer = await filesystem._call_s3(  # noqa: SLF001 - call_s3 as a coroutine
                 "get_object",

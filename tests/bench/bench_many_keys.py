@@ -22,6 +22,7 @@ from tests.jobs.spark_programs import environment
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / "build" / "bench"
+SCRATCH: Final = CACHE / "scratch" / "many-keys"
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 # About what a record of these takes: so that the segments that are closed hold all keys asked for.
 RECORD_BYTES: Final = 24
@@ -81,15 +82,15 @@ def measure(keys: int, *, strategy: str = "shuffle") -> Report:
     """
     topic = topic_of(keys)
     source = generated_root(CACHE, [topic])
-    root = copy_root(source, CACHE / "scratch" / "many-keys")
+    root = copy_root(source, SCRATCH)
     log_bytes = sum(path.stat().st_size for path in source.glob("*/*.log"))
     order = {
         "root": str(root),
         "master": f"local-cluster[{EXECUTORS},1,{EXECUTOR_MB}]",
         "conf": {
             "spark.executor.memory": f"{EXECUTOR_MB}m",
-            # Buffers of the shuffle's transfers lie outside of the heap.
-            "spark.executor.extraJavaOptions": "-XX:MaxDirectMemorySize=128m -XX:+UseSerialGC",
+            # Gives memory back, and needs the least beside the heap.
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC",
             "spark.sql.shuffle.partitions": str(EXECUTORS),
         },
         "topics": {topic.name: topic.config},
@@ -110,7 +111,7 @@ def run_watched(order: dict[str, Any]) -> tuple[dict[str, Any], Peaks]:
         subprocess.Popen(
             [sys.executable, "-m", "tests.bench.spread_side"],
             cwd=ROOT,
-            env=environment(PYTHONPATH=str(ROOT)),
+            env=environment(PYTHONPATH=str(ROOT), SPARK_WORKER_DIR=str(CACHE / "scratch" / "work")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,21 +65,31 @@ def submit(
 
 
 @contextmanager
-def standalone_cluster(folder: Path) -> Iterator[str]:
-    """Start a standalone master and one worker of two cores; give the master's URL."""
-    port, *pages = free_ports(3)
+def standalone_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",)) -> Iterator[str]:
+    """Start a standalone master and a worker of two cores on each host; give the master's URL.
+
+    Args:
+        folder: For logs and work.
+        hosts: Addresses of this machine; Spark takes each for a host of its own.
+    """
+    port, *pages = free_ports(2 + len(hosts))
     url = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
     master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)]
-    worker = [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "1g"]
-    with (
-        _running(folder / "master.log", [*master, "--webui-port", str(pages[0])]) as started,
-    ):
+    worker = [f"{deploy}.worker.Worker", "--cores", "2", "--memory", "1g"]
+    with ExitStack() as stack:
+        command = [*master, "--webui-port", str(pages[0])]
+        started = stack.enter_context(_running(folder / "master.log", command))
         _wait_for(started, "New state: ALIVE")
-        command = [*worker, "--webui-port", str(pages[1]), "--work-dir", str(folder / "work"), url]
-        with _running(folder / "worker.log", command) as joined:
-            _wait_for(joined, "Successfully registered with master")
-            yield url
+        logs = []
+        for number, host in enumerate(hosts):
+            place = ["--host", host, "--webui-port", str(pages[1 + number])]
+            work = ["--work-dir", str(folder / f"work-{number}"), url]
+            log = folder / f"worker-{number}.log"
+            logs.append(stack.enter_context(_running(log, [*worker, *place, *work])))
+        for log in logs:
+            _wait_for(log, "Successfully registered with master")
+        yield url
 
 
 def write_config(root: BrokerDirectory, path: Path) -> Path:

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from storage_core.testing.wrapped_objects import kind_of_key
 
 _HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})
+_POSTS: Final = {"uploads": "CREATE_UPLOAD", "uploadId": "COMPLETE", "delete": "DELETE_MANY"}
 _SLOW_DOWN: Final = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
     b"<Message>Please reduce your request rate.</Message></Error>"
@@ -90,6 +91,7 @@ class FaultProxy:
     Attributes:
         endpoint: Where it listens.
         requests: All that arrived, in order.
+        on_request: Called with every request before it is passed on.
         faults: What goes wrong from now on.
         body_bytes: Bytes of answers' bodies, by operation.
     """
@@ -97,9 +99,10 @@ class FaultProxy:
     upstream: str
     endpoint: str = ""
     requests: list[Request] = field(default_factory=list)
+    on_request: Callable[[Request], None] | None = None
     faults: list[Fault] = field(default_factory=list)
     body_bytes: Counter[str] = field(default_factory=Counter)
-    slow_seconds: float = 0.5
+    slow_seconds: float = 0.3
     _first_answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(
         default_factory=dict
     )
@@ -113,6 +116,7 @@ class FaultProxy:
     def reset(self) -> None:
         """Forget what was counted and what should go wrong."""
         with self._lock:
+            self.on_request = None
             self.requests.clear()
             self.faults.clear()
             self.body_bytes.clear()
@@ -142,19 +146,19 @@ def describe_request(method: str, target: str, headers: "http.client.HTTPMessage
     query = parse_qs(parts.query, keep_blank_values=True)
     if "list-type" in query or "list-type=2" in parts.query:
         return Request(operation="LIST", key=query.get("prefix", [""])[0])
-    if method == "PUT" and "partNumber" in query:
-        return Request(operation="PART", key=key)
-    if method == "PUT" and ("If-Match" in headers or "If-None-Match" in headers):
-        return Request(operation="PUT_IF", key=key)
     if method == "POST":
-        names = {"uploads": "CREATE_UPLOAD", "uploadId": "COMPLETE", "delete": "DELETE_MANY"}
-        found = [name for sub, name in names.items() if sub in query]
+        found = [name for sub, name in _POSTS.items() if sub in query]
         return Request(operation=found[0] if found else "POST", key=key)
-    if method == "DELETE" and "uploadId" in query:
-        return Request(operation="ABORT", key=key)
-    if not key and query:
-        return Request(operation=f"{method} {min(query)}", key="")
-    return Request(operation=method, key=key)
+    operation = method
+    if method == "PUT" and "partNumber" in query:
+        operation = "PART"
+    elif method == "PUT" and ("If-Match" in headers or "If-None-Match" in headers):
+        operation = "PUT_IF"
+    elif method == "DELETE" and "uploadId" in query:
+        operation = "ABORT"
+    elif not key and query:
+        operation = f"{method} {min(query)}"
+    return Request(operation=operation, key=key)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -165,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         request = describe_request(self.command, self.path, self.headers)
         fault = self.proxy._note(request)
+        if self.proxy.on_request is not None:
+            self.proxy.on_request(request)
         kind = fault.kind if fault else None
         if kind in {FaultKind.INTERNAL_ERROR, FaultKind.SLOW_DOWN}:
             self._answer(

@@ -22,6 +22,8 @@ from pylog_spark.user_cache import cache_folder
 ACCESS_KEY: Final = "testing-access"
 SECRET_KEY: Final = "testing-secret"  # noqa: S105  # of a server on loopback
 VERSITYGW: Final = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+PROGRAM_VARIABLE: Final = "PYLOG_VERSITYGW"
+RUN_VARIABLE: Final = "PYLOG_S3"
 _START_SECONDS: Final = 20.0
 
 
@@ -88,18 +90,18 @@ def versitygw_server(folder: Path) -> Iterator[str]:
 
 def find_versitygw() -> str:
     """Return the program, built now if need be; skip the test where there is neither it nor Go."""
-    present = os.environ.get("PYLOG_VERSITYGW") or shutil.which("versitygw")
+    present = os.environ.get(PROGRAM_VARIABLE)
     if present:
         return present
+    if os.environ.get(RUN_VARIABLE) != "1":
+        pytest.skip("make s3 asks versitygw too")
     folder = cache_folder("versitygw")
     program = folder / "versitygw"
     if program.exists():
         return str(program)
     go = shutil.which("go")
     if go is None:
-        pytest.skip("no Go to build versitygw with; PYLOG_VERSITYGW names a built one")
-    if os.environ.get("PYLOG_S3") != "1":
-        pytest.skip("versitygw is not built yet; make s3 builds it, which takes minutes")
+        pytest.skip(f"no Go to build versitygw with; {PROGRAM_VARIABLE} names a built one")
     subprocess.run(
         [go, "install", VERSITYGW],
         check=True,

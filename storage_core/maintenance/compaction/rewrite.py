@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.errors import StorageError
+from storage_core.errors import OffsetOverflowError, StorageError
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -146,21 +146,64 @@ def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and wher
     """
     throttler = throttler or Throttler(UNLIMITED)
     with _GroupWriter(plan, group, scratch, attempt).opened() as writer:
-        producers = ProducerLookup(plan)
-        for segment in group:
-            tracker.add_aborted(plan.aborted_near(segment.base_offset))
-            judge = SegmentFilter(plan, index, producers, segment.base_offset)
-            for window in _windows(store, plan, index, segment):
-                throttler.use(len(window.data))
-                check_batches(window)
-                rows, transactions = TransactionRows.select(window.batches)
-                discard = np.zeros(len(window.batches), bool)
-                discard[rows], ended = tracker.decide(transactions)
-                writer.aborted.extend(ended)
+        _filter(store, plan, index, group, tracker, writer, throttler)
+        return writer.finish()
+
+
+def measure_group(
+    store: LogStore,
+    plan: CompactionPlan,
+    index: CompactionIndex,
+    group: list[SegmentState],
+    tracker: TransactionTracker,
+) -> RewriteStats:
+    """Filter the segments of a group as `clean_group`, and keep nothing but the numbers.
+
+    Args:
+        store: The partition directory; it is only read.
+        plan: The round.
+        index: Its pass one.
+        group: Consecutive segments.
+        tracker: As it stands after all segments before the group; it is moved on.
+
+    Raises:
+        BadBytesError: As `clean_group`.
+        StorageError: A file cannot be read.
+    """
+    with _GroupWriter(plan, group, Path(os.devnull), "").measuring() as writer:
+        _filter(store, plan, index, group, tracker, writer, Throttler(UNLIMITED))
+        return writer.finish_measuring()
+
+
+def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and where it goes
+    store: LogStore,
+    plan: CompactionPlan,
+    index: CompactionIndex,
+    group: list[SegmentState],
+    tracker: TransactionTracker,
+    writer: "_GroupWriter",
+    throttler: Throttler,
+) -> None:
+    """Hand what is left of a group's segments to a writer."""
+    producers = ProducerLookup(plan)
+    for segment in group:
+        tracker.add_aborted(plan.aborted_near(segment.base_offset))
+        judge = SegmentFilter(plan, index, producers, segment.base_offset)
+        for window in _windows(store, plan, index, segment):
+            throttler.use(len(window.data))
+            check_batches(window)
+            rows, transactions = TransactionRows.select(window.batches)
+            discard = np.zeros(len(window.batches), bool)
+            discard[rows], ended = tracker.decide(transactions)
+            writer.aborted.extend(ended)
+            try:
                 for verdict in judge.judge(window, discard):
                     throttler.use(writer.write(window, verdict))
-                writer.bytes_read += len(window.data)
-        return writer.finish()
+            except OffsetOverflowError as error:
+                # What has to be split is the segment that it comes from.
+                file, position = segment.log_file, window.file_position
+                raise OffsetOverflowError(file, position, error.reason) from error
+            writer.bytes_read += len(window.data)
 
 
 def _windows(
@@ -209,6 +252,17 @@ class _GroupWriter:
             if isinstance(error, OSError):
                 raise StorageError(str(self._prefix), error.strerror or str(error)) from error
             raise
+
+    @contextmanager
+    def measuring(self) -> Iterator["_GroupWriter"]:
+        """Write into nothing: only the numbers are asked for."""
+        with Path(os.devnull).open("wb") as self._log:
+            yield self
+
+    def finish_measuring(self) -> RewriteStats:
+        """Return the numbers; an index that would be full is full here too."""
+        self._index.finish()
+        return self._stats + RewriteStats(bytes_read=self.bytes_read)
 
     def write(self, window: Window, verdict: Verdict) -> int:
         """Write what is left of a block of batches; return how many bytes that was."""

@@ -155,7 +155,8 @@ def _adopt_all(plan: IngestPlan, mirror: MirrorPartition, target: ManagedStore) 
 
 def _write_small_files(plan: IngestPlan, target: ManagedStore) -> None:
     """Write the files that are about the whole partition, where they changed."""
-    if plan.epochs and plan.epochs != own_epochs(target):
+    is_there = LEADER_EPOCH_FILE in target.manifest.files
+    if not is_there or plan.epochs != own_epochs(target):
         target.write_file(LEADER_EPOCH_FILE, encode_leader_epochs(plan.epochs))
     if plan.topic_id is not None:
         target.set_topic_id(plan.topic_id)

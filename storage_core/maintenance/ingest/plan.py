@@ -33,13 +33,13 @@ class Candidates:
         ends: Where each of them ends: the base offset of the next one; None for the newest one,
             which is a candidate only if no sync writes any more.
         left: Why each other new segment stays, by base offset.
-        snapshot: The producer snapshot at the end of the last of them, None without one.
+        snapshots: The producer snapshots that both listings have, by offset.
     """
 
     segments: tuple[MirrorSegment, ...]
     ends: tuple[int | None, ...]
     left: Mapping[int, Left]
-    snapshot: ListedFile | None
+    snapshots: Mapping[int, ListedFile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +140,12 @@ def choose_candidates(
         segments=tuple(chosen),
         ends=tuple(ends),
         left=left,
-        snapshot=_last_snapshot(first, second, ends),
+        snapshots={
+            offset: snapshot
+            for offset, snapshot in second.snapshots.items()
+            if first.snapshots.get(offset) == snapshot
+        },
     )
-
-
-def _last_snapshot(
-    first: MirrorListing, second: MirrorListing, ends: Sequence[int | None]
-) -> ListedFile | None:
-    last = ends[-1] if ends else None
-    if last is None:
-        return None
-    snapshot = second.snapshots.get(last)
-    return snapshot if first.snapshots.get(last) == snapshot else None
 
 
 def plan_ingest(
@@ -195,12 +189,11 @@ def plan_ingest(
             TakenSegment(segment=segment, end_offset=end, largest_timestamp=edge.largest_timestamp)
         )
     end_offset = taken[-1].end_offset if taken else ingested.end_offset
-    is_all = len(taken) == len(candidates.segments)
     return IngestPlan(
         location=location,
         taken=tuple(taken),
         left=left,
-        snapshot=candidates.snapshot if is_all else None,
+        snapshot=candidates.snapshots.get(taken[-1].end_offset) if taken else None,
         end_offset=end_offset,
         topic_id=ingested.topic_id or attested.topic_id,
         epochs=_merge_epochs(ingested.epochs, attested.epochs, end_offset),

@@ -6,13 +6,13 @@ one after the other, up to the first segment that stays. The log's end is looked
 active segment itself may go.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import (
@@ -54,7 +54,7 @@ from storage_core.store.base import FileInfo, LogStore
 _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
 
 
-def observe_retention(
+def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     store: LogStore,
     rules: RetentionRules,
     *,
@@ -62,6 +62,7 @@ def observe_retention(
     log_start_checkpoint: int = 0,
     high_watermark: int | None = None,
     max_timestamps: Mapping[int, int] | None = None,
+    is_closed: bool = True,
 ) -> RetentionState:
     """Return what `plan_retention` needs to decide about a partition that was closed cleanly.
 
@@ -73,6 +74,8 @@ def observe_retention(
         high_watermark: As the checkpoint has it; None for the log's end.
         max_timestamps: What the last entries of time indexes say, by base offset, where that is
             known already: these are not read.
+        is_closed: Whether the log was closed. The indexes of one that was copied while a broker
+            had it open end in zeros, which are not taken for entries then.
 
     Raises:
         RecoveryRequiredError: Loading the log would first repair it: a swap is unfinished, an
@@ -91,14 +94,15 @@ def observe_retention(
             plan = plan_retention(state, rules, now_ms=now_ms)
         except UnobservedError as missing:
             if missing.fact is Fact.LOG_END:
-                state = _with_log_end(store, state)
+                state = _with_log_end(store, state, is_closed=is_closed)
             else:
-                state = _with_timestamps(store, state, missing.base_offset, rules, now_ms)
+                reader = partial(_with_timestamp, store, is_closed=is_closed)
+                state = _with_timestamps(reader, state, missing.base_offset, rules, now_ms)
             continue
         is_in_active = start > state.segments[-1].base_offset
         if plan.removals and is_in_active and state.log_end_offset is None:
             # Before anything goes: that log start may lie beyond the log's end.
-            state = _with_log_end(store, state)
+            state = _with_log_end(store, state, is_closed=is_closed)
         return state
 
 
@@ -180,20 +184,26 @@ def _refuse_repairs(
 
 
 def _with_timestamps(
-    store: LogStore, state: RetentionState, first: int, rules: RetentionRules, now_ms: int
+    reader: Callable[[RetentionSegment], RetentionSegment],
+    state: RetentionState,
+    first: int,
+    rules: RetentionRules,
+    now_ms: int,
 ) -> RetentionState:
     """Read the ages of segments from a base offset on, up to the first that stays."""
     segments = list(state.segments)
     for number, segment in enumerate(segments):
         if segment.base_offset < first:
             continue
-        segments[number] = _with_timestamp(store, segment)
+        segments[number] = reader(segment)
         if not _goes_on(segments, number, state, rules, now_ms):
             break
     return replace(state, segments=tuple(segments))
 
 
-def _with_timestamp(store: LogStore, segment: RetentionSegment) -> RetentionSegment:
+def _with_timestamp(
+    store: LogStore, segment: RetentionSegment, *, is_closed: bool = True
+) -> RetentionSegment:
     """Read the age of a segment, unless it is known."""
     if segment.max_timestamp is not None:
         return segment
@@ -201,7 +211,7 @@ def _with_timestamp(store: LogStore, segment: RetentionSegment) -> RetentionSegm
     tail = b""
     # A missing time index counts as an empty one, as for Kafka's loader.
     if time_name in segment.files:
-        tail = _read_tail(store, time_name, TIME_INDEX_ENTRY.itemsize)
+        tail = _read_tail(store, time_name, TIME_INDEX_ENTRY.itemsize, is_closed=is_closed)
     last = TimeIndex.parse(segment.base_offset, tail).last_timestamp
     return replace(segment, max_timestamp=max(last, NO_TIMESTAMP))
 
@@ -222,10 +232,11 @@ def _goes_on(
     return is_replicated and is_expired(timestamp, retention_ms=limit_ms, now_ms=now_ms)
 
 
-def _with_log_end(store: LogStore, state: RetentionState) -> RetentionState:
+def _with_log_end(store: LogStore, state: RetentionState, *, is_closed: bool) -> RetentionState:
     """Look for the log's end, from the last entry of the active segment's offset index on."""
     base = state.segments[-1].base_offset
-    tail = _read_tail(store, segment_file(base, OFFSET_INDEX_SUFFIX), OFFSET_INDEX_ENTRY.itemsize)
+    name = segment_file(base, OFFSET_INDEX_SUFFIX)
+    tail = _read_tail(store, name, OFFSET_INDEX_ENTRY.itemsize, is_closed=is_closed)
     index = OffsetIndex.parse(base, tail)
     end = next_offset_by_index(DirectoryView(store), log_file(base), index)
     if end < state.log_start_offset:
@@ -237,13 +248,26 @@ def _with_log_end(store: LogStore, state: RetentionState) -> RetentionState:
     return replace(state, log_end_offset=end)
 
 
-def _read_tail(store: LogStore, name: str, entry_bytes: int) -> bytes:
-    """Return the last whole entry of an index, empty where there is none."""
+def _read_tail(store: LogStore, name: str, entry_bytes: int, *, is_closed: bool) -> bytes:
+    """Return the last whole entry of an index, empty where there is none.
+
+    Of an index that may still be preallocated it is the last one before the zeros.
+    """
     with closing(store.open_file(name)) as reader:
         entries = reader.size_bytes // entry_bytes
-        tail: NDArray[np.uint8] = np.empty(entry_bytes if entries else 0, np.uint8)
-        count = reader.read_into((entries - 1) * entry_bytes, tail) if entries else 0
-    return tail[:count].tobytes()
+
+        def read(number: int) -> bytes:
+            entry = np.empty(entry_bytes, np.uint8)
+            return entry[: reader.read_into(number * entry_bytes, entry)].tobytes()
+
+        tail = read(entries - 1) if entries else b""
+        if is_closed or any(tail):
+            return tail
+        written, end = 0, entries
+        while written < end:
+            middle = (written + end) // 2
+            written, end = (middle + 1, end) if any(read(middle)) else (written, middle)
+        return read(written - 1) if written else b""
 
 
 def newest_timestamp(store: LogStore, state: RetentionState) -> int | None:

@@ -81,6 +81,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     log_start_checkpoint: int = 0,
     high_watermark: int | None = None,
     max_timestamps: Mapping[int, int] | None = None,
+    is_closed: bool = True,
     unlink: bool = True,
 ) -> Sweep:
     """Look at a partition that was closed cleanly, and plan what retention does to it.
@@ -96,6 +97,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
         high_watermark: As the checkpoint has it; None for the log's end.
         max_timestamps: As `observe_retention`.
+        is_closed: See there.
         unlink: As `plan_steps`.
 
     Raises:
@@ -110,6 +112,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         log_start_checkpoint=log_start_checkpoint,
         high_watermark=high_watermark,
         max_timestamps=max_timestamps,
+        is_closed=is_closed,
     )
     decision = plan_retention(state, rules, now_ms=now_ms)
     steps = plan_steps(state, decision, unlink=unlink)

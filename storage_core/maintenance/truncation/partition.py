@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.log_truncation import truncate_log
@@ -21,14 +22,35 @@ class TruncateResult:
     Attributes:
         truncated: Whether the log ended above the target.
         log_end_offset: Where it ends now.
+        cleaner_checkpoint: What the partition's entry in the cleaner checkpoint should be now; None
+            where none was said.
     """
 
     truncated: bool
     log_end_offset: int
+    cleaner_checkpoint: int | None = None
 
     def to_json(self) -> str:
         """Return the result as one JSON object on one line."""
-        return json.dumps(asdict(self))
+        said = asdict(self)
+        if self.cleaner_checkpoint is None:
+            del said["cleaner_checkpoint"]
+        return json.dumps(said)
+
+
+def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_after: int) -> int:
+    """Return where compaction has to begin again after a truncation.
+
+    What is written above the cut may hold keys of which nothing was cleaned.
+
+    Args:
+        point: Entry of the cleaner checkpoint.
+        to: Where the log was cut.
+        active_before: Base offset of the active segment until then.
+        active_after: The same afterwards.
+    """
+    # A cut inside of the active segment touches nothing that a cleaner ever reads.
+    return min(point, active_after) if to < active_before else point
 
 
 def plan_truncation(
@@ -77,6 +99,7 @@ def truncate_partition(
     now_ms: int,
     to: int,
     log_start_offset: int = 0,
+    cleaner_checkpoint: int | None = None,
 ) -> TruncateResult:
     """Truncate a partition and close it cleanly.
 
@@ -87,12 +110,14 @@ def truncate_partition(
         now_ms: See there.
         to: See there.
         log_start_offset: See there.
+        cleaner_checkpoint: The partition's entry in the cleaner checkpoint, None without one.
 
     Raises:
         PylogError: As `plan_truncation`; the partition is untouched then, unless the store itself
             failed while the result was put into place.
     """
     store = LocalStore(directory)
+    active_before = max((offset_of(name) or 0 for name in _log_files(store)), default=0)
     truncated, log = plan_truncation(
         store,
         config=config,
@@ -102,4 +127,19 @@ def truncate_partition(
         log_start_offset=log_start_offset,
     )
     commit(Plan(location=store.location, operations=log.operations), store)
-    return TruncateResult(truncated=truncated, log_end_offset=log.log_end_offset)
+    if cleaner_checkpoint is not None:
+        cleaner_checkpoint = truncated_cleaner_point(
+            cleaner_checkpoint,
+            to=to,
+            active_before=active_before,
+            active_after=log.active_segment.base_offset,
+        )
+    return TruncateResult(
+        truncated=truncated,
+        log_end_offset=log.log_end_offset,
+        cleaner_checkpoint=cleaner_checkpoint,
+    )
+
+
+def _log_files(store: LogStore) -> list[str]:
+    return [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]

@@ -14,7 +14,7 @@ from storage_core.catalog.log_directories import (
     read_topic_id,
 )
 from storage_core.catalog.roles import Role
-from storage_core.catalog.root_files import RootFiles, open_root
+from storage_core.catalog.root_files import RootFiles, map_over_root, open_root
 from storage_core.checkpoint.clean_shutdown import MAX_CLEAN_SHUTDOWN_BYTES
 from storage_core.checkpoint.meta_properties import (
     MAX_META_PROPERTIES_BYTES,
@@ -147,7 +147,10 @@ def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> Observ
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
-    entries = tuple(_observe_entry(files.locate(name), name) for name in files.directories())
+    names = files.directories()
+    entries = tuple(
+        map_over_root(files, lambda name: _observe_entry(files.locate(name), name), names)
+    )
     owners = {
         entry.topic_partition
         for entry in entries

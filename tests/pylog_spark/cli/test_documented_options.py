@@ -9,8 +9,9 @@ DOCUMENTS = Path(__file__).parents[3]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
-    *("run", "compact", "recover", "verify", "doctor"),
+    *("run", "compact", "recover", "retain", "verify", "doctor"),
     *("inspect", "dump", "partition", "config", "warmup"),
+    *("apply", "undo", "purge", "explain", "ingest", "materialize", "survey"),
 }
 # Commands that have commands of their own, and the one that is meant where none is named.
 GROUPS = {"partition": "clean", "config": "show"}

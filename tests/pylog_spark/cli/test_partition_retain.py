@@ -1,4 +1,4 @@
-"""``pylog partition retain`` and ``clean --then-retain``: Kafka's passes behind the command line."""
+"""``pylog partition retain`` and ``clean --then-retain``: Kafka's passes on the command line."""
 
 import json
 from pathlib import Path

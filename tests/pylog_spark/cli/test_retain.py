@@ -26,7 +26,8 @@ def options_of(root: BrokerDirectory, folder: Path) -> list[object]:
     """Return the command line that describes a directory without metadata of its own."""
     file = folder / "topics.yaml"
     file.write_text(yaml.safe_dump({"topics": root.configs}))
-    return [root.path, "--config", file, "--now-ms", NOW_MS, "--role", "broker"]
+    said = ["--config", file, "--now-ms", NOW_MS, "--max-delete-ratio", "1"]
+    return [root.path, *said, "--role", "broker"]
 
 
 def lines_of(result: Any) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ def test_a_dry_run_then_a_run_print_rows_and_what_keeps_the_rest(spark, pylog, t
     assert {line["status"] for line in planned} == {"planned"}
     assert all(line["operations"] for line in planned)
 
-    result = pylog("retain", *arguments, "--output", "json", "--max-delete-ratio", "1")
+    result = pylog("retain", *arguments, "--output", "json")
     assert result.exit_code == ExitCode.DONE, result.stderr
     *rows, run = lines_of(result)
     assert (run["type"], run["action"], run["done"]) == ("run", "retain", 2)
@@ -65,7 +66,7 @@ def test_a_dry_run_then_a_run_print_rows_and_what_keeps_the_rest(spark, pylog, t
 def test_a_person_gets_a_table_and_the_ledger_its_rows(spark, pylog, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
     ledger = tmp_path / "ledger"
-    arguments = [*options_of(root, tmp_path), "--max-delete-ratio", "1"]
+    arguments = options_of(root, tmp_path)
     result = pylog("retain", *arguments, "--ledger", ledger)
     assert result.exit_code == ExitCode.DONE, result.stderr
     assert "retain-size-s501-0" in result.stdout

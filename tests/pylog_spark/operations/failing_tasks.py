@@ -12,11 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pylog_spark.operations import compact as operation
+from pylog_spark.operations import open_run
+from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.planning import Strategy
 from pylog_spark.session import build_session
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+WAYS = (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE)
 
 
 class FailingDispatcher(Dispatcher):
@@ -45,16 +48,14 @@ class FailingDispatcher(Dispatcher):
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Clean a directory in each of the two ways, and print what the runs said."""
-    operation.Dispatcher = FailingDispatcher
+    """Clean a directory in each way, and print what the runs said."""
+    open_run.Dispatcher = FailingDispatcher
     spark = build_session("local[2,4]", {"spark.sql.shuffle.partitions": "2"}, delta=False)
-    for strategy in (Strategy.BROADCAST, Strategy.WHOLE):
+    for strategy in WAYS:
         FailingDispatcher.failures = folder / f"failures-{strategy}"
         FailingDispatcher.failures.mkdir()
         root = broker_directory(folder / strategy, names)
-        report = operation.compact(
-            spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy
-        )
+        report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
         said = {
             "failed": len(list(FailingDispatcher.failures.iterdir())),
             "exit": report.exit_code,

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +14,6 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.undo import undo
 from storage_core.errors import ConfigError
 from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -175,3 +173,31 @@ def test_a_recovery_is_applied_as_it_was_planned_and_undone(spark, tmp_path):
     assert read_points(root.path, "recovery-point-offset-checkpoint") == points
     # The broker, or another recovery, has to look at it again.
     assert not (root.path / ".kafka_cleanshutdown").exists()
+
+
+def test_an_exact_dry_run_says_to_the_byte_what_a_run_makes_and_writes_nothing(spark, tmp_path):
+    names = [*NAMES, "clean-txn-none-s101-1"]
+    root = broker_directory(tmp_path / "log", names)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    options = root.options(FIRST_ROUNDS_MS, dry_run=True, exact=True)
+    exact = compact(spark, [root.path], options)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert any("exact" in note for note in exact.notes)
+    done = rows_of(compact(spark, [root.path], root.options(FIRST_ROUNDS_MS)))
+    planned = rows_of(exact)
+    assert {row["status"] for row in planned.values()} == {"planned"}
+    for topic, row in done.items():
+        for column in ("bytes_after", "segments_after", "records_before", "records_after"):
+            assert planned[topic][column] == row[column], (topic, column)
+
+
+def test_a_batch_that_would_stop_a_run_stops_an_exact_dry_run(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES)
+    log = min((root.path / f"{NAMES[0]}-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 0xFF
+    log.write_bytes(data)
+    options = root.options(FIRST_ROUNDS_MS, dry_run=True, exact=True)
+    report = compact(spark, [root.path], options)
+    row = rows_of(report)[NAMES[0]]
+    assert (report.exit_code, row["error_class"]) == (4, "CorruptRecordError")

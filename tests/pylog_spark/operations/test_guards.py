@@ -32,8 +32,7 @@ def test_a_broker_directory_whose_role_is_said_may_be_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("role", "code"),
-    [(None, "ROLE_NOT_SAID"), (Role.MIRROR, "ROLE_IS_READ_ONLY"), (Role.MANAGED, "ROLE_NOT_SUP")],
+    ("role", "code"), [(None, "ROLE_NOT_SAID"), (Role.MIRROR, "ROLE_IS_READ_ONLY")]
 )
 def test_other_roles_are_not_written_but_looked_at(tmp_path, role, code):
     root = log_directory(tmp_path / "log")
@@ -81,9 +80,12 @@ def test_a_root_has_to_be_one_directory_once(tmp_path):
         check()
 
 
-def test_object_storage_is_refused_by_name():
-    with pytest.raises(ConfigError, match="not supported yet"):
-        resolve_roots(["s3://bucket/logs"], said=Role.MIRROR)
+def test_a_mirror_at_a_url_may_be_looked_at_and_never_written():
+    (root,) = resolve_roots(["memory://guards/logs/"], said=Role.MIRROR)
+    assert (root.location, root.role) == ("memory://guards/logs", Role.MIRROR)
+    check_roots([root], replace(OPTIONS, role=Role.MIRROR, dry_run=True))
+    with pytest.raises(GuardRefusedError, match="ROLE_IS_READ_ONLY"):
+        check_roots([root], replace(OPTIONS, role=Role.MIRROR))
 
 
 def test_a_role_that_nobody_said_is_guessed(tmp_path):

@@ -1,6 +1,7 @@
 import pyarrow as pa
 import pytest
 
+from pylog_spark.config import Order
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.operations.run_report import exit_code_of, summarise
@@ -50,6 +51,25 @@ def test_the_dirtiest_partition_is_first_and_equal_ones_follow_by_name():
 
 def test_a_table_without_rows_stays_one():
     assert sort_plans(plans_of()).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("order", "topics"),
+    [
+        (Order.URGENCY, ["b", "a", "c", "idle"]),
+        (Order.LARGEST, ["c", "a", "b", "idle"]),
+        (Order.SMALLEST, ["b", "a", "c", "idle"]),
+        (Order.NAME, ["a", "b", "c", "idle"]),
+    ],
+)
+def test_an_owner_may_ask_for_another_order(order, topics):
+    table = plans_of(
+        planned("a", 0.5, cleanable_bytes=20),
+        planned("b", 0.9, cleanable_bytes=10),
+        planned("c", 0.1, cleanable_bytes=30),
+        skipped("idle", "RATIO_BELOW_MINIMUM", cleanable_ratio=1.0, cleanable_bytes=99),
+    )
+    assert sort_plans(table, order)["topic"].to_pylist() == topics
     assert results_of(plans_of(), {}) == []
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.config import HighWatermarkSource, JobOptions, RunLimits
+from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.retain import retain
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError
@@ -39,8 +40,14 @@ BY_START_AND_SIZE = [
 ]
 BY_AGE = ["retain-time-all-s501", "retain-time-hw-s501", "retain-future-s501", "retain-both-s501"]
 SOME_TIME = 1_700_000_000_000
+# Golden logs lose most of what they have; that a run may not is the guard's own test.
+ANYTHING = RunLimits(max_delete_ratio=1.0, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
 MARKER = '{"version":0,"brokerEpoch":11}'
 FUTURE = ".0123456789abcdef0123456789abcdef-future"
+
+
+def options_of(root: BrokerDirectory, now_ms: int = SOME_TIME, **changes) -> JobOptions:
+    return root.options(now_ms, **{"limits": ANYTHING} | changes)
 
 
 def clock_of(name: str) -> int:
@@ -78,7 +85,7 @@ def expected_starts(names) -> dict[TopicPartition, int]:
 )
 def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, now_ms):
     root = broker_directory(tmp_path / "log", names)
-    report = retain(spark, [root.path], root.options(now_ms))
+    report = retain(spark, [root.path], options_of(root, now_ms))
 
     assert report.exit_code == 0
     assert differences_from_kafka(root.path, names, tmp_path) == []
@@ -99,7 +106,7 @@ def test_every_partition_ends_as_apache_kafka_left_it(spark, tmp_path, names, no
 def test_the_report_says_what_went_for_which_reason_and_what_keeps_the_rest(spark, tmp_path):
     name = "retain-both-s501"
     root = broker_directory(tmp_path / "log", [name])
-    row = retentions_of(retain(spark, [root.path], root.options(clock_of(name))))[name]
+    row = retentions_of(retain(spark, [root.path], options_of(root, clock_of(name))))[name]
     by = [row[f"by_{what}_segments"] for what in ("log_start", "size", "time")]
     assert by == [1, 1, 0]
     assert row["deleted_segments"] == sum(by)
@@ -113,9 +120,9 @@ def test_the_report_says_what_went_for_which_reason_and_what_keeps_the_rest(spar
 
 def test_a_second_run_finds_nothing_and_changes_nothing(spark, tmp_path):
     root = broker_directory(tmp_path / "log", BY_START_AND_SIZE)
-    retain(spark, [root.path], root.options(SOME_TIME))
+    retain(spark, [root.path], options_of(root))
     before = state_of(tmp_path)
-    again = retain(spark, [root.path], root.options(SOME_TIME))
+    again = retain(spark, [root.path], options_of(root))
     assert {row["reason"] for row in rows_of(again).values()} == {"NOTHING_TO_RETAIN"}
     assert again.exit_code == 0
     # The lock file comes and goes: that is a change of the directory's own time.
@@ -125,7 +132,7 @@ def test_a_second_run_finds_nothing_and_changes_nothing(spark, tmp_path):
 def test_a_dry_run_says_what_would_go_and_writes_nothing(spark, tmp_path):
     root = broker_directory(tmp_path / "log", BY_START_AND_SIZE)
     before = state_of(tmp_path)
-    options = root.options(SOME_TIME, dry_run=True, role=None)
+    options = options_of(root, dry_run=True, role=None)
     report = retain(spark, [root.path], options)
     assert state_of(tmp_path) == before
     due = [n for n in BY_START_AND_SIZE if Golden(n).case["expected"]["deleted"]]
@@ -140,12 +147,12 @@ def test_a_dry_run_says_what_would_go_and_writes_nothing(spark, tmp_path):
 def test_files_may_be_left_as_deleted_to_the_broker(spark, tmp_path):
     name = "retain-size-s501"
     root = broker_directory(tmp_path / "log", [name])
-    options = root.options(SOME_TIME, keep_deleted=True)
+    options = options_of(root, keep_deleted=True)
     retain(spark, [root.path], options)
     left = [path.name for path in (root.path / f"{name}-0").glob("*.deleted")]
     assert "00000000000000000000.log.deleted" in left
     assert rows_of(retain(spark, [root.path], options))[name]["reason"] == "NOTHING_TO_RETAIN"
-    retain(spark, [root.path], root.options(SOME_TIME))
+    retain(spark, [root.path], options_of(root))
     assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
@@ -156,11 +163,11 @@ def test_without_a_checkpointed_high_watermark_nothing_goes(spark, tmp_path):
     root.high_watermarks = {}
     root.write_files()
     before = read_tree(root.path / f"{name}-0")
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert rows_of(report)[name]["reason"] == "NO_HIGH_WATERMARK"
     assert report.exit_code == 3
     assert read_tree(root.path / f"{name}-0") == before
-    said = root.options(SOME_TIME, high_watermark=HighWatermarkSource.LOG_END)
+    said = options_of(root, high_watermark=HighWatermarkSource.LOG_END)
     assert retain(spark, [root.path], said).exit_code == 0
     assert differences_from_kafka(root.path, [name], tmp_path) == []
     # More went than the controller may take for replicated: no broker epoch vouches for it.
@@ -179,7 +186,7 @@ def test_copies_on_their_way_are_swept_and_compacted_topics_are_not(spark, tmp_p
     root.high_watermarks |= other.high_watermarks
     root.write_files()
     before = read_tree(root.path / f"{compacted}-0")
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert rows_of(report)[compacted]["reason"] == "COMPACTED"
     assert read_tree(root.path / f"{compacted}-0") == before
     assert rows_of(report)[name]["status"] == "done"
@@ -193,7 +200,7 @@ def test_a_tiered_topic_is_refused(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [name])
     root.configs[name] |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
     before = read_tree(root.path / f"{name}-0")
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert rows_of(report)[name]["reason"] == "TIERED"
     assert read_tree(root.path / f"{name}-0") == before
 
@@ -204,7 +211,7 @@ def test_one_damaged_partition_stops_no_other(spark, tmp_path):
     (root.path / f"{names[0]}-0" / "leader-epoch-checkpoint").write_text("0\n1\nzero 0\n")
     min((root.path / f"{names[1]}-0").glob("*.index")).unlink()
     before = [read_tree(root.path / f"{name}-0") for name in names[:2]]
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     rows = rows_of(report)
     assert report.exit_code == 4
     assert (rows[names[0]]["status"], rows[names[0]]["error_class"]) == (
@@ -224,19 +231,19 @@ def test_what_a_killed_run_left_is_finished_by_the_next(spark, tmp_path):
     name = "retain-logstart-s501"
     root = broker_directory(tmp_path / "log", [name])
     whole = root.copy(tmp_path / "whole")
-    retain(spark, [whole.path], whole.options(SOME_TIME))
+    retain(spark, [whole.path], options_of(whole))
     # As after a kill between the renames of a segment: its records are gone, its indexes not.
     directory = root.path / f"{name}-0"
     base = "00000000000000000000"
     (directory / f"{base}.log").rename(directory / f"{base}.log.deleted")
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert report.exit_code == 0
     assert read_tree(directory) == read_tree(whole.path / f"{name}-0")
     # And as after a kill between the last file and the checkpoint.
     first = Golden(name).case["expected"]["segments"][0][0]
     stale = replace(root, log_starts={TopicPartition(name, 0): first})
     stale.write_files()
-    retain(spark, [root.path], root.options(SOME_TIME))
+    retain(spark, [root.path], options_of(root))
     assert read_points(root.path, LOG_START_FILE) == {}
 
 
@@ -248,11 +255,11 @@ def test_a_directory_in_use_or_not_cleanly_closed_is_refused(spark, tmp_path):
     lock.acquire()
     try:
         with pytest.raises(GuardRefusedError):
-            retain(spark, [root.path], root.options(SOME_TIME))
+            retain(spark, [root.path], options_of(root))
     finally:
         lock.release()
     (root.path / ".kafka_cleanshutdown").unlink()
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert rows_of(report)[name]["reason"] == "UNCLEAN_SHUTDOWN"
     assert report.exit_code == 3
     assert read_tree(root.path / f"{name}-0") == before
@@ -262,6 +269,33 @@ def test_an_unknown_config_is_refused(spark, tmp_path):
     name = "retain-size-s501"
     root = broker_directory(tmp_path / "log", [name])
     shutil.copytree(root.path / f"{name}-0", root.path / "unknown-0")
-    report = retain(spark, [root.path], root.options(SOME_TIME))
+    report = retain(spark, [root.path], options_of(root))
     assert rows_of(report)["unknown"]["reason"] == "CONFIG_UNKNOWN"
     assert rows_of(report)[name]["status"] == "done"
+
+
+def test_a_log_start_stays_checkpointed_where_a_guard_refuses_the_sweep(spark, tmp_path):
+    """Else what was deleted by an operator would be there again."""
+    name = "retain-logstart-mid-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    root.configs[name] |= {"retention.bytes": "0"}
+    starts = read_points(root.path, LOG_START_FILE)
+    assert starts
+    before = read_tree(root.path / f"{name}-0")
+    report = retain(spark, [root.path], options_of(root, limits=RunLimits(max_delete_ratio=0.1)))
+    assert rows_of(report)[name]["reason"] == "DELETES_TOO_MUCH"
+    assert read_tree(root.path / f"{name}-0") == before
+    assert read_points(root.path, LOG_START_FILE) == starts
+
+
+def test_the_public_face_answers_with_rows(spark, tmp_path):
+    name = "retain-size-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    logs = LogDirectory.for_path(spark, root.path, options=options_of(root))
+    before = state_of(root.path)
+    (planned,) = logs.retain(dry_run=True).toArrow().to_pylist()
+    assert (planned["status"], planned["action"]) == ("planned", "retain")
+    assert state_of(root.path) == before
+    (done,) = logs.retain().toArrow().to_pylist()
+    assert (done["status"], done["bytes_after"]) == ("done", planned["bytes_after"])
+    assert differences_from_kafka(root.path, [name], tmp_path) == []

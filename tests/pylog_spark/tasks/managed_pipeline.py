@@ -4,10 +4,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.tasks.commit import PartitionWork, clean_partitions
 from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.retention import (
+    RetentionContext,
+    SweepScope,
+    SweepWork,
+    commit_sweeps,
+    observe_retention,
+)
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
@@ -30,10 +39,10 @@ class ManagedPipeline:
             high_watermark=HighWatermarkSource.CHECKPOINT,
         )
 
-    def observe(self) -> list[dict[str, Any]]:
-        rows = []
-        for partition in sorted(list_partitions(self.twin.objects)):
-            row = {
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the rows of ``schemas.PARTITION``."""
+        return [
+            {
                 "root": self.twin.location,
                 "topic": partition.topic,
                 "partition": partition.partition,
@@ -42,8 +51,11 @@ class ManagedPipeline:
                 "error_class": None,
                 "error": None,
             }
-            rows.append(observe_partition(row, self.run, read_root_checkpoints))
-        return rows
+            for partition in sorted(list_partitions(self.twin.objects))
+        ]
+
+    def observe(self) -> list[dict[str, Any]]:
+        return [observe_partition(row, self.run, read_root_checkpoints) for row in self.listed()]
 
     def works(self) -> list[PartitionWork]:
         due = [row for row in self.observe() if row["status"] == "planned"]
@@ -57,6 +69,32 @@ class ManagedPipeline:
             )
             for ordinal, row in enumerate(due)
         ]
+
+    def sweeps(self) -> list[SweepWork]:
+        """Return the partitions of which something has expired."""
+        context = RetentionContext(run=self.run, scope=SweepScope.DELETED)
+        rows = iter([pa.RecordBatch.from_pylist(self.listed())])
+        found = [row for batch in observe_retention(rows, context) for row in batch.to_pylist()]
+        return [
+            SweepWork(
+                ordinal=ordinal,
+                root=row["root"],
+                directory=row["directory"],
+                topic=row["topic"],
+                log_start_checkpoint=row["log_start_checkpoint"] or 0,
+                high_watermark=row["high_watermark"],
+                removed=tuple(row["removed"]),
+                log_start_offset=row["log_start_offset"],
+            )
+            for ordinal, row in enumerate(found)
+            if row["status"] == "planned"
+        ]
+
+    def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
+        """Let go what has expired."""
+        sweeping = RetentionContext(run=self.run, scope=SweepScope.DELETED)
+        batches = commit_sweeps(works, sweeping, context)
+        return [row for batch in batches for row in batch.to_pylist()]
 
     @contextmanager
     def held(self, **options: Any):

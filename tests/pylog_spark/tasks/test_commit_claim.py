@@ -137,6 +137,7 @@ def test_a_rename_of_a_first_attempt_whose_source_is_missing_is_an_error(partiti
             claim.finish(LocalStore(partition))
 
 
+@pytest.mark.item("CMP-40")
 def test_a_late_attempt_of_a_run_that_ended_is_refused(partition):
     claim_path = partition.parent / "claim"
     revoke_claim(claim_path)
@@ -145,6 +146,7 @@ def test_a_late_attempt_of_a_run_that_ended_is_refused(partition):
     revoke_claim(claim_path)
 
 
+@pytest.mark.item("CMP-40")
 def test_an_attempt_that_waited_while_the_run_ended_is_refused(partition):
     claim_path = partition.parent / "claim"
     outcomes: list[str] = []
@@ -164,6 +166,7 @@ def test_an_attempt_that_waited_while_the_run_ended_is_refused(partition):
     assert outcomes == ["refused"]
 
 
+@pytest.mark.item("CMP-40")
 def test_the_end_of_a_run_waits_for_a_commit_that_is_under_way(partition):
     claim_path = partition.parent / "claim"
     order: list[str] = []
@@ -183,6 +186,7 @@ def test_the_end_of_a_run_waits_for_a_commit_that_is_under_way(partition):
     assert tree(partition) == FINAL
 
 
+@pytest.mark.item("CMP-40")
 def test_two_attempts_at_once_make_one_commit(partition):
     claim_path = partition.parent / "claim"
     results = []

@@ -138,6 +138,41 @@ def test_the_result_row_tells_what_became_of_the_partition(tmp_path):
     assert row["touched"] is False
 
 
+@pytest.mark.item("CMP-46")
+@pytest.mark.parametrize("way", ["spread over tasks", "whole"])
+@pytest.mark.parametrize(
+    ("names", "now_ms"),
+    [(FIRST_ROUNDS, FIRST_ROUNDS_MS), (LATER_ROUNDS, LATER_ROUNDS_MS)],
+    ids=["first rounds", "later rounds with transactions"],
+)
+def test_the_numbers_of_a_round_are_those_of_kafka(tmp_path, names, now_ms, way):
+    root = broker_directory(tmp_path / "log", names)
+    pipeline = Pipeline(root, now_ms)
+    pipeline.allow_commits()
+    if way == "whole":
+        rows = pipeline.clean_whole()
+    else:
+        merged = pipeline.index()
+        rows = pipeline.commit(pipeline.pairs(merged, pipeline.rewrite(merged)))
+    for row in rows:
+        golden = Golden(pipeline.plans[row["ordinal"]]["topic"])
+        expected = golden.case["expected"]
+        said = json.loads(row["statistics"])
+        names_of = {
+            "messages_read",
+            "messages_written",
+            "bytes_read",
+            "map_messages_read",
+            "invalid_messages_read",
+        }
+        assert {name: said[name] for name in names_of} == {
+            name: expected[name] for name in names_of
+        }
+        assert said["keys"] == expected["map_entries"]
+        if golden.case["compare"] == "bytes":
+            assert said["bytes_written"] == expected["bytes_written"]
+
+
 @pytest.mark.item("FLT-14")
 def test_a_pass_that_runs_twice_is_promoted_once(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])

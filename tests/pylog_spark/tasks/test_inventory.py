@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from pylog_spark.schemas import LISTED_FILE, PARTITION
+from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION
 from pylog_spark.tasks.inventory import (
     InventoryPart,
     InventoryRoot,
@@ -17,7 +17,13 @@ from pylog_spark.tasks.inventory import (
     partition_rows,
     read_part,
 )
-from pylog_spark.tasks.listing import TopicFilter, listed_files, rows_of
+from pylog_spark.tasks.listing import (
+    LISTING_COLUMNS,
+    TopicFilter,
+    listed_files,
+    listing_columns,
+    rows_of,
+)
 from storage_core.errors import ConfigError, StorageError
 from storage_core.store.listing import ListedFile
 
@@ -43,9 +49,17 @@ def read(path, root=ROOT, topics=EVERY_TOPIC):
     rows = []
     for part in find_parts(str(path)):
         for batch in read_part(part, [root], topics):
-            assert batch.schema == LISTED_FILE
+            assert batch.schema == LISTED_DIRECTORY
             rows += batch.to_pylist()
-    return {(row["directory"], row["name"]): row for row in rows}
+    return {
+        (row["directory"], file.name): {
+            "size_bytes": file.size_bytes,
+            "modified_ms": file.modified_ms,
+            "etag": file.etag,
+        }
+        for row in rows
+        for file in listed_files(row)
+    }
 
 
 def expected():
@@ -129,9 +143,9 @@ def test_an_inventory_of_s3_is_read_by_its_manifest(tmp_path):
         is_escaped=True,
     )
     (batch,) = read_part(part, [ROOT], TopicFilter())
-    assert [(r["directory"], r["size_bytes"], r["etag"]) for r in batch.to_pylist()] == [
-        ("orders-0", 100, "aa")
-    ]
+    (row,) = batch.to_pylist()
+    assert row["directory"] == "orders-0"
+    assert listed_files(row) == [ListedFile(LOG, 100, NOON_MS, "aa")]
 
 
 def test_the_manifest_of_an_s3_inventory_names_files_of_its_bucket():
@@ -210,35 +224,38 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         find_parts(str(tmp_path / "files.txt"))
 
 
-def test_grouped_files_become_rows_of_partitions():
-    files = pa.struct(
-        [
-            ("name", pa.string()),
-            ("size_bytes", pa.int64()),
-            ("modified_ms", pa.int64()),
-            ("etag", pa.string()),
-        ]
-    )
+def test_the_stretches_of_a_directory_are_joined_in_the_order_of_names():
+    stretch = pa.struct([PARTITION.field(name) for name in LISTING_COLUMNS])
     schema = pa.schema(
         [
             ("root", pa.string()),
             ("role", pa.string()),
             ("directory", pa.string()),
-            ("files", pa.list_(files)),
+            ("stretches", pa.list_(stretch)),
         ]
     )
-    some = [{"name": LOG, "size_bytes": 1, "modified_ms": 2, "etag": "x"}]
+
+    def files(*names):
+        return listing_columns(ListedFile(name, len(name), 2, name * 2) for name in names)
+
+    place = {"root": "s3://b/r", "role": "mirror"}
     batch = pa.RecordBatch.from_pylist(
         [
-            {"root": "s3://b/r", "role": "mirror", "directory": "t-3", "files": some},
-            {"root": "s3://b/r", "role": "mirror", "directory": "lost+found", "files": []},
+            place | {"directory": "u-0", "stretches": [files("x")]},
+            place | {"directory": "t-3", "stretches": [files("c", "a"), files(), files("bb")]},
+            place | {"directory": "lost+found", "stretches": []},
         ],
         schema=schema,
     )
-    (out,) = partition_rows(iter([batch]))
-    assert out.schema.names == PARTITION.names
-    first, second = rows_of([out])
-    assert (first["topic"], first["partition"], first["kind"]) == ("t", 3, "partition")
-    assert first["directory"] == "s3://b/r/t-3"
-    assert listed_files(first) == [ListedFile(LOG, 1, 2, "x")]
-    assert (second["kind"], listed_files(second)) == ("foreign", [])
+    for rows in (batch, batch.slice(1)):
+        (out,) = partition_rows(iter([rows]))
+        assert out.schema.names == PARTITION.names
+        first, second = list(rows_of([out]))[-2:]
+        assert (first["topic"], first["partition"], first["kind"]) == ("t", 3, "partition")
+        assert first["directory"] == "s3://b/r/t-3"
+        assert listed_files(first) == [
+            ListedFile("a", 1, 2, "aa"),
+            ListedFile("bb", 2, 2, "bbbb"),
+            ListedFile("c", 1, 2, "cc"),
+        ]
+        assert (second["kind"], listed_files(second)) == ("foreign", [])

@@ -105,7 +105,7 @@ def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monke
 def test_a_second_run_is_refused_with_the_holders_name(twin):
     with (
         ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="first").held(),
-        pytest.raises(GuardRefusedError, match="LEASE_HELD.*run first on .*, process"),
+        pytest.raises(GuardRefusedError, match=r"LEASE_HELD.*run first on .*, process"),
         ManagedRoot(twin.location, run_id="second"),
     ):
         pass
@@ -219,3 +219,11 @@ def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(tw
         root.write_cleaner_points({partition: 7})
     assert twin.store(NAME).checkpoints.cleaner_offset == 7
     assert twin.store(NAME).manifest.generation == 2
+
+
+def test_the_off_switch_of_a_partition_on_this_machine_is_seen(tmp_path, origin):
+    twin = managed_twin(origin, tmp_path / "managed")
+    (tmp_path / "managed" / f"{NAME}-0" / "pylog-off").write_text("hands off")
+    reasons = {row["topic"]: row.get("reason") for row in ManagedPipeline(twin, 1).observe()}
+    assert reasons[NAME] == "SWITCHED_OFF"
+    assert set(reasons.values()) != {"SWITCHED_OFF"}

@@ -8,14 +8,19 @@ from storage_core.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
+    KeepFile,
     Operation,
     Plan,
     PromoteFile,
+    RecordLeft,
+    RemoveDirectory,
     RenameFile,
+    RestoreFile,
     SyncDirectory,
     SyncFile,
     TruncateFile,
     WriteFile,
+    WriteRecord,
 )
 
 # Every kind of operation, and how it is described.
@@ -67,6 +72,37 @@ DESCRIBED: list[tuple[Operation, dict[str, str | int]]] = [
         {"operation": "SyncFile", "name": "h", "reason": "verified"},
     ),
     (SyncDirectory(reason="durable"), {"operation": "SyncDirectory", "reason": "durable"}),
+    (
+        KeepFile(name="i", path="/trash/i", size_bytes=21, is_copy=True, reason="undo"),
+        {
+            "operation": "KeepFile",
+            "name": "i",
+            "path": "/trash/i",
+            "size_bytes": 21,
+            "is_copy": True,
+            "reason": "undo",
+        },
+    ),
+    (
+        WriteRecord(path="/trash/record", content=b"123", reason="undo"),
+        {"operation": "WriteRecord", "path": "/trash/record", "size_bytes": 3, "reason": "undo"},
+    ),
+    (
+        RecordLeft(path="/trash/left", reason="undo"),
+        {"operation": "RecordLeft", "path": "/trash/left", "reason": "undo"},
+    ),
+    (
+        RestoreFile(path="/trash/i", name="i", size_bytes=21, is_copy=True, reason="undone"),
+        {
+            "operation": "RestoreFile",
+            "path": "/trash/i",
+            "name": "i",
+            "size_bytes": 21,
+            "is_copy": True,
+            "reason": "undone",
+        },
+    ),
+    (RemoveDirectory(reason="empty"), {"operation": "RemoveDirectory", "reason": "empty"}),
 ]
 PLAN = Plan(location="/logs/t-0", operations=tuple(operation for operation, _ in DESCRIBED))
 
@@ -83,7 +119,8 @@ def test_a_description_fits_a_row_of_a_table():
 
 
 def test_new_files_are_what_takes_space():
-    assert PLAN.peak_extra_bytes == 5 + 7 + 9
+    assert PLAN.peak_extra_bytes == 5 + 7 + 9 + 21
+    assert PLAN.copied_away_bytes == 21
     assert Plan(location="/logs/t-0", operations=()).peak_extra_bytes == 0
 
 

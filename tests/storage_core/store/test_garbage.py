@@ -3,11 +3,18 @@
 import pytest
 
 from storage_core.clock import ManualClock
+from storage_core.errors import ManifestError, StorageError
 from storage_core.filenames import TopicPartition
-from storage_core.store.garbage import find_garbage, find_leftovers, kept_generations
+from storage_core.store.garbage import (
+    delete_garbage,
+    find_garbage,
+    find_leftovers,
+    kept_generations,
+)
+from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import create_root, find_root, list_partitions
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import history_key, manifest_key
+from storage_core.store.manifest import FileEntry, history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.testing.wrapped_objects import CountingObjects
 from tests.storage_core.store.managed_homes import NOW_MS, PARTITION
@@ -28,9 +35,7 @@ def objects(clock):
 
 def commit(objects, clock, number: int) -> None:
     """Replace the one file of the partition; one generation an hour."""
-    store = ManagedStore(
-        objects, PARTITION, attempt_id=f"a{number}", is_new=True, clock=clock
-    )
+    store = ManagedStore(objects, PARTITION, attempt_id=f"a{number}", is_new=True, clock=clock)
     store.write_file("00000000000000000000.log", b"x" * number)
     store.publish(run_id=f"run-{number}")
     clock.advance(HOUR_MS)
@@ -144,3 +149,77 @@ def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):
     objects.put("no partition/x", b"")
     objects.put(".pylog-tmp/x", b"")
     assert list(list_partitions(objects)) == [TopicPartition("other", 12), PARTITION]
+
+
+def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_path):
+    mirror = LocalObjectStore(tmp_path / "mirror")
+    root = LocalObjectStore(tmp_path / "root", clock)
+    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
+    for name in ("00000000000000000000.log", "00000000000000000042.log"):
+        etag = mirror.put(f"topic-0/{name}", b"of the mirror")
+        store.adopt(
+            name,
+            FileEntry(
+                key=f"file://{tmp_path}/mirror/topic-0/{name}",
+                start=0,
+                size_bytes=13,
+                etag=etag,
+                modified_ms=1,
+            ),
+        )
+    store.publish(run_id="ingest")
+    clock.advance(HOUR_MS)
+    store.delete("00000000000000000000.log")
+    store.publish(run_id="retain")
+    early = find_garbage(root, PARTITION, grace_start_ms=NOW_MS)
+    assert (early.adopted, early.keys()) == ({}, [])
+    clock.advance(HOUR_MS)
+    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
+    assert [url.rpartition("/")[2] for url in garbage.adopted] == ["00000000000000000000.log"]
+    assert garbage.size_bytes >= 13
+    delete_garbage(root, garbage)
+    assert [info.key for info in mirror.list()] == ["topic-0/00000000000000000042.log"]
+    current = ManagedStore(root, PARTITION)
+    assert current.read_file("00000000000000000042.log", limit_bytes=99) == b"of the mirror"
+
+
+def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
+    mirror = LocalObjectStore(tmp_path / "mirror")
+    root = LocalObjectStore(tmp_path / "root", clock)
+    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
+    etag = mirror.put("a.log", b"of the mirror")
+    key = f"file://{tmp_path}/mirror/a.log"
+    store.adopt("a.log", FileEntry(key=key, start=0, size_bytes=13, etag=etag, modified_ms=1))
+    store.publish(run_id="ingest")
+    store.delete("a.log")
+    store.publish(run_id="retain")
+    clock.advance(HOUR_MS)
+    mirror.put("a.log", b"somebody's now")
+    delete_garbage(root, find_garbage(root, PARTITION, grace_start_ms=clock.now_ms()))
+    assert mirror.get("a.log") == b"somebody's now"
+
+
+def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
+    commit(objects, clock, 1)
+    commit(objects, clock, 2)
+    undo = ManagedStore(objects, PARTITION, clock=clock)
+    objects.delete([info.key for info in objects.list("topic-0/data/a1/")])
+    with pytest.raises(StorageError, match="a1/00000000000000000000.log"):
+        undo.restore(1)
+    assert undo.publish(run_id="nothing").generation == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b'{"format": "pylog-root", "version": 2, "root_id": "0", "created_ms": 1}',
+        b'{"format": "pylog-root", "version": 1, "root_id": "../x", "created_ms": 1}',
+    ],
+)
+def test_what_is_no_root_is_not_taken_for_one(objects, content):
+    objects.put("pylog-root.json", content)
+    with pytest.raises(ManifestError, match=r"pylog-root\.json"):
+        create_root(objects, now_ms=NOW_MS)
+    assert objects.get("pylog-root.json") == content

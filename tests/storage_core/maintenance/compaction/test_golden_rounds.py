@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig
+from storage_core.maintenance.compaction import key_exchange, key_files, key_sink
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.partition import CleanResult
@@ -92,6 +93,20 @@ def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
     expected = expected_numbers(golden)
     assert {name: spread.numbers[name] for name in expected} == expected
     assert spread.keys == golden.case["expected"]["map_entries"]
+
+
+@pytest.mark.item("CMP-36")
+@pytest.mark.parametrize("way", Way)
+@pytest.mark.parametrize("golden", UNLIMITED[::4], ids=lambda golden: golden.name)
+def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
+    golden: Golden, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (key_sink, key_exchange):
+        monkeypatch.setattr(module, "CHUNK_KEYS", 3)
+    monkeypatch.setattr(key_files, "BLOCK_ROWS", 5)
+    directory = golden.unpack(tmp_path / "before")
+    clean_spread(directory, cleaning_of(golden), way=way)
+    assert differences(golden, directory, tmp_path) == []
 
 
 @pytest.mark.item("CMP-05")

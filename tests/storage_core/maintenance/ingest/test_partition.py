@@ -1,5 +1,7 @@
 """One partition's way into a managed root: what is taken, what stays, what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from storage_core.errors import (
@@ -36,8 +38,9 @@ IN_PLACE = IngestRules(sync_has_stopped=True, in_place=True)
 
 @pytest.fixture
 def objects():
-    yield MemoryObjectStore("memory://test-ingest/mirror"), MemoryObjectStore(
-        "memory://test-ingest/managed"
+    yield (
+        MemoryObjectStore("memory://test-ingest/mirror"),
+        MemoryObjectStore("memory://test-ingest/managed"),
     )
     forget_memory("memory://test-ingest")
 
@@ -56,7 +59,7 @@ def test_closed_segments_are_taken_and_the_newest_one_stays(objects, tmp_path):
     mirror, managed = objects
     directory = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id=TOPIC_ID)
     sync(directory, mirror)
-    planned, target = ingest(mirror, managed, high_watermark=18, log_start_offset=2)
+    planned, _ = ingest(mirror, managed, high_watermark=18, log_start_offset=2)
     assert planned.plan.left == {12: Left.OPEN}
     found = read_managed(managed)
     suffixes = (".log", ".index", ".timeindex", ".snapshot")
@@ -139,7 +142,9 @@ def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_
     sync(write_files(tmp_path, segment(0), segment(6)), mirror)
     first = mirror_of(mirror).first
     grown = write_files(tmp_path, segment(0), segment(6), segment(12), segment(18))
-    sync(grown, mirror, only=lambda name: name.startswith(("00000000000000000012", "0" * 18 + "18")))
+    sync(
+        grown, mirror, only=lambda name: name.startswith(("00000000000000000012", "0" * 18 + "18"))
+    )
     planned, _ = ingest(mirror, managed, first=first)
     assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
     assert planned.plan.left == {12: Left.NOT_SETTLED, 18: Left.OPEN}
@@ -150,6 +155,7 @@ def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
     sync(write_files(tmp_path, segment(0), segment(6)), mirror)
     planned, _ = ingest(mirror, managed, rules=STOPPED)
     assert not planned.plan.left
+    assert read_managed(managed).keys() >= {log_file(0), log_file(6)}
     assert target_of(managed).manifest.checkpoints.recovery_point == 12
     assert not ingest(mirror, managed, rules=STOPPED)[0].has_work
 
@@ -239,6 +245,27 @@ def test_a_hole_that_the_brokers_own_retention_made_is_none(objects, tmp_path):
     # What it keeps is the managed root's own business.
     assert manifest.checkpoints.log_start_offset == 0
     assert log_file(0) in manifest.files
+
+
+def test_an_ingest_goes_on_after_the_managed_root_has_removed_and_rewritten_segments(
+    objects, tmp_path
+):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    ingest(mirror, managed)
+    store = target_of(managed)
+    store.delete(log_file(0))
+    store.write_file(log_file(6), b"")
+    marks = store.checkpoints
+    store.set_checkpoints(replace(marks, log_start_offset=6, cleaner_offset=12))
+    store.publish(run_id="nightly")
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12), segment(18)), mirror)
+    planned, _ = ingest(mirror, managed, log_start_offset=0, cleaner_offset=0)
+    assert [one.segment.base_offset for one in planned.plan.taken] == [12]
+    after = target_of(managed)
+    assert log_file(0) not in after.manifest.files
+    assert after.manifest.files[log_file(6)].size_bytes == 0
+    assert (after.checkpoints.log_start_offset, after.checkpoints.cleaner_offset) == (6, 12)
 
 
 @pytest.mark.parametrize("torn_tail", [b"\0" * 7, b"x" * 100], ids=["zeros", "garbage"])
@@ -354,6 +381,8 @@ def test_epochs_of_what_was_not_taken_are_left_out(objects, tmp_path):
     sync(write_files(tmp_path, segment(0, leader_epoch=2), late), mirror)
     planned, _ = ingest(mirror, managed)
     assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0)]
-    sync(write_files(tmp_path, segment(0, leader_epoch=2), late, segment(8, leader_epoch=4)), mirror)
+    sync(
+        write_files(tmp_path, segment(0, leader_epoch=2), late, segment(8, leader_epoch=4)), mirror
+    )
     planned, _ = ingest(mirror, managed)
     assert [(e.epoch, e.start_offset) for e in planned.plan.epochs] == [(2, 0), (4, 6)]

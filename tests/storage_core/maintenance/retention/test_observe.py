@@ -11,6 +11,7 @@ from storage_core.errors import (
     CorruptRecordError,
     PartitionNotFoundError,
     RecoveryRequiredError,
+    RollError,
 )
 from storage_core.filenames import segment_file
 from storage_core.maintenance.retention.observe import newest_timestamp
@@ -199,3 +200,21 @@ def test_the_newest_timestamp_is_that_of_the_last_segment_with_records(tmp_path)
     empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
     state = sweep(LocalStore(empty)).state
     assert newest_timestamp(LocalStore(empty), state) is None
+
+
+@pytest.mark.parametrize("entries", [0, 1, 2, 5, 64])
+def test_of_a_log_that_was_copied_while_it_was_open_the_zeros_are_no_entries(tmp_path, entries):
+    directory = write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0)])
+    (directory / segment_file(0, ".log")).write_bytes(b"x")
+    times = [(SOME_TIME_MS + n).to_bytes(8, "big") + n.to_bytes(4, "big") for n in range(entries)]
+    (directory / segment_file(0, ".timeindex")).write_bytes(b"".join(times) + bytes(12 * 100))
+    store = CountingStore(directory)
+    limits = {"retention_ms": 10 * DAY, "now_ms": SOME_TIME_MS + entries, "high_watermark": 0}
+    seconds = SOME_TIME_MS / 1000
+    os.utime(directory / segment_file(0, ".log"), (seconds, seconds))
+    block = sweep(store, is_closed=False, **limits).decision.blocked_by
+    assert block.timestamp == SOME_TIME_MS + max(entries - 1, 0)
+    assert len(store.reads) <= 10
+    # Of a log that was closed they are what they say, as for Kafka: of 1970, so it would go.
+    with pytest.raises(RollError):
+        sweep(LocalStore(directory), **limits)

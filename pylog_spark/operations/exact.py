@@ -1,0 +1,54 @@
+"""``--dry-run=exact``: what compaction would make of each planned partition, to the byte.
+
+Both passes are made as in a run, over all executors, one partition a task; nothing is written.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.schemas import MEASURED, Status
+from pylog_spark.tasks.measure import measure_partitions
+
+EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
+_COLUMNS: Final = ("bytes_after", "segments_after", "records_before", "records_after")
+
+
+def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcome]]:
+    """Measure the planned rows of a table of plans.
+
+    Args:
+        run: The run.
+        plans: Rows of ``schemas.PLAN``.
+
+    Returns:
+        (plans, outcomes): the plans with exact bytes afterwards, and the columns of each result.
+
+    Raises:
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    statuses = plans["status"].to_pylist()
+    planned = [n for n, status in enumerate(statuses) if status == Status.PLANNED.value]
+    if not planned:
+        return plans, {}
+    # The longest first: it must not be what everything waits for.
+    planned.sort(key=lambda number: -sum(plans["segment_bytes"][number].as_py()))
+    units = [[(number, plans["plan"][number].as_py())] for number in planned]
+    frame = run.dispatcher.spread(units, measure_partitions, MEASURED)
+    title = f"{run.job.title}: measure what {len(planned)} partitions would become"
+    outcomes = {}
+    sizes = plans["bytes_after"].to_pylist()
+    for row in run.dispatcher.collect(frame, MEASURED, title).to_pylist():
+        outcome = Outcome(duration_ms=row["duration_ms"])
+        if row["error_class"] is not None:
+            outcome.fail(row)
+        else:
+            outcome.columns = {"status": Status.PLANNED.value}
+            outcome.columns |= {name: row[name] for name in _COLUMNS}
+            sizes[row["ordinal"]] = row["bytes_after"]
+        outcomes[row["ordinal"]] = outcome
+    place = plans.column_names.index("bytes_after")
+    column = pa.array(sizes, pa.int64())
+    return plans.set_column(place, plans.schema.field("bytes_after"), column), outcomes

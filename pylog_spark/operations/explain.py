@@ -1,0 +1,146 @@
+"""Why partitions are not cleaned, not deleted, or so big, and from when on they will be.
+
+Read only, in this process: no Spark session is started, no lock is taken, no record is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any, Final
+
+from pylog_spark.config import HighWatermarkSource, JobOptions
+from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.operations.catalogs import build_catalogs
+from pylog_spark.operations.job import unclean_roots
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.inspection import RootView, inspect_root
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.managed_view import known_timestamps, partition_checkpoints
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.explain.answers import Explanation, unknowable
+from storage_core.maintenance.explain.partition import explain_partition
+from storage_core.store import open_store
+from storage_core.store.open_objects import MANAGED_PREFIX
+
+_NOT_A_LOG: Final = {
+    DirectoryKind.METADATA: ("INTERNAL_METADATA", "the cluster's own metadata is never touched"),
+    DirectoryKind.FUTURE: ("FUTURE_DIRECTORY", "a copy on its way to another directory"),
+    DirectoryKind.DELETE: ("DELETE_DIRECTORY", "its partition was deleted: `pylog purge` removes"),
+    DirectoryKind.STRAY: ("STRAY_DIRECTORY", "Kafka found that it does not belong here"),
+    DirectoryKind.FOREIGN: ("INVALID_DIRECTORY_NAME", "its name is no partition's"),
+}
+
+Row = dict[str, Any]
+
+
+def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
+    """Explain the partitions of some roots, one row after the other.
+
+    Args:
+        roots: Log directories, copies and managed roots; paths or URLs.
+        options: Which topics, their configs and the clock.
+
+    Yields:
+        root, topic, partition, directory, ``answers`` and ``statements``, or the error.
+
+    Raises:
+        ConfigError: A root is not there.
+        PylogError: A root's own files cannot be read.
+    """
+    log_roots = resolve_roots(roots, said=options.role)
+    catalogs = build_catalogs(log_roots, options)
+    unclean = unclean_roots(tuple(log_roots))
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    for root in log_roots:
+        view = inspect_root(_place(root))
+        explainer = _Explainer(view, catalogs[root.location], options)
+        for entry in view.entries:
+            partition = entry.topic_partition
+            if entry.kind is DirectoryKind.CACHE or not topics.admits(
+                None if partition is None else partition.topic
+            ):
+                continue
+            yield explainer.row(root, entry, is_unclean=root.location in unclean)
+
+
+def _place(root: LogRoot) -> str:
+    return MANAGED_PREFIX + root.location if root.role is Role.MANAGED else root.location
+
+
+class _Explainer:
+    """Explains the partitions of one root."""
+
+    def __init__(self, view: RootView, catalog: TopicCatalog, options: JobOptions) -> None:
+        self._view = view
+        self._catalog = catalog
+        self._options = options
+        self._config_of = cache(catalog.config_for)
+
+    def row(self, root: LogRoot, entry: SubDirectory, *, is_unclean: bool) -> Row:
+        """Return the row of one sub-directory, whatever is wrong with it."""
+        partition = entry.topic_partition
+        row: Row = {
+            "root": root.location,
+            "topic": None if partition is None else partition.topic,
+            "partition": None if partition is None else partition.partition,
+            "directory": entry.name,
+            "error_class": None,
+            "error": None,
+        }
+        try:
+            found = self._explain(entry, is_unclean=is_unclean)
+        except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
+            return row | {"answers": [], "statements": [], **describe_failure(error)}
+        return row | {
+            "answers": [_plain(answer) for answer in found.answers],
+            "statements": [_plain(statement) for statement in found.statements],
+        }
+
+    def _explain(self, entry: SubDirectory, *, is_unclean: bool) -> Explanation:
+        partition = entry.topic_partition
+        if partition is None or entry.kind in _NOT_A_LOG:
+            kind = DirectoryKind.FOREIGN if partition is None else entry.kind
+            return unknowable(*_NOT_A_LOG[kind], "")
+        if is_unclean:
+            text = "the log directory was not cleanly shut down"
+            return unknowable("UNCLEAN_SHUTDOWN", text, "it is recovered: `pylog recover`")
+        if is_switched_off(entry.path):
+            text = "its owner switched this program off here, by the file pylog-off"
+            return unknowable("SWITCHED_OFF", text, "the file pylog-off is removed")
+        config = self._config_of(partition.topic)
+        if config is None:
+            text = f"nobody says what the config of topic {partition.topic} is"
+            until = "--config, --set or --assume-defaults says it, or the cluster's metadata does"
+            return unknowable("CONFIG_UNKNOWN", text, until)
+        store = open_store(entry.path)
+        checkpoints = partition_checkpoints(store, partition, self._view.checkpoints)
+        mark = checkpoints.high_watermarks.get(partition)
+        if self._options.high_watermark is HighWatermarkSource.LOG_END:
+            mark = None
+        elif mark is None:
+            text = "no high watermark is known: what is replicated, and so may be touched, is not"
+            until = (
+                "replication-offset-checkpoint has an entry, or --high-watermark log-end is said"
+            )
+            return unknowable("NO_HIGH_WATERMARK", text, until)
+        return explain_partition(
+            store,
+            config=config,
+            cleaner=self._options.cleaner,
+            request=CleanRequest(
+                now_ms=self._options.now_ms,
+                high_watermark=mark,
+                log_start_offset=checkpoints.log_starts.get(partition),
+                cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
+            ),
+            max_timestamps=known_timestamps(store),
+        )
+
+
+def _plain(value: Any) -> Row:
+    row = asdict(value)
+    return {name: str(item) if name in {"about", "verdict"} else item for name, item in row.items()}

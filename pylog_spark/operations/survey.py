@@ -1,0 +1,92 @@
+"""Say what retention and compaction would do to any number of partitions, by their listings alone.
+
+The catalogue of files is a DataFrame that stays with the executors; the driver gets one row of
+numbers a partition, and keeps it as columns. Nothing is opened, nothing is locked, nothing written.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import JobOptions
+from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.job import Job, new_run_id, run_context
+from pylog_spark.operations.run_report import exit_code_of, summarise
+from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
+from pylog_spark.schemas import SURVEY, Action, spark_ddl
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.root_listing import ListingOpener
+from pylog_spark.tasks.run_context import read_root_checkpoints
+from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
+from storage_core.clock import SystemClock
+from storage_core.store.listing import open_listing
+
+
+def survey(
+    spark: SparkSession,
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    opener: ListingOpener = open_listing,
+    read_checkpoints: CheckpointReader = read_root_checkpoints,
+) -> TransferReport:
+    """Survey every partition of some roots.
+
+    Args:
+        spark: The session.
+        roots: Paths or URLs.
+        options: Which topics, what is known of them, an inventory.
+        opener: Returns the listing of a URL; a value that pickles.
+        read_checkpoints: Returns the checkpoint files of a root; likewise.
+
+    Raises:
+        ConfigError: A root is none, or is there twice.
+        PylogError: The cluster's metadata, a root's own files or the inventory cannot be read.
+        pyspark.errors.PySparkException: Spark failed.
+    """
+    started = time.perf_counter()
+    log_roots = tuple(resolve_roots(roots, said=options.role))
+    action = Action.SURVEY.value
+    job = Job(run_id=new_run_id(SystemClock()), action=action, roots=log_roots, options=options)
+    context = run_context(job, frozenset())
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return survey_partitions(batches, context, read_checkpoints)
+
+    with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
+        # The tasks that list survey, too: the files of a partition never travel.
+        partitions = discover_partitions(
+            spark, log_roots, topics, file_list=options.file_list, with_files=True, opener=opener
+        )
+        frame = partitions.mapInArrow(work, spark_ddl(SURVEY))
+        found = dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
+    details = sort_details(found, "due_bytes")
+    results = transfer_results(
+        details.rename_columns(_RESULT_NAMES),
+        run_id=job.run_id,
+        action=action,
+        bytes_after=details["bytes_after"],
+        segments_after=details["segments_after"],
+    )
+    return TransferReport(
+        run_id=job.run_id,
+        action=action,
+        dry_run=True,
+        notes=(),
+        results=results,
+        details=details,
+        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
+        exit_code=exit_code_of(results),
+    )
+
+
+_RESULT_NAMES: Final = [
+    {"bytes": "bytes_before", "segments": "segments_before"}.get(name, name)
+    for name in SURVEY.names
+]

@@ -1,0 +1,58 @@
+"""What a round would make of partitions, exactly: both passes, without output."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from pylog_spark.schemas import MEASURED, rows_to_batches
+from pylog_spark.tasks.failures import attempt
+from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.record_count import count_records
+from storage_core.errors import BadBytesError
+from storage_core.log.transaction_tracker import TransactionTracker
+from storage_core.maintenance.compaction.index import CompactionIndexer
+from storage_core.maintenance.compaction.plan import group_segments
+from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_group
+from storage_core.store import LogStore, open_store
+
+
+def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
+    """Measure partitions, one after the other: a row of ``schemas.MEASURED`` each.
+
+    Args:
+        items: Ordinal of each, and its plan as ``encode_plan`` wrote it.
+    """
+    yield from rows_to_batches(
+        MEASURED,
+        ({"ordinal": ordinal} | attempt(partial(_measure, plan)) for ordinal, plan in items),
+    )
+
+
+def _measure(content: bytes) -> dict[str, Any]:
+    plan = decode_plan(content)
+    store = open_store(plan.location)
+    index = CompactionIndexer(store, plan).run()
+    tracker = TransactionTracker()
+    groups = group_segments(plan, index.end_offset)
+    measured = [measure_group(store, plan, index, group, tracker) for group in groups]
+    stats = sum(measured, RewriteStats())
+    untouched = [s for s in plan.segments if s.base_offset >= index.end_offset]
+    sources = [segment.log_file for group in groups for segment in group]
+    read = count_records(store, sources)
+    others = _count_if_readable(store, [segment.log_file for segment in untouched])
+    return {
+        "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
+        "segments_after": len(groups) + len(untouched),
+        "records_before": None if others is None else read + others,
+        "records_after": None if others is None else stats.messages_written + others,
+    }
+
+
+def _count_if_readable(store: LogStore, files: list[str]) -> int | None:
+    """Count records of segments that the round does not read; None where they are damaged."""
+    try:
+        return count_records(store, files)
+    except BadBytesError:
+        return None

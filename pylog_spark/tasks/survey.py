@@ -1,0 +1,170 @@
+"""Survey partitions by their listings or manifests, a row of ``schemas.SURVEY`` each.
+
+Of a mirror the listing is all that is used, and its root's checkpoint files; of a managed root
+one manifest a partition. No file of a partition is opened.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import groupby
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.schemas import SURVEY, Reason, Status, rows_to_batches
+from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.listing import DirectoryKind, listed_files, open_partition, rows_of
+from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from storage_core.config import LogConfig
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.survey import (
+    Survey,
+    SurveyState,
+    log_files,
+    survey_partition,
+)
+from storage_core.store import FileInfo, ManagedStore
+from storage_core.store.open_objects import is_managed
+
+CheckpointReader = Callable[[str], RootCheckpoints]
+
+_NOT_SURVEYED: Final = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+
+
+def survey_partitions(
+    batches: Iterator[pa.RecordBatch],
+    context: RunContext,
+    read_checkpoints: CheckpointReader = read_root_checkpoints,
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SURVEY``.
+
+    Args:
+        batches: The partitions.
+        context: The run.
+        read_checkpoints: Returns the checkpoint files of a root.
+    """
+    checkpoints_of = cache(read_checkpoints)
+    # Manifests are asked for ahead; a row that has its files costs nothing but its numbers.
+    for has_files, rows in groupby(rows_of(batches), key=lambda row: row["file_names"] is not None):
+        surveyed = map_ahead(
+            lambda row: _survey_row(row, context, checkpoints_of),
+            rows,
+            at_once=1 if has_files else AT_ONCE,
+        )
+        yield from rows_to_batches(SURVEY, surveyed)
+
+
+def _survey_row(
+    row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
+    try:
+        found |= _survey(row, context, checkpoints_of)
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        found |= {"status": Status.FAILED, **describe_failure(error)}
+    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+
+
+def _survey(
+    row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
+) -> dict[str, Any]:
+    if row["error_class"] is not None:
+        return {
+            "status": Status.FAILED,
+            "error_class": row["error_class"],
+            "error": row["error"],
+        }
+    reason = _NOT_SURVEYED.get(DirectoryKind(row["kind"]))
+    config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
+    if config is None:
+        return _skipped(reason or Reason.CONFIG_UNKNOWN)
+    if config.remote_storage_enable:
+        return _skipped(Reason.TIERED)
+    state = _observe(row, checkpoints_of)
+    if not state.logs:
+        return _skipped(Reason.NO_SEGMENTS)
+    return _describe(survey_partition(state, config, now_ms=context.now_ms), config)
+
+
+def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> SurveyState:
+    location = row["directory"]
+    if is_managed(location):
+        store = open_partition(row)
+        if not isinstance(store, ManagedStore):
+            raise TypeError(f"{location}: expected a managed partition")
+        marks = store.manifest.checkpoints
+        return SurveyState(
+            location=location,
+            logs=log_files(store.list_files()),
+            timestamps=store.largest_timestamps(),
+            log_start_offset=marks.log_start_offset,
+            high_watermark=marks.high_watermark,
+            cleaner_offset=marks.cleaner_offset,
+        )
+    files = listed_files(row)
+    infos = (
+        open_partition(row).list_files()
+        if files is None
+        else [FileInfo(file.name, file.size_bytes, file.modified_ms) for file in files]
+    )
+    checkpoints = checkpoints_of(row["root"])
+    partition = TopicPartition(row["topic"], row["partition"])
+    return SurveyState(
+        location=location,
+        logs=log_files(infos),
+        timestamps={},
+        log_start_offset=checkpoints.log_starts.get(partition),
+        high_watermark=checkpoints.high_watermarks.get(partition),
+        cleaner_offset=checkpoints.cleaner_points.get(partition),
+    )
+
+
+def _describe(survey: Survey, config: LogConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "policy": "+".join(sorted(policy.value for policy in config.cleanup_policy)),
+        "bytes": survey.size_bytes,
+        "segments": survey.segments,
+        "bytes_after": survey.size_bytes,
+        "segments_after": survey.segments,
+        "status": Status.SKIPPED,
+        "due_bytes": 0,
+    }
+    if survey.retention is not None:
+        plan = survey.retention
+        found |= {
+            "reason": Reason.NOTHING_TO_RETAIN,
+            "removable_bytes": plan.removed_bytes,
+            "removable_segments": len(plan.removals),
+            "blocked_by": plan.blocked_by.hold.value,
+            "wait_ms": plan.blocked_by.wait_ms,
+            "bytes_after": survey.size_bytes - plan.removed_bytes,
+            "segments_after": survey.segments - len(plan.removals),
+            "due_bytes": plan.removed_bytes,
+        }
+        if plan.removals:
+            found |= {"status": Status.PLANNED, "reason": None}
+    if survey.cleanable is not None:
+        cleanable = survey.cleanable
+        due = cleanable.not_due
+        found |= {
+            "reason": None if due is None else Reason(due.value),
+            "clean_bytes": cleanable.clean_bytes,
+            "cleanable_bytes": cleanable.cleanable_bytes,
+            "cleanable_ratio": cleanable.cleanable_ratio,
+        }
+        if cleanable.is_due:
+            found |= {"status": Status.PLANNED, "due_bytes": cleanable.cleanable_bytes}
+    return found
+
+
+def _skipped(reason: Reason) -> dict[str, Any]:
+    return {"status": Status.SKIPPED, "reason": reason}

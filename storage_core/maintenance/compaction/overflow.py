@@ -1,0 +1,45 @@
+"""A source segment whose offsets do not fit it, met while cleaning: it is split, as Kafka does.
+
+The round is given up then, and the partition is cleaned by another one, over the new segments.
+"""
+
+from storage_core.errors import CorruptRecordError
+from storage_core.filenames import log_file, snapshot_file
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.segment_split import split_segment
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.plan.operations import DeleteFile
+from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
+
+
+def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
+    """Plan to replace a segment by parts whose offsets fit.
+
+    Args:
+        store: The partition directory.
+        plan: The round that met the segment.
+        file: Its .log file.
+
+    Raises:
+        CorruptRecordError: It cannot be split: a batch alone does not fit, or is not whole.
+        StorageError: A file cannot be read.
+    """
+    segments = [segment for segment in plan.segments if segment.log_file == file]
+    if not segments:
+        raise CorruptRecordError(file, 0, "no segment of the round has this name")
+    base_offset = segments[0].base_offset
+    view = DirectoryView(store)
+    parts = split_segment(
+        view,
+        base_offset,
+        index_interval_bytes=plan.index_interval_bytes,
+        max_index_bytes=plan.segment_index_bytes,
+        limits=plan.limits,
+    )
+    operations = list(view.operations)
+    snapshot = snapshot_file(base_offset)
+    if log_file(base_offset) not in map(log_file, parts) and snapshot in view:
+        reason = f"no segment begins at {base_offset} any more"
+        operations.append(DeleteFile(name=snapshot, reason=reason))
+    return Plan(location=store.location, operations=tuple(operations))

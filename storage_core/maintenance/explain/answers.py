@@ -1,0 +1,130 @@
+"""What an explanation is made of: predicates with their numbers, and what follows from them."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Number = int | float | str | bool | None
+
+
+class About(enum.StrEnum):
+    """What a statement answers: why is it not cleaned, not deleted, so big."""
+
+    CLEANING = "cleaning"
+    DELETION = "deletion"
+    SIZE = "size"
+
+
+class Verdict(enum.StrEnum):
+    """What a predicate says."""
+
+    PASSES = "passes"  # it does not stand in the way
+    BLOCKS = "blocks"  # it does
+    TELLS = "tells"  # a fact that decides nothing by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One predicate of a decision, or one part of a size.
+
+    Attributes:
+        about: What it answers.
+        code: Stable code of the predicate.
+        verdict: What it says.
+        text: The same for a person, with the numbers.
+        facts: The numbers, by name.
+        until_ms: When it changes by itself, epoch milliseconds; None where time does not do it.
+        until: What has to happen for it to change; empty where nothing is needed.
+    """
+
+    about: About
+    code: str
+    verdict: Verdict
+    text: str
+    facts: Mapping[str, Number] = field(default_factory=dict)
+    until_ms: int | None = None
+    until: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What follows from the predicates of one decision.
+
+    Attributes:
+        about: Which decision.
+        is_due: Whether something would be done now.
+        held_by: Code of the predicate that holds it back; None where it is due.
+        text: The answer in one line.
+        from_ms: From when on it will be, if nothing is appended, epoch milliseconds; None where
+            only an event changes it, and where it is due.
+        condition: The event; empty where none is needed.
+    """
+
+    about: About
+    is_due: bool
+    held_by: str | None
+    text: str
+    from_ms: int | None = None
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why one partition is as it is.
+
+    Attributes:
+        answers: Of cleaning and deletion, in this order; what was asked first.
+        statements: All predicates, in the order in which Kafka asks.
+    """
+
+    answers: tuple[Answer, ...]
+    statements: tuple[Statement, ...]
+
+
+def blocks(
+    about: About,
+    code: str,
+    text: str,
+    *,
+    until: str = "",
+    until_ms: int | None = None,
+    **facts: Number,
+) -> Statement:
+    """Return a predicate that stands in the way."""
+    return Statement(
+        about=about,
+        code=code,
+        verdict=Verdict.BLOCKS,
+        text=text,
+        facts=facts,
+        until=until,
+        until_ms=until_ms,
+    )
+
+
+def passes(about: About, code: str, text: str, **facts: Number) -> Statement:
+    """Return a predicate that does not stand in the way."""
+    return Statement(about=about, code=code, verdict=Verdict.PASSES, text=text, facts=facts)
+
+
+def tells(about: About, code: str, text: str, **facts: Number) -> Statement:
+    """Return a fact."""
+    return Statement(about=about, code=code, verdict=Verdict.TELLS, text=text, facts=facts)
+
+
+def unknowable(code: str, text: str, until: str) -> Explanation:
+    """Return the explanation of a partition about which nothing is decided: neither is done.
+
+    Args:
+        code: Why, as a stable code.
+        text: The same for a person.
+        until: What has to happen for it to change.
+    """
+    both = (About.CLEANING, About.DELETION)
+    return Explanation(
+        answers=tuple(
+            Answer(about=about, is_due=False, held_by=code, text=text, condition=until)
+            for about in both
+        ),
+        statements=tuple(blocks(about, code, text, until=until) for about in both),
+    )

@@ -1,0 +1,325 @@
+"""Why a log is not cleaned: LogCleanerManager's predicates, one by one, with their numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from storage_core.config import LogConfig
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_segment import SegmentState
+from storage_core.log.open_transactions import list_open_transactions
+from storage_core.maintenance.compaction.candidates import (
+    MAX_LAG_MS,
+    CleanableRange,
+    choose_range,
+    segments_between,
+)
+from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.explain.answers import (
+    About,
+    Answer,
+    Number,
+    Statement,
+    blocks,
+    passes,
+    tells,
+)
+
+_ABOUT = About.CLEANING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bound:
+    """One of the offsets at which cleaning has to stop.
+
+    Attributes:
+        code: Stable code.
+        offset: Where.
+        text: Why, with numbers.
+        until: What moves it.
+        until_ms: When it moves by itself, None where it does not.
+    """
+
+    code: str
+    offset: int
+    text: str
+    until: str
+    until_ms: int | None = None
+
+
+def explain_cleaning(
+    log: LoadedLog, config: LogConfig, request: CleanRequest
+) -> tuple[Answer, list[Statement]]:
+    """Explain whether a log is due for cleaning, and if not, from when on it will be.
+
+    Args:
+        log: The partition, loaded.
+        config: Its topic's configuration.
+        request: Clock and checkpoints.
+    """
+    if not config.is_compacted:
+        policy = ",".join(sorted(config.cleanup_policy)) or "nothing"
+        text = f"cleanup.policy is {policy}: such a log is never compacted"
+        until = "cleanup.policy has compact in it"
+        statement = blocks(_ABOUT, "NOT_COMPACTED", text, until=until, policy=policy)
+        return _held(statement), [statement]
+    chosen = choose_range(log, config, request)
+    bounds = _bounds(log, config, request, chosen)
+    statements = [
+        passes(_ABOUT, "POLICY", f"cleanup.policy is {','.join(sorted(config.cleanup_policy))}"),
+        _start(log, request, chosen),
+        *_bound_statements(bounds, chosen),
+    ]
+    lag = _max_lag(log, config, request, chosen)
+    ratio = _ratio(config, chosen)
+    statements += [lag, ratio]
+    if chosen.is_due:
+        text = (
+            f"due: {chosen.cleanable_bytes} dirty bytes from offset {chosen.first_dirty_offset} "
+            f"to {chosen.first_uncleanable_offset}"
+        )
+        return Answer(about=_ABOUT, is_due=True, held_by=None, text=text), statements
+    return _not_due(log, config, chosen, bounds, (lag, ratio)), statements
+
+
+def _start(log: LoadedLog, request: CleanRequest, chosen: CleanableRange) -> Statement:
+    first = chosen.first_dirty_offset
+    if chosen.checkpoint_is_invalid:
+        text = (
+            f"the cleaner checkpoint {request.cleaner_checkpoint} lies outside of the log "
+            f"[{log.log_start_offset}, {log.log_end_offset}]: cleaning begins anew at {first}"
+        )
+    elif request.cleaner_checkpoint is None:
+        text = f"never cleaned before: all from the log start offset {first} on is dirty"
+    else:
+        text = f"cleaned up to offset {first}, as the cleaner checkpoint says"
+    return tells(_ABOUT, "FIRST_DIRTY_OFFSET", text, first_dirty_offset=first)
+
+
+def _bounds(
+    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+) -> list[_Bound]:
+    """Return what ends the range, the lowest first."""
+    found = [_stable_bound(log, request.now_ms), _active_bound(log, config, request.now_ms)]
+    if config.min_compaction_lag_ms > 0:
+        found += _young_bound(log, config, request, chosen)
+    return sorted(found, key=lambda bound: bound.offset)
+
+
+def _stable_bound(log: LoadedLog, now_ms: int) -> _Bound:
+    """Return the last stable offset as a bound: held by a transaction, or by the high watermark."""
+    open_ones = list_open_transactions(log.producers, now_ms=now_ms)
+    if open_ones and open_ones[0].first_offset == log.last_stable_offset:
+        oldest = open_ones[0]
+        late = (
+            "; its coordinator should have ended it by now: it may hang for ever, "
+            "`kafka-transactions.sh abort` ends it"
+            if oldest.is_late
+            else ""
+        )
+        more = f" ({len(open_ones)} are open)" if len(open_ones) > 1 else ""
+        return _Bound(
+            code="OPEN_TRANSACTION",
+            offset=log.last_stable_offset,
+            text=(
+                f"the last stable offset is {log.last_stable_offset}: the transaction of producer "
+                f"{oldest.producer_id} (epoch {oldest.producer_epoch}) has been open since offset "
+                f"{oldest.first_offset}, its last batch is {oldest.age_ms} ms old{more}{late}"
+            ),
+            until=f"the transaction of producer {oldest.producer_id} is committed or aborted",
+        )
+    return _Bound(
+        code="HIGH_WATERMARK",
+        offset=log.last_stable_offset,
+        text=(
+            f"the last stable offset is {log.last_stable_offset}, held by the high watermark "
+            f"{log.high_watermark}; the log ends at {log.log_end_offset}"
+        ),
+        until=f"the high watermark rises above {log.high_watermark}",
+    )
+
+
+def _active_bound(log: LoadedLog, config: LogConfig, now_ms: int) -> _Bound:
+    active = log.active_segment
+    rolls_ms = None
+    if active.first_batch_timestamp > 0:
+        rolls_ms = active.first_batch_timestamp + config.segment_ms
+    when = "it is full, or the next append comes after segment.ms"
+    age = "" if rolls_ms is None else f", of segment.ms {config.segment_ms} since its first batch"
+    passed = "" if rolls_ms is None or rolls_ms > now_ms else " (that time is over)"
+    return _Bound(
+        code="ACTIVE_SEGMENT",
+        offset=active.base_offset,
+        text=(
+            f"the active segment begins at {active.base_offset} and is never cleaned: it has "
+            f"{active.size_bytes} of segment.bytes {config.segment_bytes}{age}{passed}"
+        ),
+        until=f"a broker rolls the active segment: {when}",
+    )
+
+
+def _young_bound(
+    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+) -> list[_Bound]:
+    lag_ms = config.min_compaction_lag_ms
+    closed = segments_between(
+        log.segments, chosen.first_dirty_offset, log.active_segment.base_offset
+    )
+    young = [s for s in closed if s.largest_timestamp > request.now_ms - lag_ms]
+    return [
+        _Bound(
+            code="MIN_COMPACTION_LAG",
+            offset=segment.base_offset,
+            text=(
+                f"the newest record of segment {segment.base_offset} is "
+                f"{request.now_ms - segment.largest_timestamp} ms old, "
+                f"min.compaction.lag.ms is {lag_ms}"
+            ),
+            until="",
+            until_ms=segment.largest_timestamp + lag_ms,
+        )
+        for segment in young[:1]
+    ]
+
+
+def _bound_statements(bounds: Sequence[_Bound], chosen: CleanableRange) -> list[Statement]:
+    """Return the bounds in rising order; the lowest one is what ends the range."""
+    statements = []
+    for number, bound in enumerate(bounds):
+        is_end = number == 0
+        facts = {"offset": bound.offset, "ends_range": is_end}
+        end = f": cleaning stops at {chosen.first_uncleanable_offset}" if is_end else ""
+        statements.append(
+            Statement(
+                about=_ABOUT,
+                code=bound.code,
+                verdict=tells(_ABOUT, bound.code, "").verdict,
+                text=bound.text + end,
+                facts=facts,
+                until=bound.until,
+                until_ms=bound.until_ms,
+            )
+        )
+    return statements
+
+
+def _max_lag(
+    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+) -> Statement:
+    limit_ms = config.max_compaction_lag_ms
+    if limit_ms >= MAX_LAG_MS:
+        return tells(_ABOUT, "MAX_COMPACTION_LAG", "max.compaction.lag.ms sets no limit")
+    closed = segments_between(
+        log.segments, chosen.first_dirty_offset, log.active_segment.base_offset
+    )
+    times = [s.first_batch_timestamp for s in closed if s.first_batch_timestamp > 0]
+    if not times:
+        return tells(_ABOUT, "MAX_COMPACTION_LAG", "no closed segment is dirty", limit_ms=limit_ms)
+    age_ms = request.now_ms - min(times)
+    text = f"what is dirty began {age_ms} ms ago, max.compaction.lag.ms is {limit_ms}"
+    if age_ms > limit_ms:
+        return passes(_ABOUT, "MAX_COMPACTION_LAG", text, age_ms=age_ms, limit_ms=limit_ms)
+    return blocks(
+        _ABOUT,
+        "MAX_COMPACTION_LAG",
+        text,
+        until_ms=min(times) + limit_ms + 1,
+        age_ms=age_ms,
+        limit_ms=limit_ms,
+    )
+
+
+def _ratio(config: LogConfig, chosen: CleanableRange) -> Statement:
+    clean, dirty, limit = (
+        chosen.clean_bytes,
+        chosen.cleanable_bytes,
+        config.min_cleanable_dirty_ratio,
+    )
+    ratio = chosen.cleanable_ratio
+    text = (
+        f"{dirty} of {clean + dirty} bytes are dirty: a ratio of {ratio:.3f}, "
+        f"min.cleanable.dirty.ratio is {limit:g}"
+    )
+    facts: dict[str, Number] = {
+        "dirty_bytes": dirty,
+        "clean_bytes": clean,
+        "ratio": round(ratio, 6),
+        "limit": limit,
+    }
+    if ratio > limit:
+        return replace(passes(_ABOUT, "DIRTY_RATIO", text), facts=facts)
+    missing = _missing_dirty_bytes(clean, dirty, limit)
+    until = (
+        "the ratio is lowered: no log is dirtier than wholly"
+        if missing is None
+        else f"{missing} more bytes are dirty and cleanable, or the ratio is lowered"
+    )
+    facts["missing_bytes"] = missing
+    return replace(blocks(_ABOUT, "DIRTY_RATIO", text, until=until), facts=facts)
+
+
+def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
+    """Return how many more bytes have to be dirty, None where no number is enough."""
+    if limit >= 1:
+        return None
+    return max(1, math.floor(limit * clean / (1 - limit)) + 1 - dirty)
+
+
+def _not_due(
+    log: LoadedLog,
+    config: LogConfig,
+    chosen: CleanableRange,
+    bounds: Sequence[_Bound],
+    last: tuple[Statement, Statement],
+) -> Answer:
+    """Say what holds a log back: a bound, if without them it would be due, else the ratio."""
+    lag, ratio = last
+    dirty = _dirty_bytes(log.segments, chosen.first_dirty_offset)
+    total = chosen.clean_bytes + dirty
+    if not dirty:
+        text = "nothing was appended since the log was cleaned"
+        return Answer(
+            about=_ABOUT,
+            is_due=False,
+            held_by="NOTHING_TO_CLEAN",
+            text=text,
+            condition="something is appended",
+        )
+    if dirty / total > config.min_cleanable_dirty_ratio and dirty > chosen.cleanable_bytes:
+        bound = bounds[0]
+        share = f"{dirty} bytes are dirty, of these only {chosen.cleanable_bytes} may be cleaned: "
+        return Answer(
+            about=_ABOUT,
+            is_due=False,
+            held_by=bound.code,
+            text=share + bound.text,
+            from_ms=bound.until_ms,
+            condition=bound.until,
+        )
+    # Whichever comes first: enough that is dirty, or the longest that it may wait.
+    from_ms = lag.until_ms if chosen.cleanable_bytes else None
+    return Answer(
+        about=_ABOUT,
+        is_due=False,
+        held_by=ratio.code,
+        text=ratio.text,
+        from_ms=from_ms,
+        condition=ratio.until,
+    )
+
+
+def _dirty_bytes(segments: Sequence[SegmentState], first_dirty: int) -> int:
+    end = segments[-1].base_offset
+    closed = segments_between(segments, first_dirty, end) if first_dirty < end else []
+    return sum(s.size_bytes for s in closed) + segments[-1].size_bytes
+
+
+def _held(statement: Statement) -> Answer:
+    return Answer(
+        about=_ABOUT,
+        is_due=False,
+        held_by=statement.code,
+        text=statement.text,
+        from_ms=statement.until_ms,
+        condition=statement.until,
+    )

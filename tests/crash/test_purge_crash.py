@@ -1,0 +1,81 @@
+"""A purge stopped at every single change, loaded, and made again: the same end."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.maintenance.purge.directories import plan_purge_directory, plan_purge_partition
+from storage_core.plan.executor import commit
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.crash.test_compaction_crash import settle, three_groups
+from tests.oracle.kafka import Kafka
+from tests.storage_core.maintenance.compaction.hand_made import cleaning
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+UNIQUE = "0123456789abcdef0123456789abcdef"
+FOREVER = 2**60
+SETTINGS = {"cleanup.policy": "compact", "internal.segment.bytes": 520}
+
+
+def with_deleted_files(directory: Path) -> Path:
+    three_groups(directory)
+    round_ = cleaning(overrides=SETTINGS)
+    settle(directory, round_)
+    for log in list(directory.glob("*.log"))[:2]:
+        for suffix in (".log", ".index", ".timeindex"):
+            source = log.with_suffix(suffix)
+            name = f"{int(log.stem) + 100:020d}{suffix}.deleted"
+            if source.exists():
+                shutil.copy2(source, directory / name)
+    return directory
+
+
+def plan_of(directory: Path):
+    if directory.name.endswith("-delete"):
+        return plan_purge_directory(directory, now_ms=FOREVER, delay_ms=0).plan
+    return plan_purge_partition(directory, now_ms=FOREVER, delay_ms=0).plan
+
+
+def state_of(directory: Path):
+    return read_tree(directory) if directory.exists() else None
+
+
+@pytest.mark.parametrize("name", ["t-0", f"t-0.{UNIQUE}-delete"])
+def test_a_purge_may_stop_anywhere(name, tmp_path):
+    whole = with_deleted_files(tmp_path / "whole" / name)
+    counter = FaultyStore(LocalStore(whole))
+    commit(plan_of(whole), counter)
+    assert len(counter.changes) > 4
+    expected = state_of(whole)
+    for number in range(len(counter.changes)):
+        for moment in Moment:
+            directory = with_deleted_files(tmp_path / f"{number}-{moment.name}" / name)
+            store = FaultyStore(LocalStore(directory), stop_at=number, moment=moment)
+            with pytest.raises(SimulatedCrash):
+                commit(plan_of(directory), store)
+            if directory.exists():
+                commit(plan_of(directory), LocalStore(directory))
+            assert state_of(directory) == expected, f"{moment.value} {number}"
+            shutil.rmtree(directory.parent)
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("kafka_jvm")
+def test_kafka_opens_what_a_stopped_purge_left(tmp_path):
+    whole = with_deleted_files(tmp_path / "whole" / "t-0")
+    round_ = cleaning(overrides=SETTINGS)
+    end = round_.load(LocalStore(whole)).log_end_offset
+    expected = None
+    for number in range(len(plan_of(whole).operations)):
+        directory = tmp_path / str(number) / "t-0"
+        shutil.copytree(whole, directory)
+        with pytest.raises(SimulatedCrash):
+            commit(plan_of(directory), FaultyStore(LocalStore(directory), stop_at=number))
+        kafka = Kafka(now_ms=round_.request.now_ms)
+        with kafka.open_partition(directory, config=SETTINGS) as partition:
+            assert partition.log_end_offset == end
+        expected = expected or read_tree(directory)
+        assert read_tree(directory) == expected

@@ -1,0 +1,188 @@
+"""A whole sweep of a log directory, driver and tasks, killed at every change of a file.
+
+Checkpoints, marker and partitions are changed by different hands; what a kill leaves between any
+two of these changes opens at the log start that is checkpointed, and a run that is made again ends
+as one that was not killed. The stages run in this process; ``make kills`` kills real ones.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.retention_waves import SweepWaves
+from pylog_spark.schemas import RETENTION_PLAN
+from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    SCRATCH_PREFIX,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+)
+from storage_core.log.log_loader import LogLoader
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import SimulatedCrash
+from tests.golden_data import Golden
+from tests.golden_loading import settings_of
+from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
+from tests.pylog_spark.tasks.test_retention import Sweeper
+
+ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+# Of one clock: size, a raised log start inside a segment and at one, and a roll.
+NAMES = (
+    [
+        "retain-logstart-mid-s501",
+        "retain-logstart-s501",
+        "retain-size-s501",
+        "retain-size-zero-s501",
+    ]
+    if ALL
+    else ["retain-logstart-mid-s501", "retain-size-zero-s501"]
+)
+CHANGES = ("write_file", "create_empty", "rename", "delete", "truncate", "sync_directory")
+# Of how many changes one is tried.
+STRIDE = 1 if ALL else 7
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
+
+
+class InProcess:
+    """What a Dispatcher does, without Spark."""
+
+    slots = 2
+
+    def spread(
+        self, units: list[Any], work: Callable[[Any], Iterator[pa.RecordBatch]], schema: pa.Schema
+    ) -> pa.Table:
+        return pa.Table.from_batches([b for unit in units for b in work(unit)], schema)
+
+    def collect(self, frame: pa.Table, _schema: pa.Schema, _title: str) -> pa.Table:
+        return frame
+
+    def release(self) -> None:
+        """Nothing was published."""
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_disks(monkeypatch):
+    """A killed process, unlike a power cut, loses nothing that it did not sync."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[list[str]]:
+    """Let the process die before its change of that number; it changes nothing any more then."""
+    changes: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGES:
+            patch.setattr(
+                LocalStore, name, _counted(name, getattr(LocalStore, name), changes, number)
+            )
+        yield changes
+
+
+def _counted(name: str, change: Callable[..., Any], changes: list[str], number: int) -> Any:
+    def counted(store: LocalStore, *args: Any, **options: Any) -> Any:
+        if len(changes) > number >= 0:
+            raise SimulatedCrash("dead")
+        changes.append(name)
+        if len(changes) - 1 == number:
+            raise SimulatedCrash(name)
+        return change(store, *args, **options)
+
+    return counted
+
+
+def sweep(root: BrokerDirectory) -> list[dict[str, Any]]:
+    """Sweep a directory as ``pylog retain`` does; return what became of each partition."""
+    sweeper = Sweeper(root)
+    location = str(root.path)
+    with BrokerRoot(location, run_id="run", mark_clean=True) as held:
+
+        def write_context(context: RunContext) -> WriteContext:
+            return WriteContext(
+                run=context, locks={location: held.proof}, scratch={location: held.scratch}
+            )
+
+        run = SimpleNamespace(
+            job=SimpleNamespace(title="retain", options=root.options(sweeper.context.run.now_ms)),
+            budget=SimpleNamespace(refusal=lambda: None),
+            dispatcher=InProcess(),
+            roots={location: held},
+            write_context=write_context,
+        )
+        rows = list(sweeper.observe().values())
+        plans = pa.Table.from_pylist(rows, schema=RETENTION_PLAN)
+        waves = SweepWaves(run, sweeper.context)  # type: ignore[arg-type]  # all that it asks of it
+        return [outcome.columns for wave in waves.sweep(plans) for outcome in wave.values()]
+
+
+def state_of(root: BrokerDirectory) -> dict[str, Any]:
+    """Return partitions, checkpoints and marker; half written files are nobody's."""
+    state: dict[str, Any] = {
+        path.name: {
+            name: data
+            for name, data in read_tree(path).items()
+            if not name.endswith(TEMPORARY_SUFFIX) and not name.startswith(SCRATCH_PREFIX)
+        }
+        for path in root.path.iterdir()
+        if path.is_dir()
+    }
+    state[LOG_START_FILE] = read_points(root.path, LOG_START_FILE)
+    state["marker"] = (root.path / CLEAN_SHUTDOWN_FILE).read_text()
+    return state
+
+
+@pytest.mark.item("FLT-08", "RET-10", "RET-11", "CKP-04", "DIR-03")
+def test_a_sweep_that_is_killed_at_any_change_opens_and_is_finished_by_the_next(tmp_path):
+    made = broker_directory(tmp_path / "made", NAMES)
+    marker = (made.path / CLEAN_SHUTDOWN_FILE).read_text()
+    whole = made.copy(tmp_path / "whole")
+    with killed_at(-1) as changes:
+        assert {row["status"] for row in sweep(whole)} == {"done"}
+    expected = state_of(whole)
+    assert expected["marker"] == marker
+    for number in range(0, len(changes), STRIDE):
+        root = made.copy(tmp_path / f"killed-{number}")
+        with killed_at(number), pytest.raises(SimulatedCrash):
+            sweep(root)
+        where = f"change {number} of {len(changes)}: {changes[number]}"
+        check_opens(root, made, where)
+        is_marked = (root.path / CLEAN_SHUTDOWN_FILE).exists()
+        trees = [read_tree(root.path / f"{name}-0") for name in NAMES]
+        is_known = trees in (
+            [read_tree(made.path / f"{name}-0") for name in NAMES],
+            [expected[f"{name}-0"] for name in NAMES],
+        )
+        # Once a partition has changed, and until all are done, it looks unclean.
+        assert is_known or not is_marked, where
+        # A recovery of logs that were closed finds nothing to cut, and marks the directory.
+        (root.path / CLEAN_SHUTDOWN_FILE).write_text(marker)
+        sweep(root)
+        assert state_of(root) == expected, where
+        shutil.rmtree(root.path)
+
+
+def check_opens(root: BrokerDirectory, made: BrokerDirectory, where: str) -> None:
+    """Load every log by the checkpoint that is there: it never starts lower than before."""
+    starts = read_points(root.path, LOG_START_FILE)
+    for name in NAMES:
+        golden = Golden(name)
+        store = LocalStore(root.path / f"{name}-0")
+        for clean_shutdown in (True, False):
+            log = LogLoader(
+                store,
+                **settings_of(golden),
+                log_start_checkpoint=starts.get(TopicPartition(name, 0), 0),
+                clean_shutdown=clean_shutdown,
+            ).load()
+            assert log.log_end_offset == golden.case["expected"]["leo"], where
+            before = made.log_starts.get(TopicPartition(name, 0), 0)
+            assert before <= log.log_start_offset <= golden.case["expected"]["leo"], where

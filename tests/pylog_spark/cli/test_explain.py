@@ -1,0 +1,129 @@
+"""``pylog explain``: what holds each partition back, one directory for each cause."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+
+CLOCK = ("--now-ms", Golden("broker-dir").case["clock_ms"])
+
+
+def explained(result: Any) -> dict[str, dict[str, Any]]:
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    return {f"{row['topic']}-{row['partition']}": row for row in rows}
+
+
+def held_by(row: dict[str, Any]) -> tuple[str | None, str | None]:
+    cleaning, deletion = row["answers"]
+    return cleaning["held_by"], deletion["held_by"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Golden("broker-dir").unpack(tmp_path)
+
+
+def test_a_brokers_directory_is_explained_by_its_own_configs_and_nothing_is_written(pylog, root):
+    before = {path.name: read_tree(path) for path in root.iterdir() if path.is_dir()}
+    result = pylog("explain", root, *CLOCK, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    rows = explained(result)
+    assert held_by(rows["__cluster_metadata-0"])[0] == "INTERNAL_METADATA"
+    assert held_by(rows["events-0"])[0] == "NOT_COMPACTED"
+    assert held_by(rows["compacted-0"]) == ("ACTIVE_SEGMENT", "NOT_DELETED") or (
+        held_by(rows["compacted-0"])[0] in {"DIRTY_RATIO", "NOTHING_TO_CLEAN"}
+    )
+    sizes = [s for s in rows["events-0"]["statements"] if s["about"] == "size"]
+    records = next(s["facts"]["records_bytes"] for s in sizes if s["code"] == "RECORDS")
+    assert records == sum(log.stat().st_size for log in (root / "events-0").glob("*.log"))
+    assert {path.name: read_tree(path) for path in root.iterdir() if path.is_dir()} == before
+
+
+def test_a_person_gets_the_answer_first_and_the_predicates_below(pylog, root):
+    result = pylog("explain", root, *CLOCK, "--topics", "events")
+    assert result.exit_code == 0, result.stderr
+    assert "events-0" in result.stdout
+    assert "compacted-0" not in result.stdout
+    assert "cleaning: not now (NOT_COMPACTED)" in result.stdout
+    assert "retention.ms" in result.stdout
+
+
+@pytest.mark.item("FLT-16")
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        pytest.param("ratio", "DIRTY_RATIO", id="ratio never exceeded"),
+        pytest.param("broken", "UNCLEANABLE", id="a log that cannot be loaded"),
+        pytest.param("unclean", "UNCLEAN_SHUTDOWN", id="not cleanly shut down"),
+        pytest.param("tiered", "TIERED", id="tiered"),
+        pytest.param("no high watermark", "NO_HIGH_WATERMARK", id="no high watermark"),
+        pytest.param("disabled", "CLEANER_DISABLED", id="the cleaner is off"),
+        pytest.param("off switch", "SWITCHED_OFF", id="the owner said no"),
+        pytest.param("index gone", "RECOVERY_REQUIRED", id="needs recovery"),
+    ],
+)
+def test_each_cause_is_named(pylog, root, cause, expected):
+    partition = root / "compacted-0"
+    said: list[str] = []
+    match cause:
+        case "ratio":
+            (root / "cleaner-offset-checkpoint").unlink()
+            said = ["--set", "min.cleanable.dirty.ratio=1"]
+        case "broken":
+            (partition / "leader-epoch-checkpoint").write_text("x")
+        case "unclean":
+            (root / ".kafka_cleanshutdown").unlink()
+        case "tiered":
+            said = ["--set", "remote.storage.enable=true", "--set", "cleanup.policy=delete"]
+        case "no high watermark":
+            (root / "replication-offset-checkpoint").unlink()
+        case "disabled":
+            said = ["--set", "log.cleaner.enable=false"]
+        case "off switch":
+            (partition / "pylog-off").write_text("")
+        case "index gone":
+            min(partition.glob("*.index")).unlink()
+    result = pylog("explain", root, *CLOCK, "--topics", "compacted", "--output", "json", *said)
+    row = explained(result)["compacted-0"]
+    assert row["answers"][0]["held_by"] == expected
+    assert row["answers"][0]["text"]
+
+
+@pytest.mark.item("FLT-16")
+def test_an_open_transaction_in_a_real_log_is_found(pylog, tmp_path):
+    golden = Golden("clean-txn-open-mixed-s151")
+    (tmp_path / "log").mkdir()
+    directory = golden.unpack(tmp_path / "log")
+    shutil.move(directory, tmp_path / "log" / "orders-0")
+    config = tmp_path / "topics.yaml"
+    config.write_text("topics:\n  orders:\n    cleanup.policy: compact\n")
+    result = pylog(
+        "explain",
+        tmp_path / "log",
+        "--config",
+        config,
+        "--high-watermark",
+        "log-end",
+        "--now-ms",
+        golden.case["clock_ms"],
+        "--role",
+        "mirror",
+        "--output",
+        "json",
+    )
+    assert result.exit_code == 0, result.stderr
+    row = explained(result)["orders-0"]
+    (said,) = [s for s in row["statements"] if s["code"] == "OPEN_TRANSACTION"]
+    assert "has been open since offset" in said["text"]
+    assert said["facts"]["ends_range"] is True
+
+
+def test_a_topic_that_nobody_knows_is_said_so(pylog, tmp_path):
+    (tmp_path / "orders-0").mkdir()
+    result = pylog("explain", tmp_path, "--output", "json")
+    assert held_by(explained(result)["orders-0"]) == ("CONFIG_UNKNOWN", "CONFIG_UNKNOWN")

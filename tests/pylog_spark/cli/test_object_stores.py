@@ -1,0 +1,151 @@
+"""Commands that only read, on mirrors at URLs and on managed roots."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.schemas import FINDING
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import Stretch, verify_stretch
+from pylog_spark.tasks.verified_roots import observe_roots
+from storage_core.catalog.roles import Role
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.store import open_object_store
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.managed_roots import managed_twin
+
+NAMES = ["clean-headers-none-s101", "clean-txn-none-s101-3"]
+NAME = NAMES[0]
+LOG = "00000000000000000000.log"
+# What a mirror's listing, and a manifest, do not have as a directory has it.
+OWN = {"root", "oldest_timestamp"}
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    return broker_directory(tmp_path_factory.mktemp("origin") / "log", NAMES)
+
+
+@pytest.fixture(scope="module")
+def mirror(origin):
+    url = "memory://cli-mirror/logs"
+    for path in origin.path.rglob("*"):
+        if path.is_file():
+            key = path.relative_to(origin.path).as_posix()
+            open_object_store(url).put(key, path.read_bytes())
+    return url
+
+
+@pytest.fixture(scope="module")
+def twin(origin, tmp_path_factory):
+    return managed_twin(origin, tmp_path_factory.mktemp("managed"))
+
+
+def lines(result: Any, kind: str) -> list[dict[str, Any]]:
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    return [
+        {key: value for key, value in line.items() if key not in OWN}
+        for line in found
+        if line["type"] == kind
+    ]
+
+
+@pytest.mark.parametrize("kind", ["partition", "segment"])
+def test_inspect_says_the_same_of_a_mirror_and_a_managed_root(pylog, origin, mirror, twin, kind):
+    arguments = ["--segments", "--output", "json"]
+    expected = lines(pylog("inspect", origin.path, *arguments), kind)
+    assert len(expected) >= len(NAMES)
+    managed = lines(pylog("inspect", twin.location, *arguments), kind)
+    assert managed == expected
+    at_url = lines(pylog("inspect", mirror, *arguments), kind)
+    for line in (*at_url, *expected):
+        line.pop("modified_ms", None)  # an object has the time at which it was written
+    assert at_url == expected
+
+
+def test_inspect_knows_the_role_by_what_lies_there(pylog, origin, mirror, twin):
+    found = {}
+    for root in (origin.path, mirror, twin.location, f"managed+{twin.location}"):
+        (line,) = lines(pylog("inspect", root, "--output", "json"), "log_directory")
+        found[str(root)] = line["guessed_role"]
+    assert list(found.values()) == ["broker", "mirror", "managed", "managed"]
+
+
+def test_inspect_shows_one_partition_at_a_url(pylog, mirror, twin):
+    for path in (f"{mirror}/{NAME}-0", f"{twin.location}/{NAME}-0", twin.directory(NAME)):
+        found = lines(pylog("inspect", path, "--output", "json"), "partition")
+        assert [line["topic"] for line in found] == [NAME]
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+@pytest.mark.parametrize("file", ["", f"/{LOG}", "/leader-epoch-checkpoint"])
+def test_dump_prints_the_same_lines_from_everywhere(pylog, origin, mirror, twin, output, file):
+    expected = pylog("dump", f"{origin.path}/{NAME}-0{file}", "--output", output)
+    assert expected.exit_code == ExitCode.DONE, expected.stderr
+    assert expected.stdout.count("\n") > (0 if file.startswith("/leader") else 10)
+    for root in (mirror, twin.location, f"managed+{twin.location}"):
+        found = pylog("dump", f"{root}/{NAME}-0{file}", "--output", output)
+        assert found.exit_code == ExitCode.DONE, found.stderr
+        assert found.stdout == expected.stdout
+
+
+def test_dump_reads_committed_records_of_a_managed_partition(pylog, origin, twin):
+    arguments = ["--output", "json", "--isolation", "read_committed"]
+    expected = pylog("dump", f"{origin.path}/{NAMES[1]}-0", *arguments)
+    found = pylog("dump", f"{twin.location}/{NAMES[1]}-0", *arguments)
+    assert found.stdout == expected.stdout
+
+
+@pytest.mark.parametrize("name", ["clean-none-0", f"{NAME}-0/00000000000000000007.log"])
+def test_dump_of_what_is_not_there_is_wrong_usage(pylog, mirror, twin, name):
+    for root in (mirror, twin.location):
+        result = pylog("dump", f"{root}/{name}")
+        assert result.exit_code != ExitCode.DONE
+        assert name.rpartition("/")[2] in result.stderr.replace("\n", "")
+
+
+def findings(root: str, role: Role) -> list[tuple[Any, ...]]:
+    roots = observe_roots([(root, role)], TopicFilter(), is_live=False)
+    rows = list(roots.rows)
+    options = VerifyOptions(now_ms=FIRST_ROUNDS_MS, is_deep=True)
+    for target in roots.targets:
+        rows += verify_stretch(Stretch(target=target), options)
+    assert [row["error"] for row in rows if row.get("error")] == []
+    names = [name for name in FINDING.names if name not in {"file", "fix"}]
+    return sorted((tuple(r[n] for n in names) for r in rows if r["row"] == "finding"), key=str)
+
+
+def test_verify_finds_the_same_in_a_mirror_at_a_url_and_in_a_local_one(origin, mirror):
+    assert findings(mirror, Role.MIRROR) == findings(str(origin.path), Role.MIRROR)
+
+
+def test_verify_finds_damage_in_a_managed_root_and_names_where_it_is(origin, tmp_path):
+    twin = managed_twin(origin, tmp_path / "managed")
+    store = twin.store(NAME)
+    data = bytearray(store.read_file(LOG, limit_bytes=1 << 30))
+    data[100] ^= 0xFF
+    store.write_file(LOG, bytes(data))
+    store.publish(run_id="damage")
+    roots = observe_roots([(twin.location, Role.MANAGED)], TopicFilter(), is_live=False)
+    assert len(roots.targets) == len(NAMES)
+    rows = [
+        row
+        for target in roots.targets
+        for row in verify_stretch(Stretch(target=target), VerifyOptions(now_ms=FIRST_ROUNDS_MS))
+        if row["row"] == "finding" and row["severity"] in {"error", "fatal"}
+    ]
+    assert {row["file"] for row in rows} == {f"{twin.directory(NAME)}/{LOG}"}
+
+
+def test_dump_shows_a_generation_that_was_superseded(pylog, origin, tmp_path):
+    twin = managed_twin(origin, tmp_path / "managed")
+    before = pylog("dump", twin.directory(NAME), "--output", "json").stdout
+    store = twin.store(NAME)
+    store.delete(LOG)
+    store.publish(run_id="test")
+    assert pylog("dump", twin.directory(NAME), "--output", "json").stdout != before
+    first = pylog("dump", f"{twin.directory(NAME)}#generation=1", "--output", "json")
+    assert first.stdout == before

@@ -1,0 +1,80 @@
+"""``pylog undo``, ``purge`` and ``apply`` from the command line: statuses and what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.cli import job_runner
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+SMALL = "clean-headers-none-s101"
+
+
+def lines_of(result) -> list[dict]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_run_that_the_trash_does_not_know_is_wrong_usage(pylog, tmp_path):
+    result = pylog("undo", "20260102T030405Z-0a1b2c3d", "--trash", tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no run of that name" in result.stderr
+    assert pylog("undo", "x").exit_code == 2
+    assert pylog("undo", "x", "--trash", "s3://bucket/trash").exit_code == 2
+
+
+def test_purge_lists_and_then_removes(pylog, tmp_path):
+    root = Golden("broker-dir").unpack(tmp_path)
+    waiting = root / "events-0" / "00000000000000000007.log.deleted"
+    waiting.write_bytes(b"12345")
+    said = (root, "--role", "broker", "--now-ms", 2 * 10**12, "--output", "json")
+    result = pylog("purge", *said, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    row, run = lines_of(result)
+    assert (row["status"], row["bytes_before"]) == ("planned", 5)
+    assert (run["action"], run["dry_run"]) == ("purge", True)
+    assert waiting.exists()
+    assert pylog("purge", *said).exit_code == 0
+    assert not waiting.exists()
+    assert pylog("purge").exit_code == 2
+    assert pylog("purge", root).exit_code == 3
+    assert pylog("purge", "--trash", tmp_path, "--older-than", "soon").exit_code == 2
+
+
+@pytest.mark.spark
+def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(job_runner, "build_session", lambda *_, **__: spark)
+    monkeypatch.setattr("pylog_spark.cli.apply_runner.build_session", lambda *_, **__: spark)
+    root = broker_directory(tmp_path / "log", [SMALL])
+    directory = root.path / f"{SMALL}-0"
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    config = tmp_path / "topics.yaml"
+    settings = "".join(f"    {key}: '{text}'\n" for key, text in root.configs[SMALL].items())
+    config.write_text(f"topics:\n  {SMALL}:\n{settings}")
+    plan, trash = tmp_path / "plan.json", tmp_path / "trash"
+    said = ("--config", config, "--now-ms", FIRST_ROUNDS_MS, "--output", "json")
+    result = pylog("compact", root.path, *said, "--dry-run=exact", "--plan-out", plan)
+    assert result.exit_code == 0, result.stderr
+    planned, run = lines_of(result)
+    assert run["dry_run"] is True
+    assert planned["records_after"] < planned["records_before"]
+    # The role was not said for the dry run; whatever writes needs it.
+    assert pylog("apply", plan, "--trash", trash).exit_code == 3
+    result = pylog("compact", root.path, *said, "--role", "broker", "--dry-run", "--plan-out", plan)
+    assert result.exit_code == 0, result.stderr
+    result = pylog("apply", plan, "--trash", trash, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    *rows, run = lines_of(result)
+    done = [row for row in rows if row["type"] == "result"]
+    assert [(row["status"], row["bytes_after"]) for row in done] == [
+        ("done", planned["bytes_after"])
+    ]
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} != before
+    result = pylog("apply", plan, "--output", "json")
+    assert result.exit_code == 3
+    assert "changed since the plan was made" in lines_of(result)[0]["error"]
+    result = pylog("undo", run["run_id"], "--trash", trash, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    assert list(Path(trash).iterdir()) == [Path(trash, run["run_id"])]

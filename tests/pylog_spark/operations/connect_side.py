@@ -1,0 +1,58 @@
+"""Runs over a local Spark Connect server: no broadcast variables, no JVM in this process.
+
+Started as a program by test_connect.py: a process has sessions of one kind.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pylog_spark.config import Tuning
+from pylog_spark.java import find_java
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.recover import recover
+from pylog_spark.operations.verify import verify
+from pylog_spark.planning import Strategy
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+# Small enough that golden partitions are worth several tasks.
+SMALL_UNITS = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
+WAYS = (Strategy.AUTO, Strategy.SHUFFLE)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Compact a directory in each way, recover and verify one; print what the runs said."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.remote("local[2]")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    said = {}
+    for strategy in WAYS:
+        root = broker_directory(folder / strategy, names)
+        options = root.options(FIRST_ROUNDS_MS, tuning=SMALL_UNITS)
+        report = compact(spark, [root.path], options, strategy=strategy)
+        said[strategy.value] = {
+            "kind": type(spark).__module__,
+            "exit": report.exit_code,
+            "rows": report.results["status"].to_pylist(),
+            "errors": report.results["error"].to_pylist(),
+            "notes": list(report.notes),
+        }
+    crashed = broker_directory(folder / "crashed", names)
+    (crashed.path / ".kafka_cleanshutdown").unlink()
+    options = replace(crashed.options(FIRST_ROUNDS_MS), tuning=SMALL_UNITS)
+    recovered = recover(spark, [crashed.path], options)
+    verified = verify(spark, [crashed.path], options)
+    said["recover"] = {"exit": recovered.exit_code, "rows": recovered.results["status"].to_pylist()}
+    said["verify"] = {"exit": verified.exit_code}
+    sys.stdout.write(json.dumps(said) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,92 @@
+"""Runs on two hosts with speculation on: first attempts dawdle, and some fail after their work.
+
+Started as a program by test_retries.py: only a cluster speculates. The first attempt of each unit
+does its work and then waits, so that Spark starts a copy of it on the other host and both run; the
+attempt that reports first wins, the other is killed wherever it is. Every third unit's first
+attempt fails at the end instead.
+"""
+
+import json
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from pylog_spark.config import Tuning
+from pylog_spark.operations import open_run
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.planning import Strategy
+from pylog_spark.session import build_session
+from tests.jobs.spark_programs import REPOSITORY
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.task.maxFailures": "8",
+}
+DAWDLE_SECONDS = 2.0
+
+
+class SpeculatingDispatcher(Dispatcher):
+    """Makes first attempts of units dawdle or fail, after all of their work."""
+
+    attempts = Path()
+
+    def spread(
+        self,
+        units: Sequence[object],
+        work: Callable[[object], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> DataFrame:
+        folder = str(self.attempts)
+
+        def dawdle_once(numbered: tuple[int, str, object]) -> Iterator[pa.RecordBatch]:
+            number, name, unit = numbered
+            batches = list(work(unit))
+            attempt = Path(folder, f"{name}-{uuid.uuid4().hex}")
+            is_first = not list(Path(folder).glob(f"{name}-*"))
+            attempt.touch()
+            if is_first and number % 3 == 2:
+                raise RuntimeError("killed after its work was done")
+            if is_first and number % 3 == 1:
+                time.sleep(DAWDLE_SECONDS)
+            yield from batches
+
+        named = [(number, uuid.uuid4().hex, unit) for number, unit in enumerate(units)]
+        return super().spread(named, dawdle_once, schema)
+
+
+def main(folder: Path, master: str, names: list[str]) -> None:
+    """Clean a directory in each way, and print what the runs said."""
+    open_run.Dispatcher = SpeculatingDispatcher
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
+    spark = build_session(master, conf | SPECULATION, delta=False)
+    tuning = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
+    for strategy in (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE):
+        SpeculatingDispatcher.attempts = folder / f"attempts-{strategy}"
+        SpeculatingDispatcher.attempts.mkdir()
+        root = broker_directory(folder / strategy, names)
+        options = root.options(FIRST_ROUNDS_MS, tuning=tuning)
+        report = compact(spark, [root.path], options, strategy=strategy)
+        attempts = [p.name.partition("-")[0] for p in SpeculatingDispatcher.attempts.iterdir()]
+        said = {
+            "units": len(set(attempts)),
+            "attempts": len(attempts),
+            "exit": report.exit_code,
+            "rows": report.results["status"].to_pylist(),
+        }
+        sys.stdout.write(json.dumps(said) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

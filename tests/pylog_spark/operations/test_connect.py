@@ -1,0 +1,46 @@
+"""The same jobs on a local Spark Connect server: the same bytes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.pylog_spark.broker_roots import (
+    differences_from_kafka,
+    expected_points,
+    read_points,
+)
+
+pytestmark = pytest.mark.spark
+
+NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
+
+
+@pytest.mark.timeout(400)
+def test_a_connect_session_leaves_what_kafka_left_and_recovers_and_verifies(tmp_path):
+    pytest.importorskip("grpc", reason="pyspark's own extra 'connect' is not installed")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.pylog_spark.operations.connect_side", tmp_path, *NAMES],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=360,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout.splitlines()[-1])
+    for way in ("auto", "shuffle"):
+        run = said[way]
+        assert run["kind"].startswith("pyspark.sql.connect")
+        assert (run["exit"], run["errors"]) == (0, [None] * len(NAMES))
+        assert "scratch files or shuffled" in run["notes"][0]
+        (tmp_path / f"from-kafka-{way}").mkdir()
+        expected = tmp_path / f"from-kafka-{way}"
+        assert differences_from_kafka(tmp_path / way, NAMES, expected) == []
+        assert read_points(tmp_path / way) == expected_points(NAMES)
+        assert list(tmp_path.glob("pylog-scratch-*")) == []
+    assert said["recover"] == {"exit": 0, "rows": ["done"] * len(NAMES)}
+    assert said["verify"] == {"exit": 0}

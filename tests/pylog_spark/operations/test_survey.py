@@ -1,0 +1,65 @@
+"""Planning without the bytes: a thousand partitions that are not there, listed and in a file."""
+
+import pytest
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.survey import survey
+from storage_core.catalog.roles import Role
+from tests.bench.bench_scale import plan_once
+from tests.bench.synthetic_catalogue import NOW_MS, write_inventory
+from tests.golden_data import Golden
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS = 1_000
+SEGMENTS = 50
+
+
+@pytest.fixture(scope="module")
+def listed(spark):
+    return plan_once(spark, PARTITIONS, segments=SEGMENTS, latency_seconds=0.002)
+
+
+def columns(report):
+    return report.details.drop_columns(["duration_ms"]).to_pylist()
+
+
+def test_a_thousand_partitions_are_planned_from_their_listing_alone(listed):
+    assert listed.details.num_rows == PARTITIONS
+    assert set(listed.details["segments"].to_pylist()) == {SEGMENTS}
+    assert listed.exit_code == 0
+    expiring = [row for row in columns(listed) if row["policy"] == "delete"]
+    assert len(expiring) == 700
+    # A segment is half a day younger than the one before: those older than seven days go.
+    assert {row["removable_segments"] for row in expiring} == {35}
+    assert {row["status"] for row in expiring} == {"planned"}
+    compacted = [row for row in columns(listed) if row["policy"] == "compact"]
+    assert all(row["cleanable_bytes"] > 0 and row["cleanable_ratio"] == 1.0 for row in compacted)
+
+
+def test_an_inventory_gives_the_same_plan(listed, spark, tmp_path):
+    path = write_inventory(tmp_path / "files.parquet", PARTITIONS, SEGMENTS)
+    found = plan_once(spark, PARTITIONS, segments=SEGMENTS, inventory=path)
+    assert columns(found) == columns(listed)
+
+
+def test_results_stand_in_the_order_of_what_is_due(listed):
+    due = listed.details["due_bytes"].to_pylist()
+    assert due == sorted(due, reverse=True)
+    names = ("topic", "partition")
+    assert listed.results.select(names).equals(listed.details.select(names))
+
+
+def test_a_local_mirror_is_surveyed_without_opening_a_file(spark, tmp_path):
+    root = Golden("broker-dir").unpack(tmp_path)
+    for path in root.rglob("*.log"):
+        path.write_bytes(b"x" * path.stat().st_size)
+    options = JobOptions(
+        now_ms=NOW_MS,
+        role=Role.MIRROR,
+        topic_configs={"*": {"cleanup.policy": "delete", "retention.bytes": "1"}},
+    )
+    rows = survey(spark, [root], options).details.to_pylist()
+    by_name = {(row["topic"], row["partition"]): row for row in rows}
+    assert by_name["events", 1]["removable_segments"] == by_name["events", 1]["segments"] - 1
+    assert by_name["__cluster_metadata", 0]["reason"] == "INTERNAL_METADATA"

@@ -1,0 +1,48 @@
+"""Requests ahead: in order, bounded, and an error where it belongs."""
+
+import threading
+import time
+
+import pytest
+
+from pylog_spark.tasks.ahead import map_ahead
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 200])
+def test_answers_come_in_the_order_of_the_questions(count):
+    def work(number):
+        time.sleep(0.001 * (number % 3))
+        return number * number
+
+    assert list(map_ahead(work, range(count))) == [number * number for number in range(count)]
+
+
+def test_no_more_items_are_taken_than_are_on_their_way():
+    taken = []
+
+    def items():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    answers = map_ahead(lambda number: number, items(), at_once=4)
+    assert next(answers) == 0
+    assert len(taken) <= 5
+    answers.close()
+
+
+def test_several_calls_run_at_the_same_time():
+    meeting = threading.Barrier(4, timeout=10)
+    assert list(map_ahead(lambda _: meeting.wait() >= 0, range(8), at_once=4)) == [True] * 8
+
+
+def test_what_a_call_raises_is_raised_where_its_answer_would_be():
+    def work(number):
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    answers = map_ahead(work, range(5))
+    assert [next(answers), next(answers)] == [0, 1]
+    with pytest.raises(ValueError, match="two"):
+        next(answers)

@@ -1,0 +1,64 @@
+"""A segment whose offsets lie further apart than it can say: split, then cleaned by a round."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_core.filenames import TopicPartition
+from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
+from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.partition_views import data_records
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory
+from tests.pylog_spark.tasks.pipeline import Pipeline
+
+FAR = 2**32
+
+
+def batch(offset: int, key: bytes) -> BatchSpec:
+    return BatchSpec(base_offset=offset, records=(RecordSpec(key=key, value=b"%d" % offset),))
+
+
+def overflowing_root(path: Path) -> BrokerDirectory:
+    """Return a directory with one partition, as a broker of old could compact it."""
+    path.mkdir()
+    root = BrokerDirectory(path)
+    directory = write_partition(
+        path / "t-0", [SegmentSpec(base_offset=0), SegmentSpec(base_offset=FAR + 9)]
+    )
+    spread = [batch(0, b"a"), batch(1, b"b"), batch(FAR, b"a"), batch(FAR + 7, b"c")]
+    with (directory / f"{0:020}.log").open("wb") as log:
+        log.write(b"".join(encode_batch(each) for each in spread))
+    root.configs["t"] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    root.high_watermarks[TopicPartition("t", 0)] = FAR + 9
+    root.write_files()
+    return root
+
+
+@pytest.mark.item("CMP-42")
+@pytest.mark.parametrize("way", ["spread over tasks", "exchanged", "whole"])
+def test_a_round_over_such_a_segment_splits_it_and_the_next_one_cleans(tmp_path, way):
+    root = overflowing_root(tmp_path / "log")
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    if way == "spread over tasks":
+        (row,) = pipeline.rewrite(pipeline.index())
+        assert row["error_class"] == "OffsetOverflowError"
+    elif way == "exchanged":
+        (row,) = pipeline.exchange()
+        assert row["error_class"] == "OffsetOverflowError"
+    (split,) = pipeline.clean_whole()
+    assert (split["was_split"], split["error_class"]) == (True, "OffsetOverflowError")
+    assert split["next_offset"] is None
+    assert any("RenameFile" in step["operation"] for step in json.loads(split["operations"]))
+    directory = root.path / "t-0"
+    assert [int(log.stem) for log in sorted(directory.glob("*.log"))] == [0, FAR, FAR + 9]
+    assert [r.offset for r in data_records(directory)] == [0, 1, FAR, FAR + 7]
+
+    shutil.rmtree(tmp_path / "pylog-scratch-log")
+    again = Pipeline(root, FIRST_ROUNDS_MS)
+    again.allow_commits()
+    (row,) = again.clean_whole()
+    assert (row["error"], row["was_split"], row["next_offset"]) == (None, None, FAR + 9)
+    assert [r.offset for r in data_records(directory)] == [1, FAR, FAR + 7]

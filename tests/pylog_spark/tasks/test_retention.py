@@ -1,0 +1,232 @@
+"""What the tasks of a sweep do, one after the other in this process."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
+from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.retention import (
+    RetentionContext,
+    SweepScope,
+    SweepWork,
+    commit_sweeps,
+    observe_retention,
+)
+from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.scratch import claim_path
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config import CleanerConfig
+from storage_core.store import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import (
+    BrokerDirectory,
+    broker_directory,
+    differences_from_kafka,
+)
+from tests.pylog_spark.tasks.pipeline import proof_of
+
+TOPIC = "retain-size-s501"
+NOW_MS = 1_700_000_000_000
+HEX = "0123456789abcdef0123456789abcdef"
+
+
+class Sweeper:
+    """The two stages over one log directory."""
+
+    def __init__(self, root: BrokerDirectory, **changes: Any) -> None:
+        self.root = root
+        location = str(root.path)
+        run = RunContext(
+            run_id="run",
+            now_ms=NOW_MS,
+            hash_key=bytes(16),
+            cleaner=CleanerConfig(),
+            catalogs={location: TopicCatalog(explicit=root.configs)},
+            unclean_roots=frozenset(),
+            high_watermark=HighWatermarkSource.CHECKPOINT,
+        )
+        self.context = RetentionContext(
+            run=replace(run, **changes.pop("run", {})),
+            **{"scope": SweepScope.DELETED} | changes,
+        )
+        scratch = root.path.parent / "scratch"
+        scratch.mkdir(exist_ok=True)
+        self.write = WriteContext(
+            run=self.context.run,
+            locks={location: proof_of(root.path)},
+            scratch={location: str(scratch)},
+        )
+
+    def observe(self) -> dict[str, dict[str, Any]]:
+        """Return the rows by the names of their directories."""
+        listed = list_partitions(str(self.root.path), "broker", TopicFilter())
+        rows = [{"error_class": None, "error": None} | row for row in listed]
+        batch = rows_to_batch(PARTITION, rows)
+        seen = [
+            row for b in observe_retention(iter([batch]), self.context) for row in b.to_pylist()
+        ]
+        assert all(set(row) == set(RETENTION_PLAN.names) for row in seen)
+        return {Path(row["directory"]).name: row for row in seen}
+
+    def claim(self) -> Path:
+        directory = self.root.path / f"{TOPIC}-0"
+        return claim_path(self.write.scratch[str(self.root.path)], directory, "run")
+
+    def commit(self, row: dict[str, Any]) -> dict[str, Any]:
+        work = SweepWork(
+            ordinal=0,
+            root=row["root"],
+            directory=row["directory"],
+            topic=row["topic"],
+            log_start_checkpoint=row["log_start_checkpoint"] or 0,
+            high_watermark=row["high_watermark"],
+            removed=tuple(row["removed"]),
+            log_start_offset=row["log_start_offset"],
+        )
+        (batch,) = commit_sweeps([work], self.context, self.write)
+        assert batch.schema.equals(SWEPT)
+        return dict(batch.to_pylist()[0])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> BrokerDirectory:
+    return broker_directory(tmp_path / "log", [TOPIC])
+
+
+@pytest.mark.item("FLT-14")
+def test_a_task_that_runs_twice_does_it_once(root, tmp_path):
+    sweeper = Sweeper(root)
+    row = sweeper.observe()[f"{TOPIC}-0"]
+    create_claim(sweeper.claim())
+    first = sweeper.commit(row)
+    assert (first["error"], first["touched"]) == (None, False)
+    tree = read_tree(root.path / f"{TOPIC}-0")
+    again = sweeper.commit(row)
+    assert {**again, "duration_ms": 0} == {**first, "duration_ms": 0}
+    assert read_tree(root.path / f"{TOPIC}-0") == tree
+    assert differences_from_kafka(root.path, [TOPIC], tmp_path) == []
+
+
+@pytest.mark.item("FLT-14", "FLT-10")
+def test_an_attempt_that_comes_when_the_run_is_over_changes_nothing(root):
+    sweeper = Sweeper(root)
+    row = sweeper.observe()[f"{TOPIC}-0"]
+    create_claim(sweeper.claim())
+    revoke_claim(sweeper.claim())
+    before = read_tree(root.path / f"{TOPIC}-0")
+    late = sweeper.commit(row)
+    assert (late["error_class"], late["touched"]) == ("GuardRefusedError", False)
+    assert "RUN_IS_OVER" in late["error"]
+    assert read_tree(root.path / f"{TOPIC}-0") == before
+
+
+@pytest.mark.item("FLT-10")
+def test_a_partition_that_changed_since_it_was_planned_is_left_alone(root):
+    sweeper = Sweeper(root)
+    row = sweeper.observe()[f"{TOPIC}-0"]
+    create_claim(sweeper.claim())
+    active = max((root.path / f"{TOPIC}-0").glob("*.log"))
+    os.truncate(active, 0)
+    before = read_tree(root.path / f"{TOPIC}-0")
+    found = sweeper.commit(row)
+    assert (found["error_class"], found["touched"]) == ("ChangedWhileReadError", False)
+    assert read_tree(root.path / f"{TOPIC}-0") == before
+
+
+@pytest.mark.item("RET-13", "RET-15", "DIR-06", "DIR-08")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda root: rename(root, f"{TOPIC}-0.{HEX}-delete"), "DELETE_DIRECTORY"),
+        (lambda root: rename(root, f"{TOPIC}-0.{HEX}-stray"), "STRAY_DIRECTORY"),
+        (lambda root: rename(root, "__cluster_metadata-0"), "INTERNAL_METADATA"),
+        (lambda root: rename(root, "lost+found"), "INVALID_DIRECTORY_NAME"),
+        (lambda root: rename(root, "unheard-of-0"), "CONFIG_UNKNOWN"),
+        (lambda root: configure(root, "cleanup.policy", "compact"), "COMPACTED"),
+        (lambda root: configure(root, "cleanup.policy", "compact,delete"), "COMPACTED"),
+        (lambda root: configure(root, "remote.storage.enable", "true"), "TIERED"),
+        (lambda root: configure(root, "retention.bytes", "-1"), "NOTHING_TO_RETAIN"),
+        (lambda root: configure(root, "cleanup.policy", ""), "NOTHING_TO_RETAIN"),
+    ],
+)
+def test_what_is_not_swept_says_why(root, change: Callable[[BrokerDirectory], None], reason):
+    change(root)
+    (row,) = Sweeper(root).observe().values()
+    assert (row["status"], row["reason"]) == ("skipped", reason)
+
+
+def rename(root: BrokerDirectory, name: str) -> None:
+    (root.path / f"{TOPIC}-0").rename(root.path / name)
+
+
+def configure(root: BrokerDirectory, key: str, value: str) -> None:
+    root.configs[TOPIC][key] = value
+
+
+@pytest.mark.item("RET-13")
+def test_a_compacted_partition_is_swept_by_the_other_scope_and_never_by_both(root, tmp_path):
+    configure(root, "cleanup.policy", "compact,delete")
+    name = f"{TOPIC}-0"
+    assert Sweeper(root).observe()[name]["reason"] == "COMPACTED"
+    compaction = Sweeper(root, scope=SweepScope.COMPACTED)
+    row = compaction.observe()[name]
+    assert row["status"] == "planned"
+    failed = Sweeper(root, scope=SweepScope.COMPACTED, excluded=frozenset({str(root.path / name)}))
+    assert failed.observe()[name]["status"] == "skipped"
+    create_claim(compaction.claim())
+    assert compaction.commit(row)["error"] is None
+    assert differences_from_kafka(root.path, [TOPIC], tmp_path) == []
+    configure(root, "cleanup.policy", "delete")
+    assert Sweeper(root, scope=SweepScope.COMPACTED).observe()[name]["reason"] == "NOT_COMPACTED"
+
+
+@pytest.mark.item("RET-13")
+def test_without_a_cleaner_compacted_partitions_are_swept_by_nobody(root):
+    configure(root, "cleanup.policy", "compact,delete")
+    settings = {"cleaner": CleanerConfig(enabled=False)}
+    row = Sweeper(root, scope=SweepScope.COMPACTED, run=settings).observe()[f"{TOPIC}-0"]
+    assert row["reason"] == "CLEANER_DISABLED"
+
+
+@pytest.mark.item("RET-08")
+def test_a_future_timestamp_is_reported_with_its_wait(tmp_path):
+    name = "retain-future-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    now_ms = Golden(name).case["clock_ms"]
+    row = Sweeper(root, run={"now_ms": now_ms}).observe()[f"{name}-0"]
+    assert row["blocked_by"] == "FUTURE_TIMESTAMP"
+    assert row["blocked_timestamp"] > now_ms
+    limit = int(root.configs[name]["retention.ms"])
+    assert row["wait_ms"] == row["blocked_timestamp"] - now_ms + limit + 1
+
+
+def test_nothing_to_do_costs_a_listing_and_no_data(root, monkeypatch):
+    configure(root, "retention.bytes", "-1")
+    configure(root, "retention.ms", "-1")
+    read = []
+    monkeypatch.setattr(LocalStore, "open_file", lambda _, name: read.append(name))
+    row = Sweeper(root).observe()[f"{TOPIC}-0"]
+    assert (row["reason"], row["error"], read) == ("NOTHING_TO_RETAIN", None, [])
+
+
+@pytest.mark.item("FLT-13")
+@pytest.mark.parametrize("years", [-50, 50])
+def test_the_clock_of_an_executor_does_not_count(tmp_path, monkeypatch, years):
+    name = "retain-time-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    sweeper = Sweeper(root, run={"now_ms": Golden(name).case["clock_ms"]})
+    expected = {**sweeper.observe()[f"{name}-0"], "duration_ms": 0}
+    seconds = NOW_MS / 1000 + years * 31_536_000
+    monkeypatch.setattr(time, "time", lambda: seconds)
+    monkeypatch.setattr(time, "time_ns", lambda: int(seconds * 1e9))
+    assert {**sweeper.observe()[f"{name}-0"], "duration_ms": 0} == expected
+    assert expected["by_time_segments"] == Golden(name).case["expected"]["deleted"] > 0

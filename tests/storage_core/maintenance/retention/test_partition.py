@@ -1,0 +1,102 @@
+"""One partition in process: raised log starts, refusals, what a roll needs."""
+
+import pytest
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import (
+    ConfigError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    RollError,
+)
+from storage_core.filenames import snapshot_file
+from storage_core.log.log_loader import load_log
+from storage_core.log.log_reader import LogReader
+from storage_core.maintenance.retention.partition import plan_retain, plan_sweep, retain_partition
+from storage_core.maintenance.retention.plan import plan_retention
+from storage_core.maintenance.retention.steps import plan_steps
+from storage_core.plan import WriteFile, commit
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
+from tests.golden_loading import settings_of
+from tests.golden_retention import sweep_golden
+from tests.storage_core.maintenance.retention.states import NOW, log_of, rules, segment
+
+MID = Golden("retain-logstart-mid-s501")
+
+
+@pytest.mark.item("RET-12", "RET-11", "ERR-01")
+def test_below_a_raised_log_start_nothing_can_be_read_though_it_is_on_the_disk(tmp_path):
+    directory = MID.unpack(tmp_path)
+    start = MID.case["params"]["log.start"]
+    result = retain_partition(directory, **settings_of(MID), log_start_offset=start)
+    store = LocalStore(directory)
+    first = min(int(path.stem) for path in directory.glob("*.log"))
+    assert first < start == result.log_start_offset
+    # After a restart too, by the checkpoint that says so.
+    log = load_log(store, **settings_of(MID), log_start_checkpoint=start)
+    reader = LogReader(store, log)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        reader.read(start - 1, max_bytes=1 << 20)
+    assert caught.value.kafka_code == 1
+    assert reader.read(start, max_bytes=1 << 20).size_bytes > 0
+
+
+@pytest.mark.item("RET-12", "APP-20", "ERR-01")
+def test_a_log_start_rises_to_the_high_watermark_and_no_further(tmp_path):
+    store = LocalStore(MID.unpack(tmp_path))
+    before = read_tree(store.directory)
+    with pytest.raises(OffsetOutOfRangeError):
+        plan_retain(store, **settings_of(MID), high_watermark=100, log_start_offset=101)
+    _, log = plan_retain(store, **settings_of(MID), high_watermark=100, log_start_offset=100)
+    assert (log.log_start_offset, log.high_watermark) == (100, 100)
+    _, lower = plan_retain(store, **settings_of(MID), log_start_offset=0)
+    assert lower.log_start_offset == 0
+    assert read_tree(store.directory) == before
+
+
+@pytest.mark.item("RET-15")
+def test_a_tiered_topic_is_refused_before_anything_is_read(tmp_path):
+    config = LogConfig.from_topic_overrides({"remote.storage.enable": "true"})
+    for refuse in (plan_sweep, plan_retain):
+        with pytest.raises(ConfigError, match=r"remote\.storage\.enable"):
+            refuse(LocalStore(tmp_path / "t-0"), config=config, cleaner=CleanerConfig(), now_ms=NOW)
+
+
+@pytest.mark.item("ERR-03")
+def test_a_directory_that_is_not_there_is_an_unknown_partition(tmp_path):
+    with pytest.raises(PartitionNotFoundError) as caught:
+        retain_partition(tmp_path / "t-0", config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW)
+    assert caught.value.kafka_code == 3
+
+
+@pytest.mark.item("RET-09", "RET-10")
+def test_a_roll_writes_producers_down_where_nobody_has(tmp_path):
+    golden = Golden("retain-size-zero-s501")
+    directory = golden.unpack(tmp_path)
+    end = golden.case["expected"]["leo"]
+    expected = (directory / snapshot_file(end)).read_bytes()
+    (directory / snapshot_file(end)).unlink()
+    store = LocalStore(directory)
+    sweep = sweep_golden(golden, store)
+    written = [s.name for s in sweep.steps.operations if isinstance(s, WriteFile)]
+    assert snapshot_file(end) in written
+    commit(sweep.steps, store)
+    assert (directory / snapshot_file(end)).read_bytes() == expected
+
+
+def test_a_segment_whose_bytes_are_no_records_is_not_rolled_over():
+    """Kafka throws there too: the new segment would have the name of the old one."""
+    state = log_of(segment(0), log_end_offset=0)
+    plan = plan_retention(state, rules(retention_bytes=0), now_ms=NOW)
+    with pytest.raises(RollError):
+        plan_steps(state, plan)
+
+
+def test_leftovers_go_first_and_even_where_nothing_else_does():
+    state = log_of(segment(0), leftovers=("00000000000000000007.log.deleted", "7.index"))
+    plan = plan_retention(state, rules(), now_ms=NOW)
+    assert [step.name for step in plan_steps(state, plan)] == list(state.leftovers)
+    kept = plan_steps(state, plan, unlink=False)
+    assert [step.name for step in kept] == ["7.index"]

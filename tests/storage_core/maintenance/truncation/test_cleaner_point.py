@@ -1,0 +1,64 @@
+"""A truncation below the active segment takes the cleaner's point back with it."""
+
+import pytest
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.maintenance.truncation.partition import (
+    truncate_partition,
+    truncated_cleaner_point,
+)
+from storage_core.testing.builders import BatchSpec, RecordSpec
+from storage_core.testing.directories import SegmentSpec, write_partition
+
+NOW_MS = 1_700_000_000_000
+
+
+def segment(base_offset: int) -> SegmentSpec:
+    """Return a segment of ten records, each a batch."""
+    return SegmentSpec(
+        base_offset=base_offset,
+        batches=[
+            BatchSpec(base_offset=base_offset + n, records=(RecordSpec(key=b"%d" % n),))
+            for n in range(10)
+        ],
+    )
+
+
+@pytest.mark.item("CMP-44")
+@pytest.mark.parametrize(
+    ("to", "point", "expected"),
+    [
+        pytest.param(15, 20, 10, id="below the active segment: down to the new one's base"),
+        pytest.param(15, 10, 10, id="a point at the new base stays"),
+        pytest.param(15, 4, 4, id="a point below it stays"),
+        pytest.param(20, 20, 20, id="at the active segment's base nothing moves"),
+        pytest.param(25, 20, 20, id="inside of the active segment nothing moves"),
+        pytest.param(0, 20, 0, id="everything goes"),
+    ],
+)
+def test_the_point_is_at_most_the_base_of_the_segment_that_becomes_active(
+    tmp_path, to, point, expected
+):
+    directory = write_partition(tmp_path / "t-0", [segment(0), segment(10), segment(20)])
+    result = truncate_partition(
+        directory,
+        config=LogConfig.from_topic_overrides({"cleanup.policy": "compact"}),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        to=to,
+        cleaner_checkpoint=point,
+    )
+    assert (result.log_end_offset, result.cleaner_checkpoint) == (to, expected)
+
+
+@pytest.mark.item("CMP-44")
+def test_without_an_entry_nothing_is_said_of_one(tmp_path):
+    directory = write_partition(tmp_path / "t-0", [segment(0), segment(10)])
+    result = truncate_partition(
+        directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW_MS, to=5
+    )
+    assert result.to_json() == '{"truncated": true, "log_end_offset": 5}'
+
+
+def test_a_point_above_a_log_that_is_not_cut_below_its_active_segment_stays():
+    assert truncated_cleaner_point(30, to=25, active_before=20, active_after=20) == 30

@@ -1,0 +1,161 @@
+"""Ranged reads of an object: ahead of a sequential reader, side by side, and small ones as asked."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_core.errors import StorageError
+from storage_core.records.reader import scan_windows
+from storage_core.store.memory_objects import MemoryObjectStore
+from storage_core.store.object_reader import BLOCKS_AHEAD, BytesReader, ObjectFileReader
+from storage_core.testing.builders import log_with
+
+BLOCK = 1 << 20
+CONTENT = np.random.default_rng(3).integers(0, 256, 10 * BLOCK + 123, np.uint8)
+
+
+class NotedReads(MemoryObjectStore):
+    """Notes what was asked for, and how much at once."""
+
+    def __init__(self, content: bytes = CONTENT.tobytes()) -> None:
+        super().__init__("memory://reader")
+        self.etag = self.put("key", content)
+        self.reads: list[tuple[int, int]] = []
+        self.most_at_once = 0
+        self._now = 0
+        self._noting = threading.Lock()
+        self.seconds = 0.0
+
+    def read_into(self, key, start, target, *, etag=""):
+        with self._noting:
+            self.reads.append((start, target.size))
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        time.sleep(self.seconds)
+        count = super().read_into(key, start, target, etag=etag)
+        with self._noting:
+            self._now -= 1
+        return count
+
+
+def open_reader(objects: NotedReads, **more) -> ObjectFileReader:
+    size = more.pop("size_bytes", CONTENT.size)
+    reader = ObjectFileReader(
+        objects, "key", name="x.log", size_bytes=size, etag=objects.etag, **more
+    )
+    reader.block_bytes = BLOCK
+    return reader
+
+
+def read(reader: ObjectFileReader | BytesReader, position: int, size: int) -> bytes:
+    target = np.empty(size, np.uint8)
+    return target[: reader.read_into(position, target)].tobytes()
+
+
+def test_a_sequential_reader_gets_each_byte_once_and_in_time():
+    objects = NotedReads()
+    objects.seconds = 0.002
+    reader = open_reader(objects)
+    window, position, parts = BLOCK, 0, []
+    while position < CONTENT.size:
+        parts.append(read(reader, position, window))
+        position += len(parts[-1])
+    assert b"".join(parts) == CONTENT.tobytes()
+    # The first window as it was asked for, then whole blocks, none twice.
+    assert objects.reads[0] == (0, window)
+    assert sorted(start for start, _ in objects.reads[1:]) == [
+        number * BLOCK for number in range(1, 11)
+    ]
+    assert 1 < objects.most_at_once <= BLOCKS_AHEAD + 1
+    reader.close()
+
+
+def test_windows_that_overlap_are_not_fetched_twice():
+    objects = NotedReads()
+    reader = open_reader(objects)
+    position = 0
+    while position + 1000 < CONTENT.size:
+        part = read(reader, position, BLOCK)
+        assert part == CONTENT[position : position + BLOCK].tobytes()
+        position += len(part) - 1000
+    assert len(objects.reads) <= 12
+    assert len(reader._blocks) <= BLOCKS_AHEAD + 2
+
+
+def test_blocks_that_were_passed_are_dropped():
+    reader = open_reader(NotedReads())
+    for position in range(0, 8 * BLOCK, BLOCK):
+        read(reader, position, BLOCK)
+        assert len(reader._blocks) <= BLOCKS_AHEAD + 2
+    reader.close()
+    assert not reader._blocks
+
+
+def test_small_reads_here_and_there_are_asked_for_as_they_are():
+    objects = NotedReads()
+    reader = open_reader(objects)
+    places = [(CONTENT.size - 12, 12), (0, 61), (5 * BLOCK, 100), (61, 61), (122, 61)]
+    for position, size in places:
+        assert read(reader, position, size) == CONTENT[position : position + size].tobytes()
+    assert objects.reads == places
+
+
+def test_a_large_read_is_cut_into_ranges_side_by_side():
+    objects = NotedReads()
+    objects.seconds = 0.01
+    reader = open_reader(objects)
+    assert read(reader, 5, 4 * BLOCK) == CONTENT[5 : 5 + 4 * BLOCK].tobytes()
+    assert sorted(objects.reads) == [(5 + number * BLOCK, BLOCK) for number in range(4)]
+    assert objects.most_at_once > 1
+    assert not reader._blocks
+
+
+def test_a_stretch_of_an_object_is_a_file():
+    objects = NotedReads()
+    reader = open_reader(objects, start=1000, size_bytes=5000)
+    assert read(reader, 0, 10_000) == CONTENT[1000:6000].tobytes()
+    assert read(reader, 4999, 10) == CONTENT[5999:6000].tobytes()
+    assert read(reader, 5000, 10) == read(reader, 9999, 10) == b""
+
+
+def test_a_read_ahead_that_fails_is_told_to_who_needs_it():
+    class Failing(NotedReads):
+        def read_into(self, key, start, target, *, etag=""):
+            if start >= 5 * BLOCK:
+                raise StorageError(key, "503")
+            return super().read_into(key, start, target, etag=etag)
+
+    reader = open_reader(Failing())
+    for position in range(0, 5 * BLOCK, BLOCK):
+        read(reader, position, BLOCK)
+    with pytest.raises(StorageError, match="503"):
+        read(reader, 5 * BLOCK, BLOCK)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, CONTENT.size + 10), st.integers(0, 3 * BLOCK)), max_size=12)
+)
+def test_any_reads_give_the_objects_bytes(places: list[tuple[int, int]]):
+    reader = open_reader(NotedReads())
+    for position, size in places:
+        assert read(reader, position, size) == CONTENT[position : position + size].tobytes()
+    reader.close()
+
+
+def test_a_segment_is_scanned_through_it():
+    log = log_with(batches=200)
+    objects = NotedReads(bytes(log))
+    reader = ObjectFileReader(objects, "key", name="x.log", size_bytes=len(log), etag=objects.etag)
+    reader.block_bytes = 4096
+    found = [len(window.batches.position) for window in scan_windows(reader, window_bytes=3000)]
+    assert sum(found) == 200
+
+
+def test_bytes_in_memory_are_a_file():
+    reader = BytesReader("x", b"0123456789")
+    assert (read(reader, 8, 4), read(reader, 10, 1), read(reader, 99, 1)) == (b"89", b"", b"")
+    reader.close()
