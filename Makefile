@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash fuzz bench scale s3 spread check lock clean
+.PHONY: help setup run fmt lint types imports test crash kills fuzz bench scale s3 spread check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -59,6 +59,9 @@ test: $(VENV)/.for-all ## Run all tests
 
 crash: $(VENV)/.for-all ## Stop compaction, recovery, retention, undo at every single step (minutes)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
+
+kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, an executor or a worker (half an hour)
+	PYLOG_KILL_ROUNDS=$(or $(N),30) $(RUN) pytest tests/crash/test_killed_nightlies.py -s $(PYTEST)
 
 fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without
 	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
 from pylog_spark.tasks.inventory import (
+    OPTION,
     InventoryPart,
     InventoryRoot,
     find_parts,
@@ -122,12 +123,16 @@ def discover_partitions(
         opener: Returns the listing of a URL; a value that pickles.
 
     Raises:
-        ConfigError: The inventory is of no known kind, or lacks a column.
+        ConfigError: The inventory is of no known kind, lacks a column, or is of no use here.
         StorageError: The inventory cannot be read.
     """
     parts: list[DataFrame] = []
     known = [root for root in roots if file_list is not None and root.role is Role.MIRROR]
-    if known and file_list is not None:
+    if file_list is not None:
+        if not known:
+            raise ConfigError(
+                OPTION, file_list, "stands for the listing of a mirror; none of the roots is one"
+            )
         parts.append(_read_inventory(spark, known, topics, find_parts(file_list)))
     others = [root for root in roots if root not in known]
     local = [r for r in others if local_path(r.location) is not None and not with_files]

@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 import typer
 
-from pylog_spark.cli.arguments import parse_offset
 from pylog_spark.cli.options import (
     ConfigFiles,
     DryRun,
@@ -33,15 +32,14 @@ def ingest(  # noqa: PLR0913  # one argument an option
     topics: Topics = None,
     exclude: Exclude = None,
     dry_run: DryRun = False,
-    settle_seconds: Annotated[
-        int,
+    settle: Annotated[
+        str,
         typer.Option(
             "--settle",
-            parser=parse_offset,
-            metavar="SECONDS",
-            help="Time between the two looks that have to agree about a segment. Default: 60.",
+            metavar="TIME",
+            help="Time between the two looks that have to agree about a segment.",
         ),
-    ] = 60,
+    ] = "60s",
     sync_stopped: Annotated[
         bool,
         typer.Option(
@@ -72,6 +70,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.transfer_runner import run_ingest  # noqa: PLC0415  # Spark, not for --help
     from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
+    from pylog_spark.config.quantities import parse_duration_ms  # noqa: PLC0415
     from storage_core.maintenance.ingest.partition import IngestRules  # noqa: PLC0415  # numba
 
     flags = Flags(
@@ -85,7 +84,9 @@ def ingest(  # noqa: PLR0913  # one argument an option
         dry_run=dry_run,
     )
     rules = IngestRules(
-        sync_has_stopped=sync_stopped, in_place=in_place, settle_ms=settle_seconds * 1000
+        sync_has_stopped=sync_stopped,
+        in_place=in_place,
+        settle_ms=parse_duration_ms("--settle", settle),
     )
     status = run_ingest(mirror, managed, flags, rules, as_json=output is OutputFormat.JSON)
     if status:

@@ -44,8 +44,6 @@ from storage_core.filenames import (
 from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
-# Of what is free on a disk, another writer may want some too.
-_USABLE_SHARE: Final = 0.9
 _CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
@@ -114,9 +112,9 @@ class BrokerRoot:
         """How tasks read and change its partitions; the same from ``begin_writing`` on."""
         return BrokerAccess(run_id=self._run_id, lock=self.proof, shared=self._scratch)
 
-    def usable_bytes(self) -> int:
-        """Return how much of the free space of its filesystem a run may use."""
-        return int(shutil.disk_usage(self.location).free * _USABLE_SHARE)
+    def free_bytes(self) -> int:
+        """Return how much is free on its filesystem."""
+        return shutil.disk_usage(self.location).free
 
     @property
     def scratch(self) -> str | None:

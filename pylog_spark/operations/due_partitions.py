@@ -1,9 +1,7 @@
 """From a table of plans to the partitions that are due, each with its strategy; and its outcome."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,8 +23,6 @@ from pylog_spark.tasks.commit import PartitionWork
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.filenames import TopicPartition
 
-# Of what is free on a disk, another writer may want some too.
-_USABLE_SHARE: Final = 0.9
 _NAMED_PARTITIONS: Final = 3
 # Partial maps as they come, and a table of which between a quarter and a half is used, beside the
 # one that it outgrew.
@@ -250,11 +246,6 @@ def find_due(
             )
         )
     return due
-
-
-def usable_bytes(directory: Path) -> int:
-    """Return how much of the free space of a directory's filesystem a run may use."""
-    return int(shutil.disk_usage(directory).free * _USABLE_SHARE)
 
 
 def name_partitions(partitions: Sequence[DuePartition]) -> str:

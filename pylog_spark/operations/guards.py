@@ -9,7 +9,7 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.broker_root import newest_checkpoint_ms
 from pylog_spark.operations.catalogs import read_meta_properties
 from pylog_spark.operations.managed_root import newest_write_ms
-from pylog_spark.operations.root_guards import check_local_directory
+from pylog_spark.operations.root_guards import check_local_directory, check_off_object
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
@@ -38,12 +38,12 @@ def check_roots(
     """
     for root in roots:
         if root.role is Role.BROKER and local_path(root.location) is None:
-            raise ConfigError(
-                "--role", root.role, f"{root.location} is no directory of this host"
-            )
+            raise ConfigError("--role", root.role, f"{root.location} is no directory of this host")
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
             require_said_role(root.role if root.is_said else None, root.location)
-        if not options.dry_run and local_path(root.location) is not None:
+        if not options.dry_run and local_path(root.location) is None:
+            check_off_object(root.location)
+        elif not options.dry_run:
             check_local_directory(root.location, options)
         _check_clock(root, options)
         check_ledger(root, options.ledger)

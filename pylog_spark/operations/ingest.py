@@ -23,6 +23,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.root_guards import check_off_switch
 from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import (
     REFUSALS,
@@ -150,6 +151,7 @@ def _resolve(
     if location == source.location and not rules.in_place:
         raise ConfigError("MANAGED", managed, "is the mirror itself; --in-place adopts one so")
     if not dry_run and path is not None:
+        check_off_switch(path)
         _refuse_foreign(objects, rules)
     return source, target
 

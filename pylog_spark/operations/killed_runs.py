@@ -20,6 +20,8 @@ from storage_core.filenames import TopicPartition, parse_partition_directory
 
 _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4096
+# What reading a file raises that is no claim of this version.
+_NO_CLAIM: Final = (ValueError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
     for path in find_claims(log_directory):
         try:
             finished = resume_claim(path)
-        except (PylogError, ValueError) as error:
+        except (PylogError, *_NO_CLAIM) as error:
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
             continue

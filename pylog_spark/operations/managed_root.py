@@ -100,8 +100,8 @@ class ManagedRoot:
         """
         self._lease.require_current()
 
-    def usable_bytes(self) -> int:
-        """Return how much a run may use: an object store has no limit that could be asked for."""
+    def free_bytes(self) -> int:
+        """Return how much is free: an object store has no limit that could be asked for."""
         return sys.maxsize
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:

@@ -6,9 +6,10 @@ from typing import Final
 
 from pylog_spark.config import JobOptions
 from storage_core.catalog.foreign_formats import find_foreign_format
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE, read_off_switch
-from storage_core.errors import GuardRefusedError
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE, first_line, read_off_switch
+from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import REMOTE_INDEX_CACHE_DIRECTORY
+from storage_core.store import open_object_store
 from storage_core.store.filesystems import (
     MOUNT_TABLE,
     FilesystemKind,
@@ -50,17 +51,35 @@ def check_off_switch(path: Path) -> None:
     """
     why = read_off_switch(path)
     if why is not None:
-        said = f": {why}" if why else ""
-        raise GuardRefusedError(
-            "SWITCHED_OFF",
-            f"{path / OFF_SWITCH_FILE} says that nothing may be changed here{said}; remove the "
-            "file to allow it again",
-        )
+        raise _switched_off(str(path / OFF_SWITCH_FILE), why)
+
+
+def check_off_object(url: str) -> None:
+    """Refuse a root on object storage whose owner put the off switch into it.
+
+    Raises:
+        GuardRefusedError: It is there.
+        StorageError: The store cannot be asked.
+    """
+    store = open_object_store(url)
+    try:
+        content = store.get(OFF_SWITCH_FILE)
+    except ObjectNotFoundError:
+        return
+    raise _switched_off(f"{url}/{OFF_SWITCH_FILE}", first_line(content))
 
 
 def has_remote_storage(location: str) -> bool:
     """Whether a broker kept segments of this log directory in remote storage."""
     return (Path(location) / REMOTE_INDEX_CACHE_DIRECTORY).is_dir()
+
+
+def _switched_off(place: str, why: str) -> GuardRefusedError:
+    said = f": {why}" if why else ""
+    return GuardRefusedError(
+        "SWITCHED_OFF",
+        f"{place} says that nothing may be changed here{said}; remove it to allow that again",
+    )
 
 
 def _check_format(path: Path, overrides: frozenset[str]) -> None:

@@ -103,7 +103,10 @@ class CompactionRounds:
             return
         for root in sorted({partition.root for partition in due}):
             self._roots[root].begin_writing()
-        free = {root: self._roots[root].usable_bytes() for root in {p.root for p in due}}
+        free = {
+            root: self._budget.usable_of(self._roots[root].free_bytes())
+            for root in {p.root for p in due}
+        }
         refused = {p.ordinal: _no_space(p, free[p.root]) for p in due if not _fits(p, free)}
         if refused:
             yield refused

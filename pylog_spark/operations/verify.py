@@ -65,6 +65,7 @@ _log: Final = logging.getLogger(__name__)
 _SIZES: Final = pa.schema(
     [
         pa.field("ordinal", pa.int64()),
+        pa.field("directory", pa.string()),
         pa.field("offsets", pa.list_(pa.int64())),
         pa.field("sizes", pa.list_(pa.int64())),
     ]

@@ -58,8 +58,8 @@ class WritableRoot(Protocol):
         """
         ...
 
-    def usable_bytes(self) -> int:
-        """Return how much of the space where tasks write a run may use."""
+    def free_bytes(self) -> int:
+        """Return how much is free where tasks write."""
         ...
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:

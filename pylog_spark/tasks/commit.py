@@ -130,11 +130,10 @@ def clean_whole(
                 throttler=throttler,
             )
             groups.append(access.keep(plan.location, name, cleaned))
-    sources = plan.segments_below(index.end_offset)
     return CleanedPartition(
         end_offset=index.end_offset,
         groups=tuple(groups),
-        records=count_records(store, [segment.log_file for segment in sources]),
+        records=sum(group.stats.source_records for group in groups),
         index=index.stats,
         spent_secs=time.perf_counter() - started,
         index_secs=indexed - started,

@@ -213,11 +213,12 @@ def _run_is_over(path: Path) -> GuardRefusedError:
 
 def _happened(step: Operation, store: LocalStore) -> bool:
     """Whether a step that a killed attempt may have done was done; others may be done again."""
+    directory = Path(store.location)
     match step:
         case PromoteFile():
-            return not Path(step.scratch_path).exists() and (store.directory / step.name).exists()
+            return not Path(step.scratch_path).exists() and (directory / step.name).exists()
         case RenameFile():
-            source, target = store.directory / step.source, store.directory / step.target
+            source, target = directory / step.source, directory / step.target
             return not source.exists() and target.exists()
         case _:
             return False

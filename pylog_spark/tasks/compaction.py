@@ -26,7 +26,6 @@ from pylog_spark.schemas import (
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.record_count import count_records
 from pylog_spark.tasks.root_access import root_of
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -223,5 +222,5 @@ def rewrite_group(
         cleaned = access.keep(plan.location, name, cleaned)
     return {
         "manifest": cleaned.to_json(),
-        "records": count_records(store, [segment.log_file for segment in group]),
+        "records": cleaned.stats.source_records,
     }

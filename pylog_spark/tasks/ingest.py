@@ -25,6 +25,7 @@ from pylog_spark.tasks.listing import (
     rows_of,
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
+from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import open_root
 from storage_core.clock import SystemClock
@@ -133,6 +134,8 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
     if reason is not None:
         return {"status": Status.SKIPPED, "reason": reason}
     target = _target(row, context)
+    if is_switched_off(target.location):
+        return {"status": Status.SKIPPED, "reason": Reason.SWITCHED_OFF}
     size = _size_of(target)
     if _is_own(target, context):
         return size | {"status": Status.PLANNED} | _files_of(row)

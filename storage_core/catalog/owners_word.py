@@ -48,5 +48,10 @@ def read_off_switch(directory: Path) -> str | None:
                 content = file.read(_MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
-    lines = content.decode(errors="replace").splitlines()
+    return first_line(content)
+
+
+def first_line(content: bytes) -> str:
+    """Return the first line of what somebody wrote, as much of it as fits a message."""
+    lines = content[:_MOST_BYTES].decode(errors="replace").splitlines()
     return lines[0].strip()[:_MOST_SHOWN] if lines else ""

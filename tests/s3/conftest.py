@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from storage_core.store.s3_objects import S3ObjectStore, open_filesystem
+from storage_core.store.s3_objects import S3ObjectStore
 from tests.s3.fault_proxy import FaultProxy, run_proxy
 from tests.s3.servers import aws_environment, moto_server, versitygw_server
 
@@ -37,7 +37,6 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     proxy.reset()
     yield proxy
     proxy.reset()
-    open_filesystem.cache_clear()
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_a_broker_directory_goes_through_a_bucket_and_back(server, mirror, objec
     for path in broker.rglob("*"):
         if path.is_file():
             mirror.put(path.relative_to(broker).as_posix(), path.read_bytes())
-    said = ["--settle", "0", "--sync-stopped", "--output", "json"]
+    said = ["--settle", "0s", "--sync-stopped", "--output", "json"]
     lines = pylog("ingest", mirror.url, objects.url, *said)
     done = [line for line in lines if line["type"] == "ingest" and line["status"] == "done"]
     assert sum(line["copied_bytes"] for line in done) == sum(line["taken_bytes"] for line in done)

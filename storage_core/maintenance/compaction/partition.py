@@ -21,6 +21,7 @@ from storage_core.maintenance.compaction.plan import (
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.throttler import Throttler
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
@@ -95,14 +96,24 @@ def clean_partition(
         now_ms=request.now_ms,
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
-    index = CompactionIndexer(store, plan).run()
+    throttler = Throttler(cleaner.io_max_bytes_per_second)
+    index = CompactionIndexer(store, plan, throttler=throttler).run()
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
         # Never the names of a killed round: the load operations sweep its scratch files away.
         attempt = f"{IN_PROCESS}-{secrets.token_hex(8)}"
         groups.extend(
-            clean_group(store, plan, index, group, tracker, scratch=directory, attempt=attempt)
+            clean_group(
+                store,
+                plan,
+                index,
+                group,
+                tracker,
+                scratch=directory,
+                attempt=attempt,
+                throttler=throttler,
+            )
             for group in group_segments(plan, index.end_offset)
         )
         verify_inputs(store, plan)

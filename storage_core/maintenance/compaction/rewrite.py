@@ -40,6 +40,7 @@ from storage_core.maintenance.compaction.survival import ProducerLookup, Segment
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import compress
 from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.records.record_counts import count_records_in
 from storage_core.store.base import LogStore
 
 SCRATCH_SUFFIX = ".part"
@@ -55,6 +56,7 @@ class RewriteStats:
         bytes_read: Bytes of all source batches.
         bytes_written: Bytes of the cleaned segment's batches.
         invalid_messages_read: Records without a key that were dropped.
+        source_records: Records of all source batches, control records included.
     """
 
     messages_read: int = 0
@@ -62,6 +64,7 @@ class RewriteStats:
     bytes_read: int = 0
     bytes_written: int = 0
     invalid_messages_read: int = 0
+    source_records: int = 0
 
     def __add__(self, other: "RewriteStats") -> "RewriteStats":
         return RewriteStats(
@@ -70,6 +73,7 @@ class RewriteStats:
             bytes_read=self.bytes_read + other.bytes_read,
             bytes_written=self.bytes_written + other.bytes_written,
             invalid_messages_read=self.invalid_messages_read + other.invalid_messages_read,
+            source_records=self.source_records + other.source_records,
         )
 
 
@@ -192,6 +196,7 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
         for window in _windows(store, plan, index, segment):
             throttler.use(len(window.data))
             check_batches(window)
+            writer.source_records += count_records_in(window)
             rows, transactions = TransactionRows.select(window.batches)
             discard = np.zeros(len(window.batches), bool)
             discard[rows], ended = tracker.decide(transactions)
@@ -238,6 +243,7 @@ class _GroupWriter:
         self._raw = np.empty(0, np.uint8)
         self._stats = RewriteStats()
         self.bytes_read = 0
+        self.source_records = 0
         self.aborted: list[AbortedTxn] = []
 
     @contextmanager
@@ -262,7 +268,9 @@ class _GroupWriter:
     def finish_measuring(self) -> RewriteStats:
         """Return the numbers; an index that would be full is full here too."""
         self._index.finish()
-        return self._stats + RewriteStats(bytes_read=self.bytes_read)
+        return self._stats + RewriteStats(
+            bytes_read=self.bytes_read, source_records=self.source_records
+        )
 
     def write(self, window: Window, verdict: Verdict) -> int:
         """Write what is left of a block of batches; return how many bytes that was."""
@@ -330,7 +338,9 @@ class _GroupWriter:
         modified_ns = self._group[-1].modified_ms * 1_000_000
         for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             os.utime(self._path(suffix), ns=(modified_ns, modified_ns))
-        stats = self._stats + RewriteStats(bytes_read=self.bytes_read)
+        stats = self._stats + RewriteStats(
+            bytes_read=self.bytes_read, source_records=self.source_records
+        )
         return CleanedGroup(
             base_offsets=tuple(segment.base_offset for segment in self._group),
             files=tuple(

@@ -176,7 +176,7 @@ def test_a_recovery_is_applied_as_it_was_planned_and_undone(spark, tmp_path):
 
 
 def test_an_exact_dry_run_says_to_the_byte_what_a_run_makes_and_writes_nothing(spark, tmp_path):
-    names = [*NAMES, "clean-txn-none-s101-1"]
+    names = [*NAMES, "clean-everything-none-s101-1"]
     root = broker_directory(tmp_path / "log", names)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     options = root.options(FIRST_ROUNDS_MS, dry_run=True, exact=True)

@@ -6,9 +6,14 @@ import pytest
 
 from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.operations import root_guards
-from pylog_spark.operations.root_guards import check_local_directory, has_remote_storage
+from pylog_spark.operations.root_guards import (
+    check_local_directory,
+    check_off_object,
+    has_remote_storage,
+)
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
+from storage_core.store import open_object_store
 
 
 def options_with(*overrides):
@@ -73,3 +78,11 @@ def test_a_cache_of_remote_indexes_tells_of_remote_storage(tmp_path):
     assert not has_remote_storage(str(tmp_path))
     (tmp_path / "remote-log-index-cache").mkdir()
     assert has_remote_storage(str(tmp_path))
+
+
+def test_an_object_of_that_name_switches_a_url_off():
+    store = open_object_store("memory://switched/off")
+    check_off_object("memory://switched/off")
+    store.put("pylog-off", b"migration until Friday\n")
+    with pytest.raises(GuardRefusedError, match=r"SWITCHED_OFF: .*migration until Friday"):
+        check_off_object("memory://switched/off")

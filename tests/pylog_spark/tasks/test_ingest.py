@@ -129,6 +129,13 @@ def test_a_refusal_is_a_skipped_row_with_its_code(roots):
     assert "orders-0" in row["error"]
 
 
+def test_a_partition_that_its_owner_switched_off_is_left_alone(roots):
+    (roots[1] / "orders-0").mkdir()
+    (roots[1] / "orders-0" / "pylog-off").write_text("audit")
+    rows = {row["directory"]: row for row in rows_of([compared(roots, context_of(roots))])}
+    assert (rows["orders-0"]["status"], rows["orders-0"]["reason"]) == ("skipped", "SWITCHED_OFF")
+
+
 def test_a_manifest_that_cannot_be_read_fails_its_partition_alone(roots):
     folder = roots[1] / "orders-0"
     folder.mkdir()

@@ -1,9 +1,13 @@
 """The cleaner's budget of bytes a second, on a clock that only sleeping and reading move."""
 
+from typing import ClassVar
+
 import pytest
 
 from storage_core.errors import ConfigError
 from storage_core.maintenance.throttler import UNLIMITED, Throttler, share_of
+from tests.golden_cleaning import cleaning_of
+from tests.golden_data import Golden
 
 MS = 1_000_000
 
@@ -84,3 +88,25 @@ def test_tasks_that_run_at_once_keep_the_rate_together():
         slept += pace.slept_ms
     # 2000 bytes in 2 s.
     assert slept == [1600] * tasks
+
+
+class NotedThrottler(Throttler):
+    """Takes note of what it is told."""
+
+    noted: ClassVar[list[int]] = []
+
+    def use(self, size_bytes: int) -> None:
+        self.noted.append(size_bytes)
+        super().use(size_bytes)
+
+
+@pytest.mark.item("CMP-45")
+def test_both_passes_and_what_is_written_use_one_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(NotedThrottler, "noted", [])
+    monkeypatch.setattr("storage_core.maintenance.compaction.partition.Throttler", NotedThrottler)
+    golden = Golden("clean-hw-none-s161")
+    directory = golden.unpack(tmp_path / "before")
+    result = cleaning_of(golden).clean(directory)
+    sources = sum(size for size in NotedThrottler.noted if size)
+    # The dirty section is read twice, once for its keys; what is kept is written.
+    assert sources == 2 * result.bytes_read + result.bytes_written

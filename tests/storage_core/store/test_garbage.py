@@ -204,7 +204,7 @@ def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):
     commit(objects, clock, 2)
     undo = ManagedStore(objects, PARTITION, clock=clock)
     objects.delete([info.key for info in objects.list("topic-0/data/a1/")])
-    with pytest.raises(StorageError, match="a1/00000000000000000000.log"):
+    with pytest.raises(StorageError, match=r"a1/00000000000000000000\.log"):
         undo.restore(1)
     assert undo.publish(run_id="nothing").generation == 2
 

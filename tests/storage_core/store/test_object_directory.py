@@ -69,7 +69,7 @@ def test_a_file_that_changed_since_the_listing_is_not_mixed(objects):
 def test_what_is_missing_is_told(objects):
     with pytest.raises(PartitionNotFoundError, match="topic-9"):
         ObjectDirectory(objects, "topic-9").list_files()
-    with pytest.raises(StorageError, match="none.log"):
+    with pytest.raises(StorageError, match=r"none\.log"):
         ObjectDirectory(objects, "topic-0").open_file("none.log")
     with pytest.raises(StorageError, match="longer than the 3 bytes"):
         ObjectDirectory(objects, "topic-0").read_file("leader-epoch-checkpoint", limit_bytes=3)

@@ -1,4 +1,4 @@
-"""Ranged reads of an object: ahead of a sequential reader, side by side, and small ones as asked."""
+"""Ranged reads of an object: ahead of a sequential reader, side by side, small ones as asked."""
 
 import threading
 import time

@@ -1,0 +1,32 @@
+"""How many records batches hold: by their headers, opened only where those do not say it.
+
+Before message format v2 a compressed message does not say how many it holds.
+"""
+
+from typing import Final
+
+from storage_core.formats.batch_v2 import Codec
+from storage_core.records.payload import Limits, open_batches
+from storage_core.records.reader import Window
+
+# The largest record that Kafka can hold, and CleanerConfig's limit of a decompressed batch.
+_LIMITS: Final = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=536_870_912)
+
+
+def count_records_in(window: Window) -> int:
+    """Return the number of records in a window's batches, control records included.
+
+    Raises:
+        BadBytesError: A compressed message of a format before v2 cannot be opened.
+    """
+    batches = window.batches
+    is_legacy = batches.is_legacy
+    is_set = is_legacy & (batches.codec != Codec.NONE)
+    count = int(batches.record_count[~is_legacy].sum()) + int((is_legacy & ~is_set).sum())
+    row = 0
+    while is_set[row:].any():
+        payload = open_batches(window, is_set, row, _LIMITS)
+        here = slice(row, payload.end_row)
+        count += int(payload.batches.record_count[here][is_set[here]].sum())
+        row = payload.end_row
+    return count

@@ -1,0 +1,151 @@
+"""What a killed run left of its commits, finished by the next one."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.operations import killed_runs
+from pylog_spark.operations.broker_root import BrokerRoot, read_marker
+from pylog_spark.operations.killed_runs import resume_killed_runs
+from pylog_spark.tasks import commit_claim
+from pylog_spark.tasks.commit_claim import CommitClaim, create_claim, hold_claim
+from pylog_spark.tasks.scratch import claim_path
+from storage_core.checkpoint.clean_shutdown import CleanShutdown, encode_clean_shutdown
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
+from storage_core.plan import Plan, PromoteFile, RenameFile, WriteFile
+from storage_core.store import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import broker_directory, read_points
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that it passes through may tidy up."""
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    root = broker_directory(tmp_path / "log", [])
+    (root.path / "orders-0").mkdir()
+    (root.path / CLEAN_SHUTDOWN_FILE).write_bytes(encode_clean_shutdown(11))
+    return root.path
+
+
+def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> None:
+    """Leave what a run leaves that is killed after some steps of a commit."""
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    partition = directory / "orders-0"
+    root.allow_commits([partition])
+    scratch = Path(root.scratch or partition)
+    (scratch / "made").write_bytes(b"new segment")
+    plan = Plan(
+        location=str(partition),
+        operations=(
+            WriteFile(name="a", content=b"1", reason="first"),
+            PromoteFile(
+                scratch_path=str(scratch / "made"), name="b.cleaned", size_bytes=11, reason="put"
+            ),
+            RenameFile(source="b.cleaned", target="b", reason="name it"),
+        ),
+    )
+    with hold_claim(claim_path(root.scratch, partition, "killed")) as claim:
+        claim.begin(plan, {"next_offset": next_offset})
+        left = iter(range(steps_done))
+
+        def killing(record: dict) -> None:
+            if next(left, None) is None:
+                raise Killed
+            append(claim, record)
+
+        append = CommitClaim._append
+        claim._append = killing if steps_done < len(plan.operations) else claim._append
+        with suppress(Killed):
+            claim.finish(LocalStore(partition))
+    # The kernel gives back what a killed process held.
+    root._lock.release()
+
+
+@pytest.mark.item("FLT-14", "FLT-08")
+@pytest.mark.parametrize("steps_done", range(4))
+def test_a_commit_that_had_begun_is_finished_and_counts(directory, steps_done):
+    begun(directory, steps_done=steps_done)
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
+    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+        assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
+        assert read_points(directory) == {ORDERS: 7}
+        assert root.was_clean
+    assert read_marker(LocalStore(directory)) == CleanShutdown(broker_epoch=11)
+    assert not list(directory.parent.glob("pylog-scratch-*"))
+
+
+def test_a_commit_that_had_not_begun_leaves_the_partition_as_it_was(directory):
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "orders-0"])
+    root._lock.release()
+    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+        assert again.was_clean
+        assert read_points(directory) == {}
+
+
+def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch):
+    begun(directory, steps_done=1)
+    for module in (commit_claim, killed_runs):
+        monkeypatch.setattr(module, "current_boot", lambda: "another")
+    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+        assert not root.was_clean
+        assert read_points(directory) == {}
+    assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_a_run_that_left_a_partition_half_done_left_no_marker_to_put_back(directory):
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "orders-0"])
+    root.settle_commits({}, is_whole=False)
+    root._lock.release()
+    assert resume_killed_runs(directory).marker is None
+    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+        assert not again.was_clean
+
+
+def test_the_marker_that_goes_back_is_the_one_that_the_run_had_come_to(directory):
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    root.disown_marker()
+    root._lock.release()
+    assert resume_killed_runs(directory).marker == CleanShutdown(broker_epoch=-1)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b'{"boot": null, "broker_epoch": 1}', b'{"boot": 1}', b"\xff"]
+)
+def test_a_marker_that_was_written_down_badly_is_none(directory, content):
+    begun(directory, steps_done=3)
+    (written,) = directory.parent.glob("pylog-scratch-*/*/clean-shutdown-marker")
+    written.write_bytes(content)
+    resumed = resume_killed_runs(directory)
+    assert resumed.marker is None
+    assert resumed.points == {ORDERS: 7}
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", json.dumps({"operations": 1}).encode() + b"\n"])
+def test_a_claim_that_cannot_be_read_is_left_to_recovery(directory, line):
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    path = claim_path(root.scratch, directory / "orders-0", "killed")
+    create_claim(path)
+    path.write_bytes(line)
+    root._lock.release()
+    resumed = resume_killed_runs(directory)
+    assert resumed.points == {}
+    assert resumed.marker is None

@@ -1,0 +1,92 @@
+"""Waves: what finished ones have committed stays, whatever becomes of later ones."""
+
+import pytest
+
+from pylog_spark.config import Tuning
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.rounds import CompactionRounds
+from pylog_spark.planning import Strategy
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+    expected_points,
+    read_points,
+)
+
+pytestmark = pytest.mark.spark
+
+NAMES = [
+    "clean-headers-none-s101",
+    "clean-hw-none-s161",
+    "clean-group-all-s211",
+    "clean-nullkeys-none-s101",
+]
+
+
+class StoppedError(Exception):
+    """The run is stopped between two waves."""
+
+
+@pytest.mark.parametrize("strategy", [Strategy.WHOLE, Strategy.FILES])
+def test_a_run_that_is_stopped_keeps_what_finished_waves_committed(
+    spark, tmp_path, monkeypatch, strategy
+):
+    root = broker_directory(tmp_path / "log", NAMES)
+    before = {name: read_tree(root.path / f"{name}-0") for name in NAMES}
+    done: list[str] = []
+    run_wave = CompactionRounds._run_wave
+
+    def stop_at_the_third(self, due):
+        if len(done) == 2:
+            raise StoppedError
+        done.extend(partition.partition.topic for partition in due)
+        return run_wave(self, due)
+
+    monkeypatch.setattr(CompactionRounds, "_run_wave", stop_at_the_third)
+    # A wave a partition.
+    options = root.options(FIRST_ROUNDS_MS, tuning=Tuning(wave_max_bytes=1))
+    with pytest.raises(StoppedError):
+        compact(spark, [root.path], options, strategy=strategy)
+    assert len(done) == 2
+    assert differences_from_kafka(root.path, done, tmp_path) == []
+    assert read_points(root.path) == expected_points(done)
+    for name in set(NAMES) - set(done):
+        assert read_tree(root.path / f"{name}-0") == before[name]
+    # Between two waves every partition is whole: the directory is as clean as it was.
+    assert (root.path / ".kafka_cleanshutdown").exists()
+    assert list(tmp_path.glob("pylog-scratch-*")) == []
+
+    monkeypatch.undo()
+    (tmp_path / "second").mkdir()
+    report = compact(spark, [root.path], options, strategy=strategy)
+    assert report.summary.done == 2
+    assert differences_from_kafka(root.path, NAMES, tmp_path / "second") == []
+
+
+def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path, monkeypatch):
+    titles = []
+    collect = Dispatcher.collect
+
+    def note(self, frame, schema, description):
+        titles.append(description.rpartition(": ")[2])
+        return collect(self, frame, schema, description)
+
+    monkeypatch.setattr(Dispatcher, "collect", note)
+    root = broker_directory(tmp_path / "log", NAMES)
+    sizes = {
+        name: sum(log.stat().st_size for log in (root.path / f"{name}-0").glob("*.log"))
+        for name in NAMES
+    }
+    # Smaller ones fit in a unit.
+    unit = max(sizes.values()) // 2
+    options = root.options(FIRST_ROUNDS_MS, tuning=Tuning(unit_min_bytes=unit, unit_max_bytes=unit))
+    report = compact(spark, [root.path], options)
+    assert report.exit_code == 0
+    assert {"pass one and merge", "pass two", "commit", "clean"} <= set(titles)
+    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+    rows = report.cleanings.to_pylist()
+    assert sorted(row["topic"] for row in rows) == sorted(NAMES)
+    assert report.cleaner["cleanable-partitions"] == len(NAMES)
