@@ -21,6 +21,13 @@ ITEM_OVERHEAD_BYTES: Final = 256 * 1024
 LEAST_RECORD_BYTES: Final = 16
 MAP_ENTRY_BYTES: Final = 24
 LEAST_BUCKET_BYTES: Final = 1024 * 1024
+# To merge a key costs one task about what pass one costs for its record. With so many slots that
+# would be most of the time of a big partition, unless its map is small.
+MANY_SLOTS: Final = 8
+# Small partitions beside big ones: how many jobs they make, and how many of them a slot gets.
+MOST_JOBS_BESIDE: Final = 16
+LEAST_UNITS_BESIDE: Final = 2
+MOST_MERGED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Strategy(enum.StrEnum):
@@ -73,12 +80,14 @@ class MapBudgets:
         files_bytes: Bytes of a map that one task may merge in scratch files.
         can_broadcast: Whether the session has broadcast variables.
         can_share_files: Whether all tasks see one scratch folder.
+        slots: Tasks that run at the same time: many of them would all wait for one that merges.
     """
 
     broadcast_bytes: int
     files_bytes: int
     can_broadcast: bool = True
     can_share_files: bool = True
+    slots: int = 1
 
 
 def choose_strategy(
@@ -111,6 +120,8 @@ def choose_strategy(
         return Strategy.WHOLE
     if asked is Strategy.AUTO and partition_bytes <= unit_bytes:
         return Strategy.WHOLE
+    if asked is Strategy.AUTO and budgets.slots >= MANY_SLOTS and map_bytes > MOST_MERGED_BYTES:
+        return Strategy.SHUFFLE
     if (
         asked in {Strategy.AUTO, Strategy.BROADCAST}
         and budgets.can_broadcast
@@ -169,6 +180,30 @@ def choose_unit_bytes(total_bytes: int, *, slots: int, least_bytes: int, most_by
         most_bytes: Above this, a retry costs too much.
     """
     return max(least_bytes, min(most_bytes, total_bytes // (3 * max(slots, 1))))
+
+
+def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
+    """Cut what runs beside the stages of big partitions into jobs of about equal cost.
+
+    Spark serves jobs in the order in which they were started: what a big partition needs next
+    waits for the jobs beside it that were started before, so these have to be short.
+
+    Args:
+        sizes: Costs of the small partitions, in their order.
+        slots: Tasks that run at the same time.
+
+    Returns:
+        How many consecutive ones each job has; none has none.
+    """
+    jobs = max(1, min(MOST_JOBS_BESIDE, len(sizes) // (LEAST_UNITS_BESIDE * max(1, slots))))
+    share, cost = sum(sizes) / jobs, 0
+    counts = [0]
+    for size in sizes:
+        if cost >= share * len(counts):
+            counts.append(0)
+        cost += size
+        counts[-1] += 1
+    return counts if sizes else []
 
 
 def pack_units(items: Iterable[WorkItem], *, unit_bytes: int) -> list[WorkUnit]:

@@ -165,6 +165,17 @@ class BrokerRoot:
         if merged != known:
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
 
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Raise entries of the cleaner checkpoint that lie below where logs start now."""
+        known, _ = read_if_sound(self.location, CLEANER_FILE)
+        self.write_cleaner_points(
+            {
+                partition: start
+                for partition, start in log_starts.items()
+                if partition in known and known[partition] < start
+            }
+        )
+
     def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
         """Put log starts into their checkpoint; those of other partitions stay.
 

@@ -171,6 +171,7 @@ def compact_step(
     swept = retain_step(
         run, context, scope=SweepScope.COMPACTED, excluded=_failed(plans, compacted)
     )
+    _raise_points(run, swept.retentions)
     return CompactionStep(
         results=merge_steps([compacted, swept.results]),
         plans=plans,
@@ -179,6 +180,22 @@ def compact_step(
         totals=describe_totals(cleaner_totals(plans, outcomes)),
         notes=(*notes, *swept.notes),
     )
+
+
+def _raise_points(run: OpenRun, retentions: pa.Table) -> None:
+    """Bring cleaner points up to the log starts that a sweep has raised above them.
+
+    Kafka does that when it looks at the log the next time; so would the next run, which would have
+    something to do then after one that has done everything.
+    """
+    starts: dict[str, dict[TopicPartition, int]] = {}
+    names = ["root", "topic", "partition", "status", "log_start_offset"]
+    for row in retentions.select(names).to_pylist():
+        if row["status"] == Status.DONE:
+            partition = TopicPartition(row["topic"], row["partition"])
+            starts.setdefault(row["root"], {})[partition] = row["log_start_offset"]
+    for location, entries in starts.items():
+        run.roots[location].raise_cleaner_points(entries)
 
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:

@@ -212,6 +212,8 @@ def find_due(
                 files_bytes=limits.files_bytes,
                 can_broadcast=limits.can_broadcast,
                 can_share_files=shares_files(row["root"]),
+                # A session without broadcasts does not know its slots.
+                slots=limits.slots if limits.can_broadcast else 1,
             ),
             is_bounded=limits.max_keys is not None,
         )

@@ -132,6 +132,20 @@ class ManagedRoot:
                 fence=self._lease.require_current,
             )
 
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Raise the cleaner points that lie below where logs start now, one commit each.
+
+        Raises:
+            LeaseLostError: The lease ran out, or another run has it.
+            StorageError: The store failed.
+        """
+        points: dict[TopicPartition, int] = {}
+        for partition, start in log_starts.items():
+            known = ManagedStore(self._objects, partition, clock=self._clock).checkpoints
+            if known.cleaner_offset is not None and known.cleaner_offset < start:
+                points[partition] = start
+        self.write_cleaner_points(points)
+
     def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
         """Do nothing: where a log starts is part of what each commit writes."""
         del entries

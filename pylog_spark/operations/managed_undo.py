@@ -101,8 +101,11 @@ class _ManagedUndo:
         if head.run_id != self._run_id:
             return self._later(head)
         before = head
-        while before.run_id == self._run_id and before.generation > 1:
-            before = read_history(self._objects, partition, before.generation - 1)
+        try:
+            while before.run_id == self._run_id and before.generation > 1:
+                before = read_history(self._objects, partition, before.generation - 1)
+        except PartitionNotFoundError as error:
+            return _skipped(Reason.PURGED, f"the generation before the run is gone: {error}")
         if before.run_id == self._run_id:
             why = "the run made the partition's first generation: there is none before it"
             return _skipped(Reason.CHANGED_SINCE_RUN, why)

@@ -9,6 +9,8 @@ the bytes are the same. What finished waves have committed stays, whatever becom
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -24,7 +26,7 @@ from pylog_spark.operations.due_partitions import (
 )
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.operations.writable_root import WritableRoot, write_context
-from pylog_spark.planning import Demand, Strategy, WorkItem, plan_rounds
+from pylog_spark.planning import Demand, Strategy, WorkItem, cut_beside, plan_rounds
 from pylog_spark.schemas import COMMIT, Reason
 from pylog_spark.tasks.commit import (
     CleanedPartition,
@@ -41,6 +43,8 @@ _log: Final = logging.getLogger(__name__)
 MOST_PARTITIONS: Final = 5000
 # A commit is renames and syncs: about as long as reading this much.
 COMMIT_BYTES: Final = 8 * 1024 * 1024
+# Two at once: the tail of one is filled by the next.
+_JOBS_BESIDE: Final = 2
 
 T = TypeVar("T")
 Outcomes = dict[int, Outcome]
@@ -157,9 +161,14 @@ class CompactionRounds:
         if spread and whole:
             # Where the stages of big partitions leave slots idle, at a merge or a last long task,
             # small ones are cleaned.
-            beside = self._dispatcher.alongside(lambda: self._clean_whole(whole, wave))
+            jobs = self._cut_beside(whole)
+            beside = [
+                self._dispatcher.alongside(partial(self._clean_beside, jobs, wave))
+                for _ in range(min(_JOBS_BESIDE, jobs.qsize()))
+            ]
             self._clean_spread(spread, wave)
-            self._dispatcher.wait_for(beside)
+            for each in beside:
+                self._dispatcher.wait_for(each)
         elif spread:
             self._clean_spread(spread, wave)
         else:
@@ -170,6 +179,24 @@ class CompactionRounds:
                 remove_wave(access, partition.directory, context)
         self._settle(due, outcomes)
         return outcomes
+
+    def _cut_beside(self, whole: Sequence[DuePartition]) -> "SimpleQueue[list[DuePartition]]":
+        """Return the jobs that run beside the stages of big partitions."""
+        jobs: SimpleQueue[list[DuePartition]] = SimpleQueue()
+        left = list(whole)
+        for count in cut_beside([_whole_bytes(p) for p in whole], slots=self._limits.slots):
+            jobs.put(left[:count])
+            del left[:count]
+        return jobs
+
+    def _clean_beside(self, jobs: "SimpleQueue[list[DuePartition]]", wave: _Wave) -> None:
+        """Clean small partitions, job by job, until none is left."""
+        while True:
+            try:
+                due = jobs.get_nowait()
+            except Empty:
+                return
+            self._clean_whole(due, wave)
 
     def _clean_spread(
         self,
@@ -214,7 +241,7 @@ class CompactionRounds:
             clean,
             "clean",
             wave,
-            size_of=lambda p: COMMIT_BYTES + p.size_bytes,
+            size_of=_whole_bytes,
         )
 
     def _end(
@@ -249,6 +276,10 @@ class CompactionRounds:
             }
             is_whole = not any(outcomes[p.ordinal].was_touched for p in members)
             self._roots[location].settle_commits(points, is_whole=is_whole)
+
+
+def _whole_bytes(partition: DuePartition) -> int:
+    return COMMIT_BYTES + partition.size_bytes
 
 
 def _by_root(partitions: Iterable[DuePartition]) -> dict[str, list[DuePartition]]:

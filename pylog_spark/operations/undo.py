@@ -61,7 +61,7 @@ _CHECKPOINTS: Final[Mapping[str, Sequence[str]]] = {
     Action.RETAIN.value: (LOG_START_FILE, CLEANER_FILE, RECOVERY_POINT_FILE),
     Action.RECOVER.value: (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE),
 }
-_REFUSALS: Final = frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED})
+_REFUSALS: Final = frozenset({Reason.CHANGED_SINCE_RUN, Reason.RUN_NOT_ENDED, Reason.PURGED})
 _UNCLEAN_NOTE: Final = (
     "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
     "began: a broker, or pylog recover, recovers it"

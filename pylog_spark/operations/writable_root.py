@@ -79,6 +79,10 @@ class WritableRoot(Protocol):
         """Say where the next round of compaction begins in some partitions."""
         ...
 
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Let no round of compaction begin below where these logs start now."""
+        ...
+
     def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
         """Say where logs start, before segments go, and again afterwards; None for nowhere else.
 

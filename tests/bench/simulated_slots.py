@@ -1,20 +1,28 @@
 """The stages of a compaction played on any number of slots: planning alone, with measured rates.
 
-Units are those that the job's own planning makes for so many slots. Of two stages that run beside
-each other the one that was started first gets a free slot first, as Spark's scheduler has it.
+Units are those that the job's own planning makes for so many slots, and so are the jobs that run
+beside the big partition. Of two jobs the one that was started first gets a free slot first, as
+Spark's scheduler has it.
 """
 
 import heapq
+import itertools
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from pylog_spark.config import Tuning
 from pylog_spark.operations.rounds import COMMIT_BYTES
-from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.planning import (
+    MANY_SLOTS,
+    WorkItem,
+    choose_unit_bytes,
+    cut_beside,
+    pack_units,
+)
 
-# Places in the chain of the stages of its first Spark job.
-_STARTED_FIRST: Final = (0, 1)
+# Stages, one after the other, each the seconds of its tasks.
+Job = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +80,21 @@ def simulate(
         rates: How fast one slot is.
         slots: How many tasks run at once.
     """
-    first = _costs(segments, rates.pass_one, slots)
-    second = _costs(segments, rates.pass_two, slots)
-    beside = _costs([size + COMMIT_BYTES for size in small], rates.whole, slots, less=COMMIT_BYTES)
-    chain = [first, [rates.merge_s], second, [rates.commit_s]]
-    wall = _play(chain, beside, slots)
-    work = sum(sum(stage) for stage in chain) + sum(beside)
+    # With many slots keys are exchanged: of the merge each bucket's task gets its share.
+    mergers = slots if slots >= MANY_SLOTS else 1
+    first = [
+        _costs(segments, rates.pass_one, slots),
+        [rates.merge_s / mergers] * mergers,
+        _costs(segments, rates.pass_two, slots),
+    ]
+    big = [first, [[rates.commit_s]]] if mergers > 1 else [first[:2], first[2:], [[rates.commit_s]]]
+    beside, left = [], list(small)
+    for count in cut_beside([size + COMMIT_BYTES for size in small], slots=slots):
+        job = [size + COMMIT_BYTES for size in left[:count]]
+        beside.append([_costs(job, rates.whole, slots, less=COMMIT_BYTES)])
+        del left[:count]
+    wall = _play(big, beside, slots)
+    work = sum(sum(stage) for job in [*big, *beside] for stage in job)
     return Simulated(wall_s=wall, work_s=work, slots=slots)
 
 
@@ -95,25 +112,47 @@ def _costs(sizes: Sequence[int], rate: float, slots: int, *, less: int = 0) -> l
     return [sum(item.size_bytes - less for item in unit.items) / rate for unit in units]
 
 
-def _play(chain: Sequence[Sequence[float]], beside: Sequence[float], slots: int) -> float:
+class _Job:
+    """A Spark job under way: stages one after the other, each of tasks."""
+
+    def __init__(self, number: int, stages: Job, line: int) -> None:
+        self.number, self.line = number, line
+        self._stages = [list(stage) for stage in stages]
+        self.running = 0
+
+    def next_task(self) -> float | None:
+        """Return the seconds of a task that may begin now, and take it."""
+        while self._stages and not self._stages[0] and not self.running:
+            del self._stages[0]
+        return self._stages[0].pop(0) if self._stages and self._stages[0] else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of its tasks have."""
+        return not self.running and not any(self._stages)
+
+
+def _play(big: Sequence[Job], beside: Sequence[Job], slots: int) -> float:
     """Return when all tasks have ended.
 
-    Pass one and the merge are one Spark job, started before the one beside it; pass two and the
-    commit are started later, so the job beside goes first there.
+    The jobs of the big partition follow each other; of those beside it two are under way. A slot
+    that is free goes to the job that was started first, of those that have a task for it.
     """
-    running: list[tuple[float, bool]] = []  # (when it ends, whether it is of the chain)
-    waiting, stages = list(beside), [list(stage) for stage in chain]
-    number, under_way, now = 0, 0, 0.0
+    lines = [deque(big), deque(beside)]
+    numbers = itertools.count()
+    jobs = [_Job(next(numbers), lines[line].popleft(), line) for line in (0, 1, 1) if lines[line]]
+    running: list[tuple[float, int, _Job]] = []
+    now = 0.0
     while True:
-        while number < len(stages) and not stages[number] and not under_way:
-            number += 1
-        own = stages[number] if number < len(stages) else []
-        while len(running) < slots and (own or waiting):
-            is_own = bool(own) and (number in _STARTED_FIRST or not waiting)
-            seconds = (own if is_own else waiting).pop(0)
-            under_way += is_own
-            heapq.heappush(running, (now + seconds, is_own))
+        for job in sorted(jobs, key=lambda job: job.number):
+            while len(running) < slots and (seconds := job.next_task()) is not None:
+                job.running += 1
+                heapq.heappush(running, (now + seconds, next(numbers), job))
         if not running:
             return now
-        now, was_own = heapq.heappop(running)
-        under_way -= was_own
+        now, _, job = heapq.heappop(running)
+        job.running -= 1
+        if job.has_ended:
+            jobs.remove(job)
+            if lines[job.line]:
+                jobs.append(_Job(next(numbers), lines[job.line].popleft(), job.line))

@@ -3,7 +3,7 @@
 What a stopped commit leaves is what it leaves without a trash. What a stopped undo leaves is
 loaded, by us and by Kafka, as the state before the run or the one after it, and the undo, made
 again, ends with the bytes from before the run. ``PYLOG_CRASH_ALL=1`` (``make crash``) takes every
-golden round.
+golden round and sweep.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.log.log_loader import load_log
 from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
 from storage_core.maintenance.trash.record import commit_folder, commit_numbers, partition_folder
 from storage_core.maintenance.undo.partition import undo_partition
@@ -24,6 +25,9 @@ from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
 from tests.golden_cleaning import Cleaning, prepare
+from tests.golden_data import Golden, goldens
+from tests.golden_loading import settings_of
+from tests.golden_retention import offsets_of, sweep_golden
 from tests.oracle.kafka import Kafka
 from tests.partition_views import committed_values, data_records
 
@@ -226,5 +230,122 @@ def test_kafka_opens_what_a_stopped_undo_left(case, tmp_path):
                 assert partition.log_end_offset == log.log_end_offset
             found = committed_values(kafkas, log.last_stable_offset)
             assert found == values, f"change {number}"
+        number += KAFKA_STRIDE
+    assert number > KAFKA_STRIDE
+
+
+SWEPT = [
+    golden
+    for golden in goldens("retain-*")
+    if golden.case["expected"]["deleted"]
+    and not golden.case["params"].get("keep")
+    and (ALL or golden.name in {"retain-both-s501", "retain-time-all-s501"})
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A partition that retention swept with a trash beside it; trees as of ``Cleaned``."""
+
+    golden: Golden
+    directory: Path
+    place: TrashPlace
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    copy: Path
+
+    @property
+    def folders(self) -> list[Path]:
+        folder = partition_folder(Path(self.place.folder), self.directory)
+        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+
+    def reset(self) -> None:
+        shutil.rmtree(self.directory)
+        shutil.rmtree(self.place.folder)
+        shutil.copytree(self.copy / "log", self.directory)
+        shutil.copytree(self.copy / "trash", self.place.folder)
+
+
+def sweep(golden: Golden, tmp_path: Path) -> Swept:
+    directory = golden.unpack(tmp_path / "log")
+    before = read_tree(directory)
+    store = LocalStore(directory)
+    entry = offsets_of(golden)["log_start_offset"] or 0
+    steps = sweep_golden(golden, store, log_start_checkpoint=entry).steps
+    place = TrashPlace(folder=str(tmp_path / "trash" / "run"), run_id="run")
+    commit(with_trash(steps, observe_trash(store, place, action="retain")), store)
+    copy = tmp_path / "swept"
+    shutil.copytree(directory, copy / "log")
+    shutil.copytree(place.folder, copy / "trash")
+    return Swept(
+        golden=golden,
+        directory=directory,
+        place=place,
+        before=before,
+        after=read_tree(directory),
+        copy=copy,
+    )
+
+
+def logs_of(tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the segments with bytes: an empty one at the end is no difference to anybody."""
+    return {name: data for name, data in tree.items() if name.endswith(".log") and data}
+
+
+@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
+def test_an_undo_of_retention_may_stop_anywhere(golden, moment, tmp_path):
+    swept = sweep(golden, tmp_path)
+    assert swept.after != swept.before
+    number, seen = 0, set()
+    while True:
+        swept.reset()
+        if not stop(
+            lambda store: undo_partition(store, swept.folders), swept.directory, number, moment
+        ):
+            break
+        left = keep(swept.directory)
+        undo_partition(LocalStore(swept.directory), swept.folders)
+        assert read_tree(swept.directory) == swept.before, f"{moment.value} change {number}"
+        restore(swept.directory, left)
+        log = load_log(LocalStore(swept.directory), **settings_of(golden))
+        commit(Plan(location=log.location, operations=log.operations), LocalStore(swept.directory))
+        logs = logs_of(read_tree(swept.directory))
+        assert logs in (logs_of(swept.before), logs_of(swept.after)), f"change {number}"
+        seen.add(logs == logs_of(swept.before))
+        number += 1
+    assert read_tree(swept.directory) == swept.before
+    assert seen == {True, False}
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
+def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, tmp_path):
+    swept = sweep(golden, tmp_path)
+    end = load_log(LocalStore(swept.directory), **settings_of(golden)).log_end_offset
+    overrides = dict(golden.case["config"])
+    if "segment.bytes" in overrides:  # smaller than a topic may say
+        overrides["internal.segment.bytes"] = overrides.pop("segment.bytes")
+    kafka = Kafka(now_ms=golden.case["clock_ms"])
+    kafkas = tmp_path / "kafkas" / swept.directory.name
+    number = 0
+    while True:
+        swept.reset()
+        if not stop(
+            lambda store: undo_partition(store, swept.folders),
+            swept.directory,
+            number,
+            Moment.BEFORE,
+        ):
+            break
+        for clean_shutdown in (False, True):
+            restore(kafkas, keep(swept.directory))
+            with kafka.open_partition(
+                kafkas, config=overrides, clean_shutdown=clean_shutdown
+            ) as partition:
+                assert partition.log_end_offset == end, f"change {number}"
+            logs = logs_of(read_tree(kafkas))
+            assert logs in (logs_of(swept.before), logs_of(swept.after)), f"change {number}"
         number += KAFKA_STRIDE
     assert number > KAFKA_STRIDE

@@ -1,4 +1,4 @@
-"""A round of Kafka's log cleaner over every partition of a log directory, as one broker would."""
+"""Kafka's log cleaner and its deletion over every partition of a log directory, as in a broker."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 def clean_log_directory(
     directory: Path, *, now_ms: int, topics: Mapping[str, Mapping[str, object]]
 ) -> dict[tuple[str, int], int]:
-    """Have Kafka clean what is due, partition by partition, and close each log.
+    """Have Kafka clean what is due, then delete what has expired, and close each log.
 
     Kafka's manager drops the entries of logs that it does not hold from the cleaner checkpoint.
     It is given one log at a time, so the checkpoint is put together here; the file goes.
@@ -56,6 +56,7 @@ def clean_log_directory(
         ) as partition:
             partition.set_high_watermark(high_watermarks[key])
             clean_as_manager_chooses(kafka, partition)
+            partition.delete_old_segments()
         points |= read_cleaner_checkpoint(directory)
     (directory / CLEANER_CHECKPOINT).unlink(missing_ok=True)
     return known | points

@@ -14,6 +14,7 @@ from pylog_spark.planning import (
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,
+    cut_beside,
     estimate_map_bytes,
     pack_units,
     plan_rounds,
@@ -33,6 +34,7 @@ def strategy(
     map_bytes: int = 10 * MIB,
     can_broadcast: bool = True,
     can_share_files: bool = True,
+    slots: int = 2,
     is_bounded: bool = False,
 ) -> Strategy:
     return choose_strategy(
@@ -45,6 +47,7 @@ def strategy(
             files_bytes=1024 * MIB,
             can_broadcast=can_broadcast,
             can_share_files=can_share_files,
+            slots=slots,
         ),
         is_bounded=is_bounded,
     )
@@ -173,6 +176,23 @@ def test_a_map_that_no_task_can_merge_is_shuffled():
     assert strategy(map_bytes=1024 * MIB) is Strategy.FILES
     assert strategy(map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
     assert strategy(map_bytes=1024 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.SHUFFLE
+
+
+def test_with_many_slots_no_large_map_waits_for_one_task_that_merges():
+    assert strategy(slots=7, map_bytes=65 * MIB) is Strategy.BROADCAST
+    assert strategy(slots=8, map_bytes=65 * MIB) is Strategy.SHUFFLE
+    assert strategy(slots=8, map_bytes=64 * MIB) is Strategy.BROADCAST
+    assert strategy(slots=8, map_bytes=65 * MIB, asked=Strategy.FILES) is Strategy.FILES
+
+
+def test_small_partitions_beside_big_ones_make_jobs_of_equal_cost():
+    assert cut_beside([], slots=2) == []
+    assert cut_beside([5] * 3, slots=2) == [3]
+    assert cut_beside([5] * 16, slots=2) == [4, 4, 4, 4]
+    assert cut_beside([1] * 8 + [8] * 8, slots=2) == [10, 2, 2, 2]
+    assert len(cut_beside([1] * 500, slots=2)) == 16
+    assert len(cut_beside([1] * 500, slots=32)) == 7
+    assert sum(cut_beside(list(range(500)), slots=2)) == 500
 
 
 def test_a_session_without_broadcasts_shares_files():

@@ -65,7 +65,11 @@ class CleanerStats:
             buffer_utilization=None if slots is None else index.keys / slots,
             elapsed_secs=elapsed_secs,
             elapsed_index_secs=elapsed_index_secs,
-            **asdict(rewrite),
+            bytes_read=rewrite.bytes_read,
+            bytes_written=rewrite.bytes_written,
+            messages_read=rewrite.messages_read,
+            messages_written=rewrite.messages_written,
+            invalid_messages_read=rewrite.invalid_messages_read,
         )
 
     @property
