@@ -33,7 +33,7 @@ help: ## Print this list
 setup: $(VENV)/.for-all ## Create .venv with everything, and fetch the jars that the tests need
 	$(RUN) tests.oracle.jars
 
-run: $(VENV)/.for-run ## Compact a log directory written by Apache Kafka, on Spark, and print the result
+run: $(VENV)/.for-run ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
 	rm -rf $(BROKER) $(LEDGER)
 	mkdir -p $(BROKER)
 	tar -xzf $(GOLDEN) -C $(BROKER)

@@ -17,6 +17,8 @@ from rich.text import Text
 
 from pylog_spark.schemas import Status
 from pylog_spark.text import printable
+from storage_core.errors import kafka_code_of
+from storage_core.formats.error_codes import kafka_error_name
 
 Row = Mapping[str, Any]
 
@@ -27,6 +29,8 @@ _STATUS_STYLES: Final = {
     Status.FAILED.value: "bold red",
 }
 _NOTHING: Final = "-"
+# What keeps segments that are too old, or too many, from going.
+_HELD_BACK: Final = frozenset({"FUTURE_TIMESTAMP", "HIGH_WATERMARK"})
 # What a person is shown. A table of a hundred thousand rows takes minutes to lay out, and nobody
 # reads it; as JSON every row is there.
 SHOWN_ROWS: Final = 1000
@@ -117,6 +121,11 @@ def cut_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def is_notable_retention(row: Row) -> bool:
+    """Whether a person wants to hear of it: something goes, or what should go is held back."""
+    return bool(row["deleted_segments"]) or row["blocked_by"] in _HELD_BACK
+
+
 def retention_table(rows: Sequence[Row]) -> Table:
     """Return what retention removes as a table: how much for which reason, and what stays why.
 
@@ -182,8 +191,22 @@ def summary_line(rows: Sequence[Row]) -> str:
 
 
 def json_line(kind: str, row: Row) -> str:
-    """Return a row as one JSON object on one line, its kind first."""
-    return json.dumps({"type": kind, **row}, separators=(",", ":"), default=str)
+    """Return a row as one JSON object on one line, its kind first.
+
+    To an error that Kafka has, too, Kafka's number and name of it are added.
+    """
+    told = {"type": kind, **row}
+    code = kafka_code_of(str(row.get("error_class")))
+    if code is not None:
+        told |= {"kafka_code": code, "kafka_error": kafka_error_name(code)}
+    return json.dumps(told, separators=(",", ":"), default=str)
+
+
+def error_text(row: Row) -> str:
+    """Return what went wrong in a row, with Kafka's name and number of it if it has them."""
+    text = row["error"] or ""
+    code = kafka_code_of(str(row.get("error_class")))
+    return text if code is None else f"{text} ({kafka_error_name(code)}, {code})"
 
 
 def partition_name(row: Row) -> str:

@@ -7,7 +7,13 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from pylog_spark.report import number_text, partition_name, size_text, summary_line
+from pylog_spark.report import (
+    error_text,
+    number_text,
+    partition_name,
+    size_text,
+    summary_line,
+)
 from pylog_spark.text import printable
 
 _STYLE: Final = """
@@ -123,7 +129,7 @@ def write_page(path: Path, *, title: str, report: FindingReport) -> None:
             number_text(row["segments_before"]),
             size_text(row["bytes_before"]),
             number_text(row["records_before"]),
-            row["error"] or "",
+            error_text(row),
         )
         for row in report.results.to_pylist()
     ]
@@ -176,7 +182,7 @@ def write_run_page(path: Path, report: RunPage) -> None:
             size_text(row["bytes_after"]),
             number_text(row["records_before"]),
             number_text(row["records_after"]),
-            row["error"] or row["reason"] or "",
+            error_text(row) or row["reason"] or "",
         )
         for row in rows
     ]

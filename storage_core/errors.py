@@ -3,15 +3,103 @@
 An error carries its facts as attributes and hands all of them to ``super().__init__``, so that
 it survives pickling on its way from a Spark worker. ``kafka_code`` is Kafka's numeric error
 code where Kafka has one (``org.apache.kafka.common.protocol.Errors``), else None.
+
+Whoever reads a file knows its name and the position, but not always whose directory it is in; what
+works on one partition says so for all of them (``located``). ``facts_of`` tells of any error what
+is known of its place.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import PurePath
+from typing import ClassVar, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class PylogError(Exception):
-    """Base of every error raised on purpose; its text is meant for the person at the terminal."""
+    """Base of every error raised on purpose; its text is meant for the person at the terminal.
+
+    Attributes:
+        directory: Path or URL of the partition's directory, None where it is of none, or where
+            nobody has said which one.
+        offset: The record or batch that it is about, None where it is about none.
+    """
 
     kafka_code: ClassVar[int | None] = None
+    directory: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFacts:
+    """What is known of an error; None where that does not apply.
+
+    Attributes:
+        name: Its stable name: that of its class.
+        kafka_code: Kafka's number, None where Kafka has no such error.
+        directory: Path or URL of the partition's directory.
+        partition: Topic and number, as Kafka names the directory.
+        file: Name or path of the file.
+        position: Byte position in that file.
+        offset: Offset of the record or batch.
+    """
+
+    name: str
+    kafka_code: int | None
+    directory: str | None
+    partition: str | None
+    file: str | None
+    position: int | None
+    offset: int | None
+
+
+def facts_of(error: PylogError) -> ErrorFacts:
+    """Return what is known of an error."""
+    directory = error.directory
+    partition = getattr(error, "partition", None) or directory
+    return ErrorFacts(
+        name=type(error).__name__,
+        kafka_code=error.kafka_code,
+        directory=directory,
+        partition=None if partition is None else PurePath(partition).name,
+        file=getattr(error, "file", None),
+        position=getattr(error, "position", None),
+        offset=error.offset,
+    )
+
+
+def kafka_code_of(error_class: str) -> int | None:
+    """Return Kafka's number of an error that is known by the name of its class, None without one.
+
+    Rows and plans have that name; a class that is not of this module has no number.
+    """
+    known = [PylogError]
+    for kind in known:
+        if kind.__name__ == error_class:
+            return kind.kafka_code
+        known += kind.__subclasses__()
+    return None
+
+
+def located(work: Callable[P, R]) -> Callable[P, R]:
+    """Decorate what works on one partition: its errors say whose directory they are about.
+
+    The first argument of the function is the directory, or the store of it.
+    """
+
+    @wraps(work)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return work(*args, **kwargs)
+        except PylogError as error:
+            if error.directory is None:
+                error.directory = str(getattr(args[0], "location", args[0]))
+            raise
+
+    return run
 
 
 class ConfigError(PylogError):
@@ -102,6 +190,12 @@ class StorageError(PylogError):
         return f"{self.path}: {self.reason}"
 
 
+class LogDirectoryNotFoundError(StorageError):
+    """There is no such log directory, or the broker's settings (``log.dirs``) do not have it."""
+
+    kafka_code = 57
+
+
 class ObjectNotFoundError(StorageError):
     """There is no object of that key."""
 
@@ -157,9 +251,8 @@ class MissingDriverError(PylogError):
         self.path, self.package, self.extra = path, package, extra
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: needs the package {self.package}: pip install 'pylog-spark[{self.extra}]'"
-        )
+        hint = f"pip install 'pylog-spark[{self.extra}]'"
+        return f"{self.path}: needs the package {self.package}: {hint}"
 
 
 class ManifestError(PylogError):
@@ -187,11 +280,13 @@ class BadBytesError(PylogError):
         file: Name or path of the file.
         position: Byte position in that file.
         reason: What was expected and what was found.
+        offset: The batch or record that lies there, None where the bytes do not tell.
     """
 
-    def __init__(self, file: str, position: int, reason: str) -> None:
+    def __init__(self, file: str, position: int, reason: str, *, offset: int | None = None) -> None:
         super().__init__(file, position, reason)
         self.file, self.position, self.reason = file, position, reason
+        self.offset = offset
 
     def __str__(self) -> str:
         return f"{self.file}: position {self.position}: {self.reason}"
@@ -407,10 +502,11 @@ class CorruptClusterMetadataError(PylogError):
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(file, offset, reason)
-        self.file, self.offset, self.reason = file, offset, reason
+        self.file, self.reason = file, reason
+        self.offset = offset if offset >= 0 else None
 
     def __str__(self) -> str:
-        where = f": offset {self.offset}" if self.offset >= 0 else ""
+        where = "" if self.offset is None else f": offset {self.offset}"
         return f"{self.file}{where}: {self.reason}"
 
 

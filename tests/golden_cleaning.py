@@ -27,13 +27,15 @@ from storage_core.maintenance.compaction.exchanged_index import (
 from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
 from storage_core.maintenance.compaction.key_bucket import KeyBucket
 from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
-from storage_core.maintenance.compaction.partial import (
+from storage_core.maintenance.compaction.merged import (
     MergedIndex,
+    merge_files,
+    merge_indexes,
+)
+from storage_core.maintenance.compaction.partial import (
     PartialIndex,
     index_segment,
     index_segment_to_files,
-    merge_files,
-    merge_indexes,
     segments_of_round,
 )
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition

@@ -18,6 +18,7 @@ from storage_core.errors import (
     ConfigError,
     GuardRefusedError,
     InvalidNameError,
+    LogDirectoryNotFoundError,
     PartitionNotFoundError,
     PylogError,
     StorageError,
@@ -58,7 +59,12 @@ def exit_code_of(error: BaseException) -> ExitCode:
             code = ExitCode.TERMINATED
         case BrokenPipeError():
             code = ExitCode.READER_GONE
-        case ConfigError() | InvalidNameError() | PartitionNotFoundError():
+        case (
+            ConfigError()
+            | InvalidNameError()
+            | PartitionNotFoundError()
+            | LogDirectoryNotFoundError()
+        ):
             code = ExitCode.USAGE
         case GuardRefusedError():
             code = ExitCode.REFUSED
@@ -102,6 +108,9 @@ def _describe(error: BaseException) -> str:
             text = ""
         case PylogError():
             text = str(error)
+            # An error about a file knows its name, and not where that lies.
+            if error.directory is not None and error.directory not in text:
+                text = f"{error.directory}: {text}"
         case ModuleNotFoundError() if error.name in _EXTRAS:
             extra = _EXTRAS[error.name]
             text = f"{error.name} is not installed: pip install 'pylog-spark[{extra}]'"

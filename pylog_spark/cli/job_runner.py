@@ -21,6 +21,7 @@ from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.report import (
     cut_table,
+    is_notable_retention,
     json_line,
     plan_table,
     result_table,
@@ -150,7 +151,7 @@ def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
         write_table(console, plan_table(planned), footer=[""])
     if report.cuts.num_rows:
         write_table(console, cut_table(report.cuts.to_pylist()), footer=[""])
-    retentions = [row for row in report.retentions.to_pylist() if row["deleted_segments"]]
+    retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
     if retentions:
         write_table(console, retention_table(retentions), footer=[""])
     write_table(console, result_table(rows), footer=footer)

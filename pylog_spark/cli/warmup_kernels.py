@@ -25,18 +25,25 @@ from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.exchanged_index import (
+    ExchangedGroup,
+    facts_for_pass_two,
+    fold_facts,
+)
+from storage_core.maintenance.compaction.key_bucket import KeyBucket
+from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
+from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
     index_segment,
-    merge_indexes,
     segments_of_round,
 )
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
-from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import NewRecords
-from storage_core.store import LocalStore
+from storage_core.store import LocalStore, LogStore
 
 # The sample's records are older, and nothing else depends on the clock.
 _NOW_MS: Final = 1_800_000_000_000
@@ -105,6 +112,28 @@ def _index_apart(directory: Path) -> None:
     )
     segments = segments_of_round(plan)
     merge_indexes(plan, [index_segment(store, plan, segment) for segment in segments])
+    _exchange(store, plan, len(segments))
+
+
+def _exchange(store: LogStore, plan: CompactionPlan, segments: int) -> None:
+    """Let segments exchange their keys, as the tasks of a shuffle do."""
+    sent = [
+        message
+        for number in range(segments)
+        for message in send_segment(store, plan, number, buckets=1)
+    ]
+    facts = {message.number: message.content for message in sent if message.bucket == FOLD}
+    bucket = KeyBucket(plan)
+    for message in sorted(sent, key=lambda message: message.kind):
+        if message.bucket != FOLD:
+            bucket.hear(message.kind, message.number, message.content)
+    start = fold_facts(plan, facts).groups[0]
+    group = ExchangedGroup(plan=plan, start=start)
+    for number, content in facts.items():
+        group.put_facts(number, facts_for_pass_two(content))
+    for number, ordinals in bucket.survivors():
+        group.put_survivors(number, ordinals)
+    group.index()
 
 
 def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -> None:

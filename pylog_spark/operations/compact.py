@@ -43,6 +43,7 @@ from pylog_spark.operations.rounds import CompactionRounds, Outcomes
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
+from pylog_spark.operations.store_costs import compaction_notes
 from pylog_spark.planning import Strategy
 from pylog_spark.schemas import PLAN, Action, Reason, Status, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
@@ -161,6 +162,7 @@ def compact_step(
         plan_of=compaction_plan_of,
         figures_of=compaction_figures_of,
     )
+    notes += compaction_notes(job.roots, plans)
     outcomes = Outcomes()
     if not job.options.dry_run:
         outcomes = _clean(run, context, plans, strategy)

@@ -1,6 +1,6 @@
 """From a table of plans to the partitions that are due, each with its strategy; and its outcome."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from pylog_spark.tasks.observe import decode_plan
 from storage_core.filenames import TopicPartition
 
 _NAMED_PARTITIONS: Final = 3
+_ROWS_AT_ONCE: Final = 1000
 # Partial maps as they come, and a table of which between a quarter and a half is used, beside the
 # one that it outgrew.
 _FILED_COPIES: Final = 7
@@ -74,21 +75,25 @@ class DuePartition:
     """A partition that is to be cleaned.
 
     Attributes:
-        work: What tasks are told of it.
+        plans: The table of plans.
+        ordinal: Its row there.
         root: Its log directory.
         directory: Its own directory: a path, or the location of a managed partition.
         partition: Its name.
-        segment_bytes: Sizes of the segments to be cleaned.
+        size_bytes: Bytes of the segments to be cleaned.
+        segment_bytes: The size of each of them; none where one task cleans all.
         extra_bytes: Upper bound of the disk space that it needs meanwhile.
         map_bytes: Upper bound of its merged index.
         strategy: How it is cleaned.
         buckets: Into how many its keys are dealt out, where they are.
     """
 
-    work: PartitionWork
+    plans: pa.Table = field(repr=False, compare=False)
+    ordinal: int
     root: str
     directory: str
     partition: TopicPartition
+    size_bytes: int
     segment_bytes: tuple[int, ...]
     extra_bytes: int
     map_bytes: int
@@ -96,14 +101,15 @@ class DuePartition:
     buckets: int = 1
 
     @property
-    def ordinal(self) -> int:
-        """Its row in the table of plans."""
-        return self.work.ordinal
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the segments to be cleaned."""
-        return sum(self.segment_bytes)
+    def work(self) -> PartitionWork:
+        """What tasks are told of it; read from the table, which many partitions make large."""
+        return PartitionWork(
+            ordinal=self.ordinal,
+            root=self.root,
+            topic=self.partition.topic,
+            log_start_checkpoint=self.plans["log_start_checkpoint"][self.ordinal].as_py(),
+            plan=self.plans["plan"][self.ordinal].as_py(),
+        )
 
     @property
     def demand(self) -> Demand:
@@ -193,9 +199,7 @@ def find_due(
     """
     columns = [name for name in plans.column_names if name != "plan"]
     due = []
-    for ordinal, row in enumerate(plans.select(columns).to_pylist()):
-        if row["status"] != Status.PLANNED:
-            continue
+    for ordinal, row in _planned_rows(plans.select(columns)):
         map_bytes = estimate_map_bytes(
             offset_span=row["first_uncleanable_offset"] - row["first_dirty_offset"],
             dirty_bytes=row["cleanable_bytes"],
@@ -230,17 +234,13 @@ def find_due(
             )
         due.append(
             DuePartition(
-                work=PartitionWork(
-                    ordinal=ordinal,
-                    root=row["root"],
-                    topic=row["topic"],
-                    log_start_checkpoint=row["log_start_checkpoint"],
-                    plan=plans["plan"][ordinal].as_py(),
-                ),
+                plans=plans,
+                ordinal=ordinal,
                 root=row["root"],
                 directory=row["directory"],
                 partition=TopicPartition(row["topic"], row["partition"]),
-                segment_bytes=tuple(row["segment_bytes"]),
+                size_bytes=size_bytes,
+                segment_bytes=() if strategy is Strategy.WHOLE else tuple(row["segment_bytes"]),
                 extra_bytes=row["peak_extra_bytes"],
                 map_bytes=map_bytes,
                 strategy=strategy,
@@ -248,6 +248,14 @@ def find_due(
             )
         )
     return due
+
+
+def _planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and row of what is planned, a few at a time: each has a list of segments."""
+    for first in range(0, plans.num_rows, _ROWS_AT_ONCE):
+        for number, row in enumerate(plans.slice(first, _ROWS_AT_ONCE).to_pylist()):
+            if row["status"] == Status.PLANNED:
+                yield first + number, row
 
 
 def name_partitions(partitions: Sequence[DuePartition]) -> str:

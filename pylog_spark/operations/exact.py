@@ -3,13 +3,14 @@
 Both passes are made as in a run, over all executors, one partition a task; nothing is written.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.schemas import MEASURED, Status
+from pylog_spark.schemas import MEASURED, Action, Status
 from pylog_spark.tasks.measure import measure_partitions
 
 EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
@@ -39,6 +40,7 @@ def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Ou
     frame = run.dispatcher.spread(units, measure_partitions, MEASURED)
     title = f"{run.job.title}: measure what {len(planned)} partitions would become"
     outcomes = {}
+    exact: dict[str, int] = {}
     sizes = plans["bytes_after"].to_pylist()
     for row in run.dispatcher.collect(frame, MEASURED, title).to_pylist():
         outcome = Outcome(duration_ms=row["duration_ms"])
@@ -48,7 +50,14 @@ def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Ou
             outcome.columns = {"status": Status.PLANNED.value}
             outcome.columns |= {name: row[name] for name in _COLUMNS}
             sizes[row["ordinal"]] = row["bytes_after"]
+            exact[plans["directory"][row["ordinal"]].as_py()] = row["bytes_after"]
         outcomes[row["ordinal"]] = outcome
+    run.planned[:] = [
+        replace(noted, figures={**noted.figures, "bytes_after": exact[noted.directory]})
+        if noted.action == Action.COMPACT.value and noted.directory in exact
+        else noted
+        for noted in run.planned
+    ]
     place = plans.column_names.index("bytes_after")
     column = pa.array(sizes, pa.int64())
     return plans.set_column(place, plans.schema.field("bytes_after"), column), outcomes

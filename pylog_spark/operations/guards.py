@@ -9,6 +9,7 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.broker_root import newest_checkpoint_ms
 from pylog_spark.operations.catalogs import read_meta_properties
 from pylog_spark.operations.managed_root import newest_write_ms
+from pylog_spark.operations.missing_directories import check_configured
 from pylog_spark.operations.root_guards import check_local_directory, check_off_object
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
@@ -32,6 +33,7 @@ def check_roots(
 
     Raises:
         ConfigError: The ledger would lie inside a log directory, or a URL is said to be a broker's.
+        LogDirectoryNotFoundError: The broker's own file does not have one of its directories.
         GuardRefusedError: A role was not said or allows no writing, the roots are of several
             brokers, the machine's own clock is behind the newest checkpoint, or a directory is
             not to be changed, or not by this process.
@@ -39,6 +41,8 @@ def check_roots(
     for root in roots:
         if root.role is Role.BROKER and local_path(root.location) is None:
             raise ConfigError("--role", root.role, f"{root.location} is no directory of this host")
+        if root.role is Role.BROKER:
+            check_configured(root.location, options)
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
             require_said_role(root.role if root.is_said else None, root.location)
         if not options.dry_run and local_path(root.location) is None:

@@ -9,7 +9,7 @@ from typing import Final
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store
-from storage_core.store.garbage import delete_garbage, find_garbage
+from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
 from storage_core.store.managed_root import list_partitions
 from storage_core.store.object_store import ObjectStore
 
@@ -46,13 +46,16 @@ def purge_managed(
             for a dry run.
 
     Raises:
-        StorageError: The root cannot be listed.
+        StorageError: The root cannot be listed, or what was left in it cannot be deleted.
     """
     objects = open_object_store(location)
     chosen = sorted(p for p in list_partitions(objects) if topics.admits(p.topic))
     work = partial(_purge, objects, grace_start_ms=grace_start_ms, fence=fence)
     with ThreadPoolExecutor(_WORKERS) as pool:
         yield from pool.map(work, chosen)
+    if fence is not None:
+        fence()
+        delete_leftovers(objects, grace_start_ms=grace_start_ms)
 
 
 def _purge(

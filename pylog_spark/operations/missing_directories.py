@@ -11,8 +11,24 @@ from typing import Final
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.catalogs import is_same_broker, read_meta_properties, read_metadata
+from storage_core.errors import LogDirectoryNotFoundError
 
 _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
+
+
+def check_configured(location: str, options: JobOptions) -> None:
+    """Refuse a broker's log directory that the broker's own file does not have.
+
+    Without that file, or where it names no directories, any directory may be the broker's.
+
+    Raises:
+        LogDirectoryNotFoundError: ``log.dirs`` names others only.
+    """
+    configured = _paths_of(options)
+    if configured and Path(location).resolve() not in {Path(path).resolve() for path in configured}:
+        raise LogDirectoryNotFoundError(
+            location, f"is not in log.dirs, which has {', '.join(configured)}"
+        )
 
 
 def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:

@@ -19,6 +19,7 @@ from pylog_spark.operations.job import Job, open_recorder, unclean_roots
 from pylog_spark.operations.plan_file import PlannedPartition
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.saved_plans import write_planned
+from pylog_spark.operations.store_costs import bucket_notes
 from pylog_spark.operations.trash import begin_trash
 from pylog_spark.operations.writable_root import WritableRoot, writable_root, write_context
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -65,6 +66,7 @@ class OpenRun:
     def __enter__(self) -> Self:
         self.dispatcher.__enter__()
         try:
+            self.notes += bucket_notes(self.job.roots)
             if not self.job.options.dry_run:
                 self.recorder.start()
                 self.roots = self._hold_roots()

@@ -5,6 +5,7 @@ then pass two. Those whose keys are exchanged by hash go through one.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import OffsetOverflowError
 from storage_core.maintenance.compaction.exchanged_index import end_of_round
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.partial import MergedIndex
+from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 
@@ -281,10 +282,11 @@ def _routes(due: Sequence[DuePartition], units: Sequence[Sequence[Item]]) -> dic
         units: The groups that each task of pass two gets.
     """
     unit_of = {item: number for number, unit in enumerate(units) for item in unit}
+    counts = Counter(ordinal for ordinal, _ in unit_of)
     routes: dict[int, Route] = {}
     first_unit = 0
     for partition in due:
-        groups = sum(ordinal == partition.ordinal for ordinal, _ in unit_of)
+        groups = counts[partition.ordinal]
         routes[partition.ordinal] = Route(
             first_unit=first_unit,
             buckets=partition.buckets,

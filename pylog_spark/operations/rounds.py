@@ -8,6 +8,7 @@ the bytes are the same. What finished waves have committed stays, whatever becom
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -166,9 +167,13 @@ class CompactionRounds:
                 self._dispatcher.alongside(partial(self._clean_beside, jobs, wave))
                 for _ in range(min(_JOBS_BESIDE, jobs.qsize()))
             ]
-            self._clean_spread(spread, wave)
-            for each in beside:
-                self._dispatcher.wait_for(each)
+            try:
+                self._clean_spread(spread, wave)
+                for each in beside:
+                    self._dispatcher.wait_for(each)
+            except BaseException:
+                _drop(jobs)  # what has not begun does not begin any more
+                raise
         elif spread:
             self._clean_spread(spread, wave)
         else:
@@ -276,6 +281,12 @@ class CompactionRounds:
             }
             is_whole = not any(outcomes[p.ordinal].was_touched for p in members)
             self._roots[location].settle_commits(points, is_whole=is_whole)
+
+
+def _drop(jobs: "SimpleQueue[list[DuePartition]]") -> None:
+    with suppress(Empty):
+        while True:
+            jobs.get_nowait()
 
 
 def _whole_bytes(partition: DuePartition) -> int:

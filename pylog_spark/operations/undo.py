@@ -48,6 +48,7 @@ from storage_core.maintenance.trash.record import (
 from storage_core.maintenance.undo.partition import (
     UndonePartition,
     check_partition,
+    is_undone,
     undo_partition,
 )
 from storage_core.store import LocalStore
@@ -202,6 +203,7 @@ def _undo_root(
             if row["status"] == Status.PLANNED.value
         ]
         if not due:
+            _finish_marker(held, root, chosen, marker_file)
             return checked, []
         is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
         held.begin_writing()
@@ -218,7 +220,28 @@ def _undo_root(
         else:
             held.claim_unclean()
             notes = [_UNCLEAN_NOTE.format(root=root.location)]
+    if is_whole:
+        # The marker is there: nobody has to remember any more that it was.
+        marker_file.unlink(missing_ok=True)
     return rows, notes
+
+
+def _finish_marker(
+    held: BrokerRoot, root: TrashedRoot, chosen: Sequence[_Undo], marker_file: Path
+) -> None:
+    """Write the marker where an undo was killed when nothing but that was left to do.
+
+    Not if anything has changed since: then a broker may have removed it.
+    """
+    if not marker_file.is_file():
+        return
+    is_clean = _remember_marker(marker_file, is_clean=held.was_clean) and root.was_clean
+    if is_clean and not held.was_clean:
+        stores = ((LocalStore(undo.directory), undo.commits) for undo in chosen)
+        if not all(is_undone(store, commits) for store, commits in stores):
+            return
+        held.begin_writing()
+        held.claim_clean()
 
 
 def _remember_marker(path: Path, *, is_clean: bool) -> bool:

@@ -5,10 +5,12 @@ answer before it asks the next question is idle nearly all of the time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Final, TypeVar
+from itertools import groupby, islice
+from typing import Any, Final, TypeVar
+
+from storage_core.store.open_objects import MANAGED_PREFIX, is_url
 
 # Requests that one task has on their way. Object stores take thousands a second and prefix.
 AT_ONCE: Final = 16
@@ -39,3 +41,21 @@ def map_ahead(
             answer = waiting.popleft().result()
             waiting.extend(pool.submit(work, item) for item in islice(iterator, 1))
             yield answer
+
+
+def map_partitions(
+    work: Callable[[dict[str, Any]], Answer], rows: Iterable[dict[str, Any]]
+) -> Iterator[Answer]:
+    """Yield what work returns for each partition, ahead where they are on an object store.
+
+    Args:
+        work: Takes a row.
+        rows: Of ``schemas.PARTITION``, or of another table with its ``directory``.
+    """
+    for is_remote, some in groupby(rows, key=_is_remote):
+        map_each = map_ahead if is_remote else map
+        yield from map_each(work, some)
+
+
+def _is_remote(row: Mapping[str, Any]) -> bool:
+    return is_url(row["directory"].removeprefix(MANAGED_PREFIX))

@@ -30,14 +30,16 @@ from pylog_spark.tasks.root_access import root_of
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex
-from storage_core.maintenance.compaction.partial import (
+from storage_core.maintenance.compaction.merged import (
     GroupStart,
     MergedIndex,
+    merge_files,
+    merge_indexes,
+)
+from storage_core.maintenance.compaction.partial import (
     PartialIndex,
     index_segment,
     index_segment_to_files,
-    merge_files,
-    merge_indexes,
     segments_of_round,
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
+from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
@@ -72,7 +73,10 @@ def observe_partitions(
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
     checkpoints_of = cache(read_root_checkpoints)
     yield from rows_to_batches(
-        PLAN, (observe_partition(row, context, checkpoints_of) for row in rows_of(batches))
+        PLAN,
+        map_partitions(
+            lambda row: observe_partition(row, context, checkpoints_of), rows_of(batches)
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from pylog_spark.schemas import (
     Status,
     rows_to_batches,
 )
+from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
@@ -115,7 +116,8 @@ def observe_retention(
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RETENTION_PLAN``."""
     checkpoints_of = cache(read_root_checkpoints)
     yield from rows_to_batches(
-        RETENTION_PLAN, (_observe_row(row, context, checkpoints_of) for row in rows_of(batches))
+        RETENTION_PLAN,
+        map_partitions(lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)),
     )
 
 

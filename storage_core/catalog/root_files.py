@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.errors import ConfigError, InvalidNameError, ObjectNotFoundError, StorageError
+from storage_core.errors import (
+    ConfigError,
+    InvalidNameError,
+    LogDirectoryNotFoundError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from storage_core.filenames import parse_partition_directory, parse_renamed_directory
 from storage_core.store import LocalStore, ObjectStore, open_object_store
 from storage_core.store.generations import GENERATION_MARK
@@ -90,6 +96,9 @@ class LocalRoot:
         """Return the names of its sub-directories, sorted."""
         try:
             return sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reason = f"{error.strerror}: expected a log directory"
+            raise LogDirectoryNotFoundError(str(self.path), reason) from error
         except OSError as error:
             raise StorageError(str(self.path), error.strerror or str(error)) from error
 

@@ -17,6 +17,7 @@ from storage_core.errors import (
     IndexFullError,
     IndexVersionError,
     RecoveryRequiredError,
+    located,
 )
 from storage_core.filenames import (
     INDEX_SUFFIXES,
@@ -48,6 +49,7 @@ from storage_core.store.base import LogStore
 MAX_LOG_BYTES = 2**31 - 1
 
 
+@located
 def load_log(
     store: LogStore,
     *,

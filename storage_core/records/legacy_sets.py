@@ -75,7 +75,10 @@ class LegacySets:
         number = int(batches.codec[row])
         if number not in _CODECS:
             raise UnsupportedCompressionError(
-                window.file, window.position_of(row), f"expected codec 0 to 3, found {number}"
+                window.file,
+                window.position_of(row),
+                f"expected codec 0 to 3, found {number}",
+                offset=int(batches.last_offset[row]),
             )
         if number == Codec.ZSTD:
             raise self._error(row, "it is compressed with zstd, which its format does not have")
@@ -150,4 +153,5 @@ class LegacySets:
             window.position_of(row),
             f"message of format v{window.batches.magic[row]} at offset "
             f"{window.batches.last_offset[row]}: {reason}",
+            offset=int(window.batches.last_offset[row]),
         )

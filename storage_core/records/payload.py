@@ -76,6 +76,7 @@ class Payload:
             self.window.position_of(row),
             f"batch at offset {self.batches.base_offset[row]}, {_REASONS[status]}, "
             f"{inside} bytes into its {int(self.end[row] - self.start[row])} bytes of records",
+            offset=int(self.batches.base_offset[row]),
         )
 
 
@@ -165,7 +166,9 @@ def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -
     reason = f"expected magic 0, 1 or 2, found {magic}"
     if magic == MAGIC_V2:
         reason = f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}"
-    raise CorruptRecordError(window.file, window.position_of(row), reason)
+    raise CorruptRecordError(
+        window.file, window.position_of(row), reason, offset=int(batches.base_offset[row])
+    )
 
 
 def _check_counts(payload: Payload, wanted: NDArray[np.bool_]) -> None:
@@ -182,6 +185,7 @@ def _check_counts(payload: Payload, wanted: NDArray[np.bool_]) -> None:
             f"batch at offset {batches.base_offset[row]}: its header counts "
             f"{int(counts[bad])} records, which do not fit its "
             f"{int(payload.end[row] - payload.start[row])} bytes of records",
+            offset=int(batches.base_offset[row]),
         )
 
 
@@ -190,9 +194,10 @@ def _decompress(
 ) -> bytes | bytearray:
     number = int(window.batches.codec[row])
     where = window.position_of(row)
+    offset = int(window.batches.base_offset[row])
     if number not in _CODECS:
         raise UnsupportedCompressionError(
-            window.file, where, f"expected codec 0 to 4, found {number}"
+            window.file, where, f"expected codec 0 to 4, found {number}", offset=offset
         )
     try:
         return decompress(
@@ -200,5 +205,8 @@ def _decompress(
         )
     except DecompressionError as error:
         raise InvalidRecordError(
-            window.file, where, f"batch at offset {window.batches.base_offset[row]}: {error}"
+            window.file,
+            where,
+            f"batch at offset {offset} of {window.batches.size[row]} bytes: {error}",
+            offset=offset,
         ) from error

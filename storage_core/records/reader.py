@@ -160,7 +160,10 @@ def _check(
         row = check_crcs(data, batches.columns, len(batches))
         if row >= 0 and crc is CrcCheck.RAISE:
             raise CorruptRecordError(
-                file, position + int(batches.position[row]), _what_is_wrong(batches, row)
+                file,
+                position + int(batches.position[row]),
+                _what_is_wrong(batches, row),
+                offset=int(batches.base_offset[row]),
             )
     read_control_types(data, batches.columns, len(batches))
 

@@ -23,7 +23,7 @@ from storage_core.store.conditional_write import PROBE_FOLDER
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.local_objects import TEMPORARY_FOLDER
 from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_adopted
-from storage_core.store.object_store import ObjectInfo, ObjectStore
+from storage_core.store.object_store import KeepsParts, ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 
 DEFAULT_GRACE_MS: Final = 72 * 3600 * 1000
@@ -187,3 +187,14 @@ def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectI
         for info in objects.list(f"{folder}/")
         if info.modified_ms < grace_start_ms
     ]
+
+
+def delete_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> None:
+    """Delete what find_leftovers finds, and drop the parts of uploads that were never finished.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    objects.delete([info.key for info in find_leftovers(objects, grace_start_ms=grace_start_ms)])
+    if isinstance(objects, KeepsParts):
+        objects.abort_uploads(before_ms=grace_start_ms)

@@ -11,7 +11,7 @@ purge finds them.
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +24,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TopicPartition,
-    kind_of,
-    offset_of,
     segment_file,
 )
 from storage_core.store.base import FileInfo, FileReader
@@ -53,11 +50,17 @@ from storage_core.store.object_store import ObjectStore
 from storage_core.store.uploads import (
     UPLOADED_PREFIX,
     is_log,
-    last_timestamp,
     object_name,
     object_stem,
     parse_location,
     upload_companions,
+)
+from storage_core.store.waiting_files import (
+    WaitingFile,
+    cut_file,
+    known_timestamps,
+    size_of,
+    waiting_timestamps,
 )
 
 # Small files wait in memory for the object that they share, up to this many bytes of them.
@@ -65,14 +68,6 @@ _WAITING_BYTES: Final = 64 << 20
 # A file that is promoted waits with them up to this size; logs never do.
 _SMALL_BYTES: Final = 16 << 20
 _UPLOADS_AT_ONCE: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A small file that has no object yet."""
-
-    content: bytes
-    modified_ms: int
 
 
 class ManagedStore:
@@ -105,7 +100,7 @@ class ManagedStore:
         self._clock = clock or SystemClock()
         self._reader = EntryReader(objects)
         self._loaded: Head | None = None
-        self._files: dict[str, FileEntry | _Waiting] = {}
+        self._files: dict[str, FileEntry | WaitingFile] = {}
         self._checkpoints = Checkpoints()
         self._topic_id: str | None = None
         self._object_counts: dict[str, int] = {}
@@ -142,7 +137,8 @@ class ManagedStore:
     def list_files(self) -> list[FileInfo]:
         """Return the files, sorted by name; the manifest knows them all."""
         return sorted(
-            FileInfo(name, _size(file), file.modified_ms) for name, file in self._changed().items()
+            FileInfo(name, size_of(file), file.modified_ms)
+            for name, file in self._changed().items()
         )
 
     def entry_of(self, name: str) -> FileEntry | None:
@@ -156,33 +152,23 @@ class ManagedStore:
         Returns:
             By base offset; -1 for a segment whose records have none.
         """
-        found = {}
-        for name, file in self._changed().items():
-            offset = offset_of(name)
-            if (
-                isinstance(file, FileEntry)
-                and offset is not None
-                and kind_of(name) == LOG_SUFFIX
-                and file.largest_timestamp is not None
-            ):
-                found[offset] = file.largest_timestamp
-        return found
+        return known_timestamps(self._changed())
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
         file = self._find(name)
-        if _size(file) > limit_bytes:
+        if size_of(file) > limit_bytes:
             raise StorageError(
                 self._path(name), f"is longer than the {limit_bytes} bytes it may have"
             )
-        if isinstance(file, _Waiting):
+        if isinstance(file, WaitingFile):
             return file.content
         return self._reader.read(name, file, self._files)
 
     def open_file(self, name: str) -> FileReader:
         """Open a file for ranged reads."""
         file = self._find(name)
-        if isinstance(file, _Waiting):
+        if isinstance(file, WaitingFile):
             return BytesReader(name, file.content)
         return self._reader.open(name, file, self._files)
 
@@ -200,24 +186,24 @@ class ManagedStore:
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file."""
-        self._set(name, _Waiting(bytes(content), self._time(modified_ms)))
+        self._set(name, WaitingFile(bytes(content), self._time(modified_ms)))
 
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
         """Make a stretch of a file another one, of the same object: no byte is copied."""
         file = self._find(source)
-        if start + size_bytes > _size(file):
+        if start + size_bytes > size_of(file):
             raise StorageError(
                 self._path(source),
-                f"ends after {_size(file)} bytes, expected {start + size_bytes} of them",
+                f"ends after {size_of(file)} bytes, expected {start + size_bytes} of them",
             )
-        self._set(target, _cut(file, start, size_bytes, modified_ms))
+        self._set(target, cut_file(file, start, size_bytes, modified_ms))
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
         if name not in self._changed():
-            self._set(name, _cut(_Waiting(b"", 0), 0, 0, self._time(None)))
+            self._set(name, cut_file(WaitingFile(b"", 0), 0, 0, self._time(None)))
 
     def promote(self, scratch_path: str, name: str) -> None:
         """Take in a finished file: a local one, or what ``uploads`` has uploaded.
@@ -243,7 +229,7 @@ class ManagedStore:
             raise StorageError(scratch_path, error.strerror or str(error)) from error
         modified_ms = facts.st_mtime_ns // 1_000_000
         if content is not None:
-            self._set(name, _Waiting(content, modified_ms))
+            self._set(name, WaitingFile(content, modified_ms))
         else:
             key = self._new_key(object_stem(name))
             etag = self.objects.put_file(key, scratch_path)
@@ -281,11 +267,11 @@ class ManagedStore:
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes; its object stays as it is."""
         file = self._find(name)
-        if size_bytes > _size(file):
+        if size_bytes > size_of(file):
             raise StorageError(
-                self._path(name), f"has {_size(file)} bytes, fewer than {size_bytes}"
+                self._path(name), f"has {size_of(file)} bytes, fewer than {size_bytes}"
             )
-        self._set(name, _cut(file, 0, size_bytes, self._time(None)))
+        self._set(name, cut_file(file, 0, size_bytes, self._time(None)))
 
     def sync_file(self, name: str) -> None:
         """Do nothing: an object is durable when its PUT was answered."""
@@ -390,11 +376,11 @@ class ManagedStore:
         """Upload the files that wait in memory, those of a segment as one object."""
         groups: dict[str, dict[str, tuple[bytes, int]]] = {}
         for name, file in sorted(self._changed().items()):
-            if isinstance(file, _Waiting):
+            if isinstance(file, WaitingFile):
                 group = groups.setdefault(object_stem(name), {})
                 group[name] = (file.content, file.modified_ms)
         keys = [self._new_key(stem) for stem in groups]
-        timestamps = self._waiting_timestamps()
+        timestamps = waiting_timestamps(self._files)
         with ThreadPoolExecutor(_UPLOADS_AT_ONCE) as pool:
             for entries in pool.map(
                 lambda key, group: upload_companions(self.objects, key, group),
@@ -427,24 +413,24 @@ class ManagedStore:
                 return Head(manifest=Manifest(partition=self.partition))
             raise
 
-    def _changed(self) -> dict[str, FileEntry | _Waiting]:
+    def _changed(self) -> dict[str, FileEntry | WaitingFile]:
         """Return the files as they will be, the generation read first."""
         self._head()
         return self._files
 
-    def _set(self, name: str, file: FileEntry | _Waiting) -> None:
+    def _set(self, name: str, file: FileEntry | WaitingFile) -> None:
         try:
             validate_file_name(name)
         except InvalidNameError as error:
             raise StorageError(self._path(name), error.reason) from error
         self._changed()[name] = file
         waiting = sum(
-            len(file.content) for file in self._files.values() if isinstance(file, _Waiting)
+            len(file.content) for file in self._files.values() if isinstance(file, WaitingFile)
         )
         if waiting > _WAITING_BYTES:
             self.upload_waiting()
 
-    def _find(self, name: str) -> FileEntry | _Waiting:
+    def _find(self, name: str) -> FileEntry | WaitingFile:
         file = self._changed().get(name)
         if file is None:
             raise StorageError(self._path(name), "there is no such file in this generation")
@@ -475,42 +461,6 @@ class ManagedStore:
                 f"bytes, found version {info.etag} with {info.size_bytes}",
             )
         self._seen_keys.add(entry.key)
-
-    def _waiting_timestamps(self) -> dict[int, int]:
-        """Return what waiting time indexes tell of segments of which nothing is known."""
-        found = {}
-        known = self.largest_timestamps()
-        for name, file in self._files.items():
-            offset = offset_of(name)
-            if (
-                isinstance(file, _Waiting)
-                and offset is not None
-                and kind_of(name) == TIME_INDEX_SUFFIX
-                and offset not in known
-            ):
-                timestamp = last_timestamp(file.content)
-                if timestamp is not None:
-                    found[offset] = timestamp
-        return found
-
-
-def _size(file: FileEntry | _Waiting) -> int:
-    return len(file.content) if isinstance(file, _Waiting) else file.size_bytes
-
-
-def _cut(
-    file: FileEntry | _Waiting, start: int, size_bytes: int, modified_ms: int
-) -> FileEntry | _Waiting:
-    """Return a stretch of a file as a file."""
-    if isinstance(file, _Waiting):
-        return _Waiting(file.content[start : start + size_bytes], modified_ms)
-    return FileEntry(
-        key=file.key if size_bytes else "",
-        start=file.start + start if size_bytes else 0,
-        size_bytes=size_bytes,
-        etag=file.etag if size_bytes else "",
-        modified_ms=modified_ms,
-    )
 
 
 def _names_the_same(manifest: Manifest, other: Manifest) -> bool:

@@ -36,7 +36,7 @@ FORMAT: Final = "pylog-manifest"
 VERSION: Final = 1
 # Some 100,000 segments with their companions.
 MAX_MANIFEST_BYTES: Final = 128 << 20
-MAX_RESULT_BYTES: Final = 1 << 20
+
 URL_MARK: Final = "://"
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")

@@ -21,7 +21,8 @@ BLOCK_BYTES: Final = 16 << 20
 # Beside the blocks that a window touches, one or two: at most 64 MiB a reader.
 BLOCKS_AHEAD: Final = 2
 _SEQUENTIAL_BYTES: Final = 1 << 20
-_THREADS: Final = 8
+# More of them do not pay: on loopback two to four gave most, and a host runs many processes.
+_THREADS: Final = 4
 
 
 class ObjectFileReader:

@@ -9,7 +9,7 @@ versions before it; tags of different stores have nothing to do with each other.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,6 +144,15 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; one that is gone already is no error."""
+        ...
+
+
+@runtime_checkable
+class KeepsParts(Protocol):
+    """An object store that keeps what an unfinished upload has sent until somebody drops it."""
+
+    def abort_uploads(self, *, before_ms: int) -> int:
+        """Drop the uploads that were begun before a time, epoch milliseconds; return how many."""
         ...
 
 

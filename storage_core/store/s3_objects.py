@@ -85,8 +85,12 @@ class S3ObjectStore:
 
         Raises:
             OSError: As s3fs translates what S3 answers; the cause has S3's own code.
+            StorageError: S3 was not reached, or there are no credentials.
         """
-        return self._fs.call_s3(method, Bucket=self._bucket, **arguments)
+        try:
+            return self._fs.call_s3(method, Bucket=self._bucket, **arguments)
+        except BotoCoreError as error:
+            raise StorageError(self._url, f"{method}: {error}") from error
 
     def get(self, key: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
         """Return a small object whole."""

@@ -6,7 +6,7 @@ into one object, one after another: requests are what an object store charges fo
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Final
@@ -150,13 +150,13 @@ def last_timestamp(time_index: bytes) -> int | None:
 
     Returns:
         The last entry's; NO_TIMESTAMP for an index without entries; None for one that says
-        nothing: of a length that no index has, or with zeros at its end.
+        nothing: of a length that no index has, or that ends in zeros.
     """
     if len(time_index) % TIME_INDEX_ENTRY.itemsize:
         return None
-    entries: Sequence[int] = np.frombuffer(time_index, TIME_INDEX_ENTRY)["timestamp"].tolist()
-    if not entries:
+    stamps = np.frombuffer(time_index, TIME_INDEX_ENTRY)["timestamp"]
+    if not stamps.size:
         return NO_TIMESTAMP
-    if entries[-1] < 0 or (len(entries) > 1 and entries[-1] <= entries[-2]):
+    if stamps[-1] <= 0 or (stamps.size > 1 and stamps[-1] <= stamps[-2]):
         return None
-    return entries[-1]
+    return int(stamps[-1])

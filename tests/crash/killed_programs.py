@@ -44,6 +44,7 @@ def run_nightly(
     *,
     kill: Callable[[int], bool] | None = None,
     after_seconds: float = 0.0,
+    until: Callable[[], bool] | None = None,
 ) -> Ended:
     """Run a nightly in a process of its own, and kill something of it on the way.
 
@@ -53,6 +54,7 @@ def run_nightly(
         folder: For what the process says.
         kill: Given the process id of the driver; says whether it killed something.
         after_seconds: When.
+        until: Or when this is so, which is asked all the time.
     """
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
@@ -67,7 +69,7 @@ def run_nightly(
             began = _wait_for_changes(process, directory)
             was_killed = False
             if kill is not None:
-                _wait(process, after_seconds)
+                _wait(process, after_seconds, until)
                 was_killed = kill(process.pid)
             process.wait(LONGEST_SECONDS)
         finally:
@@ -109,9 +111,11 @@ def _wait_for_changes(process: subprocess.Popen[bytes], directory: Path) -> floa
     return time.monotonic()
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while process.poll() is None and time.monotonic() < deadline:
+def _wait(
+    process: subprocess.Popen[bytes], seconds: float, until: Callable[[], bool] | None
+) -> None:
+    deadline = time.monotonic() + (seconds if until is None else LONGEST_SECONDS)
+    while process.poll() is None and time.monotonic() < deadline and not (until and until()):
         time.sleep(0.01)
 
 

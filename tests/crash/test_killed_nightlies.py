@@ -5,9 +5,11 @@ a moment that chance chooses; then by one that is left alone. ``PYLOG_KILL_ROUND
 (``make kills``) says how many are killed; a few of them run with all tests.
 """
 
+import json
 import os
 import random
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.testing.compare import read_tree
 from tests.crash.killed_programs import kill_driver, kill_executor, kill_worker, run_nightly
 from tests.jobs.spark_programs import standalone_cluster
-from tests.pylog_spark.broker_roots import CLEANED_ALONE, BrokerDirectory, broker_directory
+from tests.pylog_spark.broker_roots import (
+    CLEANED_ALONE,
+    BrokerDirectory,
+    broker_directory,
+    expected_points,
+    read_points,
+)
 
 ROUNDS = int(os.environ.get("PYLOG_KILL_ROUNDS", "3"))
 SEED = int(os.environ.get("PYLOG_KILL_SEED", "1"))
@@ -144,3 +152,42 @@ def test_whatever_is_killed_the_last_run_ends_with_the_same_bytes(night, tmp_pat
         shutil.rmtree(directory)
     assert killed
     sys.stdout.write(f"{killed} of {ROUNDS} nightlies lost a process\n")
+
+
+@pytest.mark.item("FLT-14")
+def test_a_kill_on_the_way_keeps_what_finished_waves_committed(night, tmp_path):
+    directory = tmp_path / "log"
+    shutil.copytree(night.made.path, directory)
+    cleaned = expected_points(CLEANED_ALONE)
+    before = read_points(directory)
+
+    def done() -> set[TopicPartition]:
+        points = read_points(directory)
+        return {
+            name for name, point in cleaned.items() if points.get(name) == point != before.get(name)
+        }
+
+    most = {name for name, point in cleaned.items() if before.get(name) != point}
+    arguments = [*night.arguments, "--set", "wave.max.tasks=2"]
+    ended = run_nightly(
+        ["run", directory, *arguments],
+        directory,
+        tmp_path,
+        kill=kill_driver,
+        until=lambda: len(done()) >= 0.6 * len(most),
+    )
+    assert ended.status == -signal.SIGKILL, ended.errors
+    kept = done()
+    assert 0.6 * len(most) <= len(kept) < len(most)
+    for name in kept:
+        assert read_tree(directory / str(name)) == night.expected[str(name)], name
+    last = run_nightly(["run", directory, *arguments], directory, tmp_path)
+    assert last.status == 0, last.errors
+    rows = [json.loads(line) for line in last.output.splitlines()]
+    again = {
+        TopicPartition(row["topic"], row["partition"])
+        for row in rows
+        if row["type"] == "result" and row["action"] == "compact" and row["status"] == "done"
+    }
+    assert not again & kept
+    assert differences(state_of(directory), night.expected) == []

@@ -143,7 +143,7 @@ def changes_of_a_commit(new_root, folder: Path) -> list[tuple[str, str]]:
     return counting.changes
 
 
-@pytest.mark.item("DIR-15", "FLT-01")
+@pytest.mark.item("DIR-15", "FLT-08")
 def test_a_commit_that_is_stopped_at_any_change_is_whole_or_has_not_happened(new_root, tmp_path):
     changes = changes_of_a_commit(new_root, tmp_path)
     methods = ["put_file", "put", "put", "put_if_absent", "put_if_match"]
@@ -205,7 +205,7 @@ def check_purge(objects: ObjectStore, clock: ManualClock) -> None:
     assert left == needed
 
 
-@pytest.mark.item("FLT-01")
+@pytest.mark.item("FLT-08")
 def test_a_first_commit_that_is_stopped_leaves_no_partition_or_a_whole_one(new_root):
     clock = ManualClock(NOW_MS)
     counting = FaultyObjects(new_root(clock))

@@ -73,7 +73,8 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
         }
         # Nothing above the high watermark went: the broker's own epoch stays in the marker.
         assert (broker.log_directory / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
-        _, again, _ = run_pylog(*arguments)
+        status, again, errors = run_pylog(*arguments)
+        assert status == 0, (again, errors)
         assert {line["status"] for line in again if line["type"] == "retention"} == {"skipped"}
 
         said = len(broker.log_lines())

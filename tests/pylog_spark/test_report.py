@@ -8,15 +8,17 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.report import (
+    is_notable_retention,
     json_line,
     number_text,
     partition_name,
     result_table,
+    retention_table,
     size_text,
     summary_line,
     write_table,
 )
-from pylog_spark.schemas import RESULT
+from pylog_spark.schemas import RESULT, RETENTION
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -108,3 +110,34 @@ def test_json_is_one_line_with_every_column():
 def test_nothing_is_a_dash_and_zero_is_zero():
     assert [size_text(None), number_text(None)] == ["-", "-"]
     assert [size_text(0), number_text(0)] == ["0 Bytes", "0"]
+
+
+@pytest.mark.item("RET-08", "RET-14")
+@pytest.mark.parametrize(
+    ("hold", "wait_ms", "kept_by"),
+    [
+        ("WITHIN_TIME", 21_817_836, "WITHIN_TIME, for 6 hours more"),
+        ("FUTURE_TIMESTAMP", 2_928_610_576, "FUTURE_TIMESTAMP, for a month more"),
+        ("WITHIN_SIZE", None, "WITHIN_SIZE"),
+    ],
+)
+def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, kept_by):
+    found = dict.fromkeys(RETENTION.names, 0) | {
+        "topic": "clicks",
+        "status": "planned",
+        "deleted_segments": 2,
+        "deleted_bytes": 3505,
+        "log_start_offset": 94,
+        "percent": 154,
+        "blocked_by": hold,
+        "wait_ms": wait_ms,
+    }
+    out = io.StringIO()
+    write_table(Console(file=out), retention_table([found]), footer=[])
+    assert "clicks-0" in out.getvalue()
+    assert "0 to 94" in out.getvalue()
+    assert kept_by in out.getvalue()
+    # Where nothing goes, only what holds back what should go is worth a line.
+    idle = found | {"deleted_segments": 0}
+    assert is_notable_retention(found)
+    assert is_notable_retention(idle) == (hold == "FUTURE_TIMESTAMP")

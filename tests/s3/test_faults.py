@@ -54,7 +54,6 @@ def data(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.DROP_BODY], ids=lambda kind: kind.name)
-@pytest.mark.item("FLT-08")
 def test_a_read_survives(objects, server, kind):
     content = data(300_000)
     etag = objects.put(KEY, content)
@@ -131,7 +130,6 @@ def test_an_upload_that_fails_leaves_nothing(objects, server, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", [*TRANSIENT, *UNANSWERED], ids=lambda kind: kind.name)
-@pytest.mark.item("FLT-08")
 def test_a_conditional_write_whose_answer_is_lost_is_settled(objects, server, kind):
     server.faults.append(Fault(kind=kind, operation="PUT_IF", times=2))
     first = objects.put_if_absent(KEY, b"first, of attempt a1")
@@ -196,7 +194,6 @@ def test_listing_and_deleting_survive(objects, server, kind):
     [*TRANSIENT, *UNANSWERED, FaultKind.DROP_BODY],
     ids=lambda kind: kind.name,
 )
-@pytest.mark.item("FLT-08")
 def test_a_commit_survives_faults_at_every_request(objects, server, kind):
     create_partition(objects)
     server.faults.append(Fault(kind=kind, times=3, skip=1))

@@ -21,12 +21,12 @@ from storage_core.maintenance.compaction.index import (
     words_for,
 )
 from storage_core.maintenance.compaction.key_exchange import unpack_rows
-from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import (
+from storage_core.maintenance.compaction.merged import (
     GroupStart,
-    segments_of_round,
     start_groups,
 )
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.partial import segments_of_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.records.packing import pack_arrays, unpack_arrays
 

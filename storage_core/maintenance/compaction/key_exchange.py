@@ -28,7 +28,10 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.key_sink import CHUNK_KEYS, ChunkedKeys, SuspectBlock
 from storage_core.maintenance.compaction.key_sink import KeyBlock as Keys
 from storage_core.maintenance.compaction.offset_map import KeyBlock
-from storage_core.maintenance.compaction.partial import aborted_of_round, segments_of_round
+from storage_core.maintenance.compaction.partial import (
+    aborted_of_round,
+    segments_of_round,
+)
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.packing import pack_arrays, unpack_arrays

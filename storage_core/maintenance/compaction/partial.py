@@ -8,8 +8,7 @@ the merge has run the transaction tracker over all segments in order.
 Only rounds without a limit of keys can be spread like this (``CompactionPlan.max_keys`` is None).
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,25 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
-from storage_core.kernels.offset_table import SLOT_WORDS
-from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.log_segment import SegmentState
-from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.log.transaction_tracker import TransactionRows
 from storage_core.maintenance.compaction.index import (
-    NO_OFFSET,
-    CompactionIndex,
-    DirtySegment,
-    IndexStats,
     check_batches,
     legacy_counts_of,
     rank_of,
     start_position,
-    words_for,
 )
 from storage_core.maintenance.compaction.key_files import (
-    create_table,
     map_set,
-    map_table,
     write_set,
 )
 from storage_core.maintenance.compaction.key_sink import (
@@ -50,8 +40,8 @@ from storage_core.maintenance.compaction.key_sink import (
     read_suspects,
 )
 from storage_core.maintenance.compaction.key_sink import KeyBlock as Keys
-from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
-from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
+from storage_core.maintenance.compaction.offset_map import KeyBlock
+from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.packing import pack_arrays, unpack_arrays
 from storage_core.records.payload import open_batches
@@ -165,115 +155,6 @@ class PartialIndex:
         rows = TransactionRows(*(arrays[f"rows.{name}"] for name in _ROW_FIELDS))
         fields: dict[str, Any] = facts | {name: arrays[name] for name in _ARRAYS}
         return cls(rows=rows, prefix=prefix, **fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStart:
-    """One group of pass two, and the transaction tracker as it stands before it.
-
-    Attributes:
-        base_offsets: Base offsets of the group's segments.
-        tracker: State of the tracker, as TransactionTracker.state gives it.
-    """
-
-    base_offsets: tuple[int, ...]
-    tracker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedIndex:
-    """The merge of all partial indexes of a round: all that pass two needs.
-
-    Attributes:
-        index: As a round in process would have built it.
-        groups: What pass two has to do, oldest first.
-        needs_map: Whether a record may have to be looked up in the offset map: where pass one saw
-            every record of the round, the bitmaps alone decide.
-    """
-
-    index: CompactionIndex
-    groups: tuple[GroupStart, ...]
-    needs_map: bool
-
-    def to_bytes(self) -> bytes:
-        """Return the merged index as bytes, for the processes of pass two."""
-        facts, arrays = self._parts()
-        whole = self.index.offset_map if self.needs_map else OffsetMap()
-        arrays["low"], arrays["high"], arrays["rank"] = whole.entries()
-        return pack_arrays(facts, arrays)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "MergedIndex":
-        """Return what to_bytes packed."""
-        facts, arrays = unpack_arrays(data)
-        whole = OffsetMap.from_entries(arrays["low"], arrays["high"], arrays["rank"])
-        return cls._of(facts, arrays, whole)
-
-    def to_file(self, path: Path) -> None:
-        """Write the merged index to a file; where it needs the map, its table lies in another."""
-        write_set(path, *self._parts())
-
-    @classmethod
-    def from_file(cls, path: Path, table: Path | None) -> "MergedIndex":
-        """Return what to_file wrote, mapped into memory.
-
-        Args:
-            path: Its file.
-            table: That of the offset map's table, None if it is not needed.
-        """
-        facts, arrays = map_set(path)
-        whole = OffsetMap()
-        if table is not None:
-            whole = OffsetMap.over(map_table(table, SLOT_WORDS), facts["stats"][2])
-        return cls._of(facts, arrays, whole)
-
-    def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        index = self.index
-        facts = {
-            "latest_offset": index.latest_offset,
-            "stats": [index.stats.bytes_read, index.stats.messages_read, index.stats.keys],
-            "segments": [
-                [known.base_offset, known.start_position, known.record_count, known.first_word]
-                for known in index.segments.values()
-            ],
-            "needs_map": self.needs_map,
-            "groups": [[list(group.base_offsets), group.tracker] for group in self.groups],
-        }
-        arrays: dict[str, NDArray[Any]] = {"words": index.words}
-        for base, known in index.segments.items():
-            arrays |= {f"flags.{base}": known.flags, f"legacy_counts.{base}": known.legacy_counts}
-        return facts, arrays
-
-    @classmethod
-    def _of(
-        cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], whole: OffsetMap
-    ) -> "MergedIndex":
-        segments = {
-            base: DirtySegment(
-                base_offset=base,
-                start_position=start,
-                flags=arrays[f"flags.{base}"],
-                legacy_counts=arrays[f"legacy_counts.{base}"],
-                record_count=count,
-                first_word=word,
-            )
-            for base, start, count, word in facts["segments"]
-        }
-        bytes_read, messages_read, keys = facts["stats"]
-        return cls(
-            index=CompactionIndex(
-                offset_map=whole,
-                segments=segments,
-                words=arrays["words"],
-                latest_offset=facts["latest_offset"],
-                stats=IndexStats(bytes_read=bytes_read, messages_read=messages_read, keys=keys),
-            ),
-            groups=tuple(
-                GroupStart(base_offsets=tuple(bases), tracker=tracker)
-                for bases, tracker in facts["groups"]
-            ),
-            needs_map=facts["needs_map"],
-        )
 
 
 def segments_of_round(plan: CompactionPlan) -> list[SegmentState]:
@@ -457,134 +338,6 @@ class _SegmentIndexer:
             legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
             **no_keys,
         )
-
-
-def merge_indexes(
-    plan: CompactionPlan, partials: Sequence[PartialIndex], whole: OffsetMap | None = None
-) -> MergedIndex:
-    """Merge the partial indexes of a round.
-
-    Args:
-        plan: The round.
-        partials: One for each of segments_of_round, in any order.
-        whole: The empty map that is to hold all keys, None for one in memory.
-
-    Raises:
-        ValueError: A segment is missing, or is there twice.
-    """
-    ordered = sorted(partials, key=lambda partial: partial.base_offset)
-    expected = [segment.base_offset for segment in segments_of_round(plan)]
-    if [partial.base_offset for partial in ordered] != expected:
-        raise ValueError(
-            f"expected partial indexes of {expected}, "
-            f"found {[partial.base_offset for partial in ordered]}"
-        )
-    dirty = [partial for partial in ordered if partial.is_dirty]
-    index = _merge_keys(plan, dirty, OffsetMap() if whole is None else whole)
-    return MergedIndex(
-        index=index,
-        groups=start_groups(
-            plan, index.end_offset, {partial.base_offset: partial.rows for partial in ordered}
-        ),
-        needs_map=bool(aborted_of_round(plan))
-        or not all(partial.is_dirty for partial in ordered)
-        or any(partial.base_offset < plan.first_dirty_offset for partial in ordered),
-    )
-
-
-def merge_files(
-    plan: CompactionPlan, prefixes: Sequence[Path], target: Path
-) -> tuple[Path, Path | None]:
-    """Merge the partial indexes that lie in scratch files; the map never lies in memory.
-
-    Args:
-        plan: The round.
-        prefixes: Of the files of each of segments_of_round, in any order.
-        target: Path of the merged index's files but for their endings.
-
-    Returns:
-        (merged, table): for ``MergedIndex.from_file``; no table where none is needed.
-
-    Raises:
-        StorageError: A file cannot be read or written.
-        ValueError: A segment is missing, or is there twice.
-    """
-    tables: list[Path] = []
-
-    def allocate(slots: int) -> NDArray[np.uint64]:
-        tables.append(target.with_name(f"{target.name}.table-{len(tables)}"))
-        return create_table(tables[-1], (slots, SLOT_WORDS))
-
-    partials = [PartialIndex.from_file(prefix) for prefix in prefixes]
-    merged = merge_indexes(plan, partials, OffsetMap(allocate=allocate))
-    file = target.with_name(target.name + ".merged")
-    merged.to_file(file)
-    *outgrown, last = tables
-    for path in outgrown if merged.needs_map else tables:
-        path.unlink()
-    return file, last if merged.needs_map else None
-
-
-def _merge_keys(
-    plan: CompactionPlan, dirty: Sequence[PartialIndex], whole: OffsetMap
-) -> CompactionIndex:
-    tracker = TransactionTracker()
-    tracker.add_aborted(aborted_of_round(plan))
-    segments: dict[int, DirtySegment] = {}
-    first_word = 0
-    for partial in dirty:
-        first = partial.first_dirty_row
-        discard = np.zeros(len(partial.rows.producer_id), bool)
-        discard[first:], _ = tracker.decide(partial.rows.rows_from(first))
-        for low, high, rank in partial.key_blocks():
-            whole.put(low, high, rank, len(rank))
-        for low, high, rank, row in partial.suspect_blocks():
-            lives = ~discard[row]
-            whole.put(low[lives], high[lives], rank[lives], int(lives.sum()))
-        segments[partial.base_offset] = DirtySegment(
-            base_offset=partial.base_offset,
-            start_position=partial.start_position,
-            flags=partial.flags,
-            legacy_counts=partial.legacy_counts,
-            record_count=partial.record_count,
-            first_word=first_word,
-        )
-        first_word += words_for(partial.record_count)
-    words = np.zeros(first_word, np.uint64)
-    first_words = np.array([known.first_word for known in segments.values()], np.int64)
-    mark_survivors(whole.table, first_words, words)
-    return CompactionIndex(
-        offset_map=whole,
-        segments=segments,
-        words=words,
-        latest_offset=plan.first_uncleanable_offset - 1 if dirty else NO_OFFSET,
-        stats=IndexStats(
-            bytes_read=sum(partial.bytes_read for partial in dirty),
-            messages_read=sum(partial.messages_read for partial in dirty),
-            keys=len(whole),
-        ),
-    )
-
-
-def start_groups(
-    plan: CompactionPlan, end_offset: int, rows: Mapping[int, TransactionRows]
-) -> tuple[GroupStart, ...]:
-    """Run the tracker of pass two over a round, and note how it stands before each group.
-
-    Args:
-        plan: The round.
-        end_offset: Where the segments end that are rewritten.
-        rows: The transactional and control batches of each of them, by base offset.
-    """
-    tracker = TransactionTracker()
-    starts = []
-    for group in group_segments(plan, end_offset):
-        bases = tuple(segment.base_offset for segment in group)
-        starts.append(GroupStart(base_offsets=bases, tracker=json.dumps(tracker.state())))
-        for base in bases:
-            tracker.add_aborted(plan.aborted_near(base))
-            tracker.decide(rows[base])
-    return tuple(starts)
 
 
 def aborted_of_round(plan: CompactionPlan) -> list[AbortedTxn]:

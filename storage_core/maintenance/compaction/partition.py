@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import RecoveryRequiredError
+from storage_core.errors import RecoveryRequiredError, located
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -67,6 +67,7 @@ class CleanResult:
         return json.dumps(asdict(self))
 
 
+@located
 def clean_partition(
     directory: Path, *, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> CleanResult:

@@ -387,6 +387,7 @@ def _refuse_empty_legacy(window: Window, fate: NDArray[np.uint8], here: slice) -
             f"the message at offset {window.batches.last_offset[row]} ends at the high watermark "
             "and has to stay, without any record, which message format "
             f"v{window.batches.magic[row]} cannot say; Kafka's cleaner fails here too",
+            offset=int(window.batches.last_offset[row]),
         )
 
 

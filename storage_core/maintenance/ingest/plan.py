@@ -128,7 +128,7 @@ def choose_candidates(
     is_settled = True
     for number, segment in enumerate(new):
         following = new[number + 1].base_offset if number + 1 < len(new) else None
-        is_settled = is_settled and before.get(segment.base_offset) == segment
+        is_settled = is_settled and _is_unchanged(before.get(segment.base_offset), segment)
         if following is None and not sync_has_stopped:
             left[segment.base_offset] = Left.OPEN
         elif not is_settled:
@@ -143,9 +143,24 @@ def choose_candidates(
         snapshots={
             offset: snapshot
             for offset, snapshot in second.snapshots.items()
-            if first.snapshots.get(offset) == snapshot
+            if _is_same_file(first.snapshots.get(offset), snapshot)
         },
     )
+
+
+def _is_unchanged(before: MirrorSegment | None, now: MirrorSegment) -> bool:
+    return (
+        before is not None
+        and len(before.files) == len(now.files)
+        and all(map(_is_same_file, before.files, now.files))
+    )
+
+
+def _is_same_file(before: ListedFile | None, now: ListedFile) -> bool:
+    """Whether two looks agree about a file; an inventory may have no tags."""
+    if before is None or (before.name, before.size_bytes) != (now.name, now.size_bytes):
+        return False
+    return before.etag in {"", now.etag}
 
 
 def plan_ingest(

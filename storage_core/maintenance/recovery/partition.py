@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import located
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.segment_scan import SegmentScan
@@ -55,6 +56,7 @@ class RecoverResult:
         return json.dumps(asdict(self))
 
 
+@located
 def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     store: LogStore,
     *,
@@ -99,6 +101,7 @@ def plan_recovery(  # noqa: PLR0913  # the inputs of Kafka's loader
     return loader.load().close(high_watermark=high_watermark)
 
 
+@located
 def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
     directory: Path,
     *,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import OffsetOutOfRangeError
+from storage_core.errors import OffsetOutOfRangeError, located
 from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     segment_file,
@@ -182,6 +182,7 @@ class RetainResult:
         return json.dumps(asdict(self))
 
 
+@located
 def plan_retain(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     store: LogStore,
     *,
@@ -285,6 +286,7 @@ def apply_steps(view: DirectoryView, steps: tuple[Operation, ...]) -> None:
                 raise TypeError(f"no step of a sweep: {type(step).__name__}")
 
 
+@located
 def retain_partition(  # noqa: PLR0913  # as plan_retain
     directory: Path,
     *,

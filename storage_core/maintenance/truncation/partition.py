@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import located
 from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
@@ -53,6 +54,7 @@ def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_a
     return min(point, active_after) if to < active_before else point
 
 
+@located
 def plan_truncation(
     store: LogStore,
     *,
@@ -91,6 +93,7 @@ def plan_truncation(
     return truncated, log.close()
 
 
+@located
 def truncate_partition(
     directory: Path,
     *,

@@ -91,6 +91,27 @@ def undo_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
     return _summarise(found, files_of(store), plans)
 
 
+def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
+    """Whether a partition is exactly what it was before the run, every file of it.
+
+    Args:
+        store: The partition directory.
+        folders: The commits' trash, oldest first; at least one.
+
+    Raises:
+        CheckpointError: The trash cannot be understood.
+        StorageError: The disk failed.
+    """
+    commits = [read_commit(folder) for folder in reversed(folders)]
+    expected = {file.name: file for file in commits[0].left or ()}
+    for trashed in commits:
+        expected = files_before(trashed, expected)
+    found = files_of(store)
+    return expected.keys() == found.keys() and all(
+        file.matches(found[name]) for name, file in expected.items()
+    )
+
+
 def undo_commit(store: LogStore, trashed: TrashedCommit) -> Plan:
     """Undo one commit and return the operations that it took.
 

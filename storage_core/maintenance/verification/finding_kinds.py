@@ -137,6 +137,16 @@ KINDS: Final[dict[Code, Kind]] = {
         meaning="A segment reaches into the next one: some offsets are there twice.",
         fix="find out which copy is right: pylog dump {directory}",
     ),
+    Code.OFFSETS_MISSING: Kind(
+        severity=Severity.WARN,
+        meaning=(
+            "Offsets are missing between two segments, and no compaction of this log explains it: "
+            "a .log was deleted by hand. Reads jump over the gap. Where the leader had compacted "
+            "what this replica fetched, nothing is wrong."
+        ),
+        fix="compare it with the other replicas; one that has the offsets can be fetched from",
+        elsewhere="info in copies (role mirror): the checkpoint may be older than the copy",
+    ),
     Code.SEGMENT_TOO_LARGE: Kind(
         severity=Severity.FATAL,
         meaning="A .log file is larger than 2147483647 bytes; Kafka does not open it.",

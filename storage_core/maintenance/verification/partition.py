@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
@@ -142,6 +143,7 @@ def fold_partition(
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")
     whole = _put_together(facts, checkpoints)
     _check_overlaps(facts, findings)
+    _check_gaps(facts, whole.log_start_offset, checkpoints, surroundings, findings)
     check_epochs(
         store,
         [run for segment in facts for run in segment.epochs],
@@ -206,6 +208,35 @@ def _check_overlaps(facts: Sequence[SegmentFacts], findings: FindingCollector) -
                     offset=first.first_offset,
                 )
             epoch = segment.epochs[-1].epoch
+
+
+def _check_gaps(
+    facts: Sequence[SegmentFacts],
+    log_start_offset: int,
+    checkpoints: PartitionCheckpoints,
+    surroundings: Surroundings,
+    findings: FindingCollector,
+) -> None:
+    """Look for segments that are gone from the middle of the log.
+
+    A segment begins where the one before ended. Compaction removes records at a segment's end, but
+    only below its checkpoint; and below the log start nobody misses anything.
+    """
+    explained = max(log_start_offset, checkpoints.cleaner_point or 0)
+    for before, after in pairwise(facts):
+        # Of one that ends in bytes that are no batch nobody knows where it ended.
+        if before.end_position < before.size_bytes or before.bad_batches:
+            continue
+        first_missing = max(before.last_offset + 1, before.base_offset)
+        if first_missing < after.base_offset and after.base_offset > explained:
+            findings.add(
+                Code.OFFSETS_MISSING,
+                f"offsets {first_missing} to {after.base_offset - 1} are missing before it; "
+                f"the log was compacted up to {checkpoints.cleaner_point or 0}",
+                file=log_file(after.base_offset),
+                offset=first_missing,
+                severity=Severity.INFO if surroundings.is_copy else None,
+            )
 
 
 def _check_transactions(

@@ -24,7 +24,10 @@ from storage_core.errors import (
     StorageError,
 )
 
-COMMANDS = ["run", "compact", "inspect", "dump", "partition clean", "config show", "warmup"]
+COMMANDS = [
+    *("run", "compact", "retain", "inspect", "dump"),
+    *("partition clean", "partition retain", "config show", "warmup"),
+]
 HEAVY = {"pyspark", "pandas", "delta", "py4j", "s3fs", "fsspec"}
 
 
@@ -54,7 +57,7 @@ def test_the_help_of_a_command_has_an_example(pylog, command: str):
 
 
 def test_a_command_that_is_not_there_yet_does_not_exist(pylog):
-    result = pylog("retain", "/logs")
+    result = pylog("audit", "/logs")
     assert result.exit_code == ExitCode.USAGE
     assert "No such command" in result.stderr
 

@@ -201,3 +201,21 @@ def test_a_batch_that_would_stop_a_run_stops_an_exact_dry_run(spark, tmp_path):
     report = compact(spark, [root.path], options)
     row = rows_of(report)[NAMES[0]]
     assert (report.exit_code, row["error_class"]) == (4, "CorruptRecordError")
+
+
+def test_a_plan_file_in_a_log_directory_is_refused(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[:1])
+    options = root.options(FIRST_ROUNDS_MS, dry_run=True, plan_out=str(root.path / "plan.json"))
+    with pytest.raises(ConfigError, match="lies inside the log directory"):
+        compact(spark, [root.path], options)
+    assert not (root.path / "plan.json").exists()
+
+
+def test_a_trash_in_a_log_directory_is_refused_before_anything_is_touched(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[:1])
+    before = read_tree(root.path / f"{NAMES[0]}-0")
+    options = root.options(FIRST_ROUNDS_MS, trash=str(root.path / "trash"))
+    with pytest.raises(ConfigError, match="--trash"):
+        compact(spark, [root.path], options)
+    assert read_tree(root.path / f"{NAMES[0]}-0") == before
+    assert (root.path / ".kafka_cleanshutdown").exists()

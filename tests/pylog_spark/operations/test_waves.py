@@ -8,6 +8,7 @@ from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.rounds import CompactionRounds
 from pylog_spark.planning import Strategy
 from storage_core.testing.compare import read_tree
+from tests.partition_views import data_records
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,
@@ -15,6 +16,7 @@ from tests.pylog_spark.broker_roots import (
     expected_points,
     read_points,
 )
+from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +92,14 @@ def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path,
     rows = report.cleanings.to_pylist()
     assert sorted(row["topic"] for row in rows) == sorted(NAMES)
     assert report.cleaner["cleanable-partitions"] == len(NAMES)
+
+
+@pytest.mark.item("CMP-42")
+@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE])
+def test_a_segment_that_has_to_be_split_is_cleaned_by_the_same_run(spark, tmp_path, strategy):
+    root = overflowing_root(tmp_path / "log")
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
+    (row,) = report.results.to_pylist()
+    assert (row["status"], row["reason"], row["error"]) == ("done", None, None)
+    records = data_records(root.path / "t-0")
+    assert [record.offset for record in records] == [1, FAR, FAR + 7]

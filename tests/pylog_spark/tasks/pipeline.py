@@ -28,7 +28,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
 from storage_core.config import CleanerConfig
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.partial import MergedIndex
+from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from tests.pylog_spark.broker_roots import BrokerDirectory
 

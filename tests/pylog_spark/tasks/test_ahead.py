@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pylog_spark.tasks.ahead import map_ahead
+from pylog_spark.tasks.ahead import map_ahead, map_partitions
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 200])
@@ -46,3 +46,16 @@ def test_what_a_call_raises_is_raised_where_its_answer_would_be():
     assert [next(answers), next(answers)] == [0, 1]
     with pytest.raises(ValueError, match="two"):
         next(answers)
+
+
+def test_only_partitions_on_an_object_store_are_asked_for_ahead():
+    threads = {}
+
+    def work(row):
+        threads[row["directory"]] = threading.current_thread()
+        return row["directory"]
+
+    places = ["/var/log/a-0", "managed+/m/a-1", "s3://b/a-2", "managed+s3://b/a-3", "/var/log/a-4"]
+    assert list(map_partitions(work, ({"directory": place} for place in places))) == places
+    here = threading.current_thread()
+    assert [threads[place] is here for place in places] == [True, True, False, False, True]

@@ -2,38 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
-from storage_core.filenames import TopicPartition
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.directories import SegmentSpec, write_partition
 from tests.partition_views import data_records
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
+from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 from tests.pylog_spark.tasks.pipeline import Pipeline
-
-FAR = 2**32
-
-
-def batch(offset: int, key: bytes) -> BatchSpec:
-    return BatchSpec(base_offset=offset, records=(RecordSpec(key=key, value=b"%d" % offset),))
-
-
-def overflowing_root(path: Path) -> BrokerDirectory:
-    """Return a directory with one partition, as a broker of old could compact it."""
-    path.mkdir()
-    root = BrokerDirectory(path)
-    directory = write_partition(
-        path / "t-0", [SegmentSpec(base_offset=0), SegmentSpec(base_offset=FAR + 9)]
-    )
-    spread = [batch(0, b"a"), batch(1, b"b"), batch(FAR, b"a"), batch(FAR + 7, b"c")]
-    with (directory / f"{0:020}.log").open("wb") as log:
-        log.write(b"".join(encode_batch(each) for each in spread))
-    root.configs["t"] = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-    root.high_watermarks[TopicPartition("t", 0)] = FAR + 9
-    root.write_files()
-    return root
 
 
 @pytest.mark.item("CMP-42")

@@ -7,6 +7,8 @@ from storage_core.errors import ManifestError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store.garbage import (
     delete_garbage,
+    delete_leftovers,
+    delete_garbage,
     find_garbage,
     find_leftovers,
     kept_generations,
@@ -138,6 +140,9 @@ def test_leftovers_of_probes_and_writes_go_when_they_are_old(objects, clock):
     clock.advance(1)
     found = [info.key for info in find_leftovers(objects, grace_start_ms=clock.now_ms())]
     assert found == [".pylog-probe/1", ".pylog-tmp/2"]
+    objects.put(".pylog-tmp/3", b"")
+    delete_leftovers(objects, grace_start_ms=clock.now_ms())
+    assert [info.key for info in objects.list()] == [".pylog-tmp/3"]
 
 
 def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):

@@ -150,6 +150,15 @@ def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_
     assert planned.plan.left == {12: Left.NOT_SETTLED, 18: Left.OPEN}
 
 
+def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
+    mirror, managed = objects
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
+    first = [replace(file, etag="") for file in mirror_of(mirror).first]
+    planned, _ = ingest(mirror, managed, first=first)
+    assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
+    assert planned.plan.snapshot is not None
+
+
 def test_a_mirror_that_nobody_writes_any_more_is_taken_whole(objects, tmp_path):
     mirror, managed = objects
     sync(write_files(tmp_path, segment(0), segment(6)), mirror)

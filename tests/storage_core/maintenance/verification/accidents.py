@@ -130,6 +130,11 @@ def overlap(root: LogRoot) -> None:
     root.write_segments(specs)
 
 
+def middle_removed(root: LogRoot) -> None:
+    for suffix in (".log", ".index", ".timeindex"):
+        root.file(20, suffix).unlink()
+
+
 def too_large(root: LogRoot) -> None:
     with root.file(30).open("r+b") as file:
         file.truncate(2**31)
@@ -288,6 +293,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.OFFSET_BELOW_BASE: below_base,
     Code.OFFSET_OVERFLOW: overflow,
     Code.SEGMENTS_OVERLAP: overlap,
+    Code.OFFSETS_MISSING: middle_removed,
     Code.SEGMENT_TOO_LARGE: too_large,
     Code.EPOCH_GOES_BACK: epoch_back,
     Code.EPOCH_FILE_MISSING: gone(LEADER_EPOCH_FILE),

@@ -1,0 +1,126 @@
+"""What work on managed roots costs at an object store: said before anything is written.
+
+Requests are what such a store charges for, beside bytes. They follow from the plan: how many
+segments are read, how many groups become new ones. A retry, a second attempt of a task or a
+manifest that several tasks of one process share make small differences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.report import size_text
+from pylog_spark.schemas import Status
+from storage_core.catalog.roles import Role
+from storage_core.store.bucket_remarks import inspect_bucket
+from storage_core.store.object_reader import BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCost:
+    """What the compaction of some partitions asks of a store.
+
+    Attributes:
+        partitions: How many are due.
+        gets: GET requests.
+        puts: PUT requests, parts of uploads among them.
+        heads: HEAD requests.
+        read_bytes: Bytes of records that are read.
+        written_bytes: Upper bound of the bytes that are written.
+    """
+
+    partitions: int = 0
+    gets: int = 0
+    puts: int = 0
+    heads: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def __add__(self, other: "StoreCost") -> "StoreCost":
+        return StoreCost(
+            partitions=self.partitions + other.partitions,
+            gets=self.gets + other.gets,
+            puts=self.puts + other.puts,
+            heads=self.heads + other.heads,
+            read_bytes=self.read_bytes + other.read_bytes,
+            written_bytes=self.written_bytes + other.written_bytes,
+        )
+
+
+def bucket_notes(roots: Sequence[LogRoot]) -> tuple[str, ...]:
+    """Return what costs money, or changes what a write means, in the buckets of managed roots.
+
+    Raises:
+        StorageError: A store cannot be asked.
+    """
+    return tuple(
+        f"{root.location}: {remark.code}: {remark.message}"
+        for root in roots
+        if root.role is Role.MANAGED
+        for remark in inspect_bucket(root.location)
+    )
+
+
+def compaction_notes(roots: Sequence[LogRoot], plans: pa.Table) -> tuple[str, ...]:
+    """Return a line for each managed root in which something is due.
+
+    Args:
+        roots: Of the run.
+        plans: Rows of ``schemas.PLAN``.
+    """
+    names = ["root", "status", "cleanable_bytes", "segments", "groups", "segment_bytes"]
+    rows = [row for row in plans.select(names).to_pylist() if row["status"] == Status.PLANNED]
+    notes = []
+    for root in roots:
+        if root.role is not Role.MANAGED:
+            continue
+        costs = [
+            cost_of_round(row["segment_bytes"], row["cleanable_bytes"], row["groups"])
+            for row in rows
+            if row["root"] == root.location
+        ]
+        if costs:
+            notes.append(f"{root.location}: {describe_cost(sum(costs, StoreCost()))}")
+    return tuple(notes)
+
+
+def cost_of_round(segment_bytes: Sequence[int], dirty_bytes: int, groups: int) -> StoreCost:
+    """Return about what the compaction of one partition costs.
+
+    Args:
+        segment_bytes: Sizes of the segments that are read in pass two.
+        dirty_bytes: Bytes that are read in pass one, too.
+        groups: How many new segments there will be.
+    """
+    segments, source_bytes = len(segment_bytes), sum(segment_bytes)
+    reads = _blocks(dirty_bytes) + sum(_blocks(size) for size in segment_bytes)
+    # Once for the plan and once for the commit: of each segment its small files, as one object,
+    # and its first batch; and what the partition as a whole has.
+    small = 2 * (2 * segments + 2)
+    # Each task opens the generation; each group and each commit asks for the lease.
+    opened = segments + groups + 3
+    leases = groups + 2
+    parts = _blocks(source_bytes) + 2 * groups if source_bytes > BLOCK_BYTES else groups
+    return StoreCost(
+        partitions=1,
+        gets=reads + small + opened + leases,
+        puts=parts + groups + 2,
+        heads=2 * groups,
+        read_bytes=source_bytes + dirty_bytes,
+        written_bytes=source_bytes,
+    )
+
+
+def describe_cost(cost: StoreCost) -> str:
+    """Return a cost as a line of a report."""
+    return (
+        f"compacting {cost.partitions} partitions takes about {cost.gets:,} GET, {cost.puts:,} PUT "
+        f"and {cost.heads:,} HEAD requests, {size_text(cost.read_bytes)} to read and at most about "
+        f"{size_text(cost.written_bytes)} to write"
+    )
+
+
+def _blocks(size_bytes: int) -> int:
+    return -(-size_bytes // BLOCK_BYTES)

@@ -1,0 +1,157 @@
+"""A whole ``pylog undo`` of a log directory, killed at every change of a file.
+
+Marker, checkpoints and partitions are changed one after the other. What a kill leaves between any
+two of these changes opens as the state before the run or the one after it, and the same command,
+given again, ends with the bytes, the checkpoints and the marker of one that was not killed.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.config import JobOptions
+from pylog_spark.operations.trash import observe_root
+from pylog_spark.operations.undo import undo
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
+from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
+from storage_core.plan import commit
+from storage_core.store.local import LocalStore, write_record
+from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import SimulatedCrash
+from tests.golden_cleaning import Cleaning, cleaning_of, prepare
+from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
+
+ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
+RUN = "20260102T030405Z-0a1b2c3d"
+CHANGES = (
+    "write_file",
+    "rename",
+    "delete",
+    "sync_directory",
+    "keep",
+    "restore",
+    "write_record",
+)
+STRIDE = 1 if ALL else 5
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_disks(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[list[str]]:
+    """Let the process die before its change of that number; it changes nothing any more then."""
+    changes: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHANGES:
+            patch.setattr(
+                LocalStore, name, _counted(name, getattr(LocalStore, name), changes, number)
+            )
+        yield changes
+
+
+def _counted(name: str, change: Callable[..., Any], changes: list[str], number: int) -> Any:
+    def counted(store: LocalStore, *args: Any, **options: Any) -> Any:
+        if len(changes) > number >= 0:
+            raise SimulatedCrash("dead")
+        changes.append(name)
+        if len(changes) - 1 == number:
+            raise SimulatedCrash(name)
+        return change(store, *args, **options)
+
+    return counted
+
+
+def round_of(root: BrokerDirectory, name: str) -> Cleaning:
+    cleaning = cleaning_of(Golden(name))
+    return replace(cleaning, config=root.config(name))
+
+
+def partitions(path: Path) -> dict[str, dict[str, bytes]]:
+    return {place.name: read_tree(place) for place in sorted(path.iterdir()) if place.is_dir()}
+
+
+def compacted(tmp_path: Path) -> tuple[BrokerDirectory, JobOptions, dict[str, Any]]:
+    """Compact the partitions of a directory with a trash, as a run does."""
+    root = broker_directory(tmp_path / "log", NAMES)
+    trash = tmp_path / "trash"
+    place = TrashPlace(folder=str(trash / RUN), run_id=RUN)
+    before = partitions(root.path)
+    run = TrashedRun(
+        run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
+    )
+    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    points = {}
+    for name in NAMES:
+        directory = root.path / f"{name}-0"
+        prepared = prepare(directory, round_of(root, name))
+        store = LocalStore(directory)
+        steps = with_trash(prepared.commit_of(), observe_trash(store, place, action="compact"))
+        commit(steps, store)
+        points[TopicPartition(name, 0)] = prepared.plan.first_uncleanable_offset
+    (root.path / CLEANER_FILE).write_bytes(encode_offset_checkpoint(points))
+    options = root.options(0, trash=str(trash))
+    return root, options, before
+
+
+def test_an_undo_of_a_directory_may_be_killed_anywhere(tmp_path):
+    root, options, before = compacted(tmp_path)
+    after = partitions(root.path)
+    assert after != before
+    copy = tmp_path / "copy"
+    for place in ("log", "trash"):
+        shutil.copytree(tmp_path / place, copy / place)
+
+    def reset() -> None:
+        for place in ("log", "trash"):
+            shutil.rmtree(tmp_path / place)
+            shutil.copytree(copy / place, tmp_path / place)
+
+    def check(where: str) -> None:
+        assert partitions(root.path) == before, where
+        assert read_points(root.path) == {}, where
+        marker = (root.path / CLEAN_SHUTDOWN_FILE).read_text()
+        assert marker == '{"version":0,"brokerEpoch":-1}', where
+
+    with killed_at(-1) as changes:
+        assert undo(RUN, options).summary.done == len(NAMES)
+    check("not killed")
+    count = len(changes)
+    assert count > 40
+    for number in range(0, count, STRIDE):
+        where = f"change {number} of {count}"
+        reset()
+        with killed_at(number), pytest.raises(SimulatedCrash):
+            undo(RUN, options)
+        # Before the first file of a partition is touched, the directory is unclean.
+        if partitions(root.path) not in (before, after):
+            assert not (root.path / CLEAN_SHUTDOWN_FILE).exists(), where
+        for name in NAMES:
+            round_ = round_of(root, name)
+            loaded = round_.load(LocalStore(root.path / f"{name}-0"))
+            sizes = sorted(segment.size_bytes for segment in loaded.segments)
+            logs = [
+                sorted(
+                    len(data) for file, data in tree[f"{name}-0"].items() if file.endswith(".log")
+                )
+                for tree in (before, after)
+            ]
+            assert sizes in logs, where
+            if sizes == logs[0] != logs[1]:
+                # The former segments never stand beside the new cleaner point.
+                assert TopicPartition(name, 0) not in read_points(root.path), where
+        undo(RUN, options)
+        check(where)

@@ -1,0 +1,134 @@
+"""A plan as a file: what goes in comes out, in both forms."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.config import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
+from pylog_spark.discovery import LogRoot
+from pylog_spark.operations.plan_file import (
+    PlannedPartition,
+    SavedPlan,
+    decode_options,
+    encode_options,
+    expected_operations,
+    planned_topics,
+    read_plan_file,
+    restrict_catalog,
+    write_plan_file,
+)
+from pylog_spark.tasks.fingerprints import decode_files, digest_operations, encode_files
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
+from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.errors import ConfigError
+
+OPTIONS = JobOptions(
+    now_ms=1_700_000_000_000,
+    now_is_said=True,
+    role=Role.BROKER,
+    include=("orders-*",),
+    topic_configs={"orders": {"cleanup.policy": "compact"}},
+    broker_settings={"log.segment.bytes": "16384"},
+    cleaner=CleanerConfig(offset_map_hash=OffsetMapHash.MD5, dedupe_buffer_bytes=4096),
+    high_watermark=HighWatermarkSource.LOG_END,
+    tuning=Tuning(unit_min_bytes=7),
+    limits=RunLimits(order=Order.LARGEST, overrides=frozenset({"FOREIGN_FORMAT"})),
+)
+ENTRY = TopicEntry(
+    topic="orders",
+    topic_id="rxVH_70DS8OS9FeZmp5wKQ",
+    config_overrides={"cleanup.policy": "compact"},
+    source=TopicConfigSource.CLUSTER_METADATA,
+    ignored_keys=("x",),
+)
+CATALOG = TopicCatalog(
+    topics={"orders": ENTRY, "others": replace(ENTRY, topic="others")},
+    explicit={"o*": {"retention.ms": "1"}},
+    assume_defaults=("a*",),
+    broker={"log.retention.ms": "5"},
+    settings={"segment.bytes": "9"},
+)
+PLANNED = PlannedPartition(
+    action="recover",
+    root="/logs",
+    topic="orders",
+    partition=3,
+    directory="/logs/orders-3",
+    status="planned",
+    reason=None,
+    figures={"bytes_before": 5},
+    plan={"operations": [{"operation": "DeleteFile", "name": "5.log", "reason": "cut"}]},
+    files=(("0.log", 12, 1_700_000_000_123), ("é.log", 0, 0)),
+)
+SKIPPED = replace(
+    PLANNED, topic=None, partition=None, status="skipped", reason="X", figures={}, plan={}, files=()
+)
+PLAN = SavedPlan(
+    run_id="20260102T030405Z-0a1b2c3d",
+    action="recover",
+    now_ms=OPTIONS.now_ms,
+    roots=(LogRoot(location="/logs", role=Role.BROKER, is_said=True),),
+    options=encode_options(OPTIONS),
+    catalogs={"/logs": restrict_catalog(CATALOG, {"orders"})},
+    partitions=(PLANNED, SKIPPED),
+)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet", "plan"])
+def test_what_goes_into_a_plan_comes_out_of_it(tmp_path: Path, name: str):
+    path = tmp_path / name
+    write_plan_file(path, PLAN)
+    assert read_plan_file(path) == PLAN
+    assert path.read_bytes()[:4] == (b"PAR1" if name.endswith("parquet") else b'{"ac')
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_options_survive_and_secrets_of_a_session_are_left_out():
+    said = replace(
+        OPTIONS, spark_conf={"spark.password": "x"}, master="yarn", plan_out="p", dry_run=True
+    )
+    encoded = encode_options(said)
+    assert not {"spark_conf", "master", "plan_out", "plan_in", "dry_run"} & set(encoded)
+    assert decode_options(encoded) == OPTIONS
+    assert decode_options(encode_options(JobOptions(now_ms=1))).role is None
+
+
+def test_only_the_configs_of_what_is_planned_are_kept():
+    assert planned_topics(PLAN.partitions, "/logs") == {"orders"}
+    assert planned_topics(PLAN.partitions, "/other") == set()
+    known = PLAN.catalogs["/logs"]
+    assert (set(known.topics), known.explicit, known.broker) == (
+        {"orders"},
+        CATALOG.explicit,
+        CATALOG.broker,
+    )
+
+
+def test_operations_are_told_apart_by_what_they_say_not_by_how_it_is_spaced():
+    (digest,) = expected_operations(PLAN, "recover").values()
+    spaced = '[ {"reason": "cut", "operation" : "DeleteFile", "name":"5.log"} ]'
+    assert digest_operations(spaced) == digest
+    assert digest_operations(spaced.replace("5", "6")) != digest
+    assert expected_operations(PLAN, "compact") == {}
+
+
+def test_a_managed_partition_is_the_same_whatever_its_generation():
+    place = "managed+s3://b/m/orders-3"
+    one = replace(PLANNED, directory=f"{place}#generation=4")
+    assert one.key == replace(PLANNED, directory=f"{place}#generation=5").key
+    assert one.key != PLANNED.key
+
+
+def test_listings_are_packed():
+    assert decode_files(encode_files(PLANNED.files)) == PLANNED.files
+    assert decode_files(None) == ()
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path: Path):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, PLAN)
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ConfigError, match="expected pylog-plan 1, found"):
+        read_plan_file(path)
