@@ -177,6 +177,19 @@ class OffsetNotAvailableError(PylogError):
         )
 
 
+class InvalidFetchSizeError(PylogError):
+    """A read was asked for fewer than no bytes."""
+
+    kafka_code = 4
+
+    def __init__(self, partition: str, size_bytes: int) -> None:
+        super().__init__(partition, size_bytes)
+        self.partition, self.size_bytes = partition, size_bytes
+
+    def __str__(self) -> str:
+        return f"{self.partition}: a read of {self.size_bytes} bytes; expected at least 0"
+
+
 class StorageError(PylogError):
     """The disk or the object store failed; the data may well be fine."""
 

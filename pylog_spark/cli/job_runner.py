@@ -119,8 +119,6 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
     for row in report.retentions.to_pylist():
         row["operations"] = json.loads(row["operations"] or "[]")
         typer.echo(json_line("retention", row))
-    for row in report.cleanings.to_pylist():
-        typer.echo(json_line("cleaning", row))
     run = {
         "run_id": report.run_id,
         "action": report.action,

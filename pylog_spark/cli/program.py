@@ -106,6 +106,9 @@ class CommandTable(TyperGroup):
             return super().invoke(ctx)
         except (_UsageError, typer.Exit, typer.Abort):
             raise
+        except SystemExit as end:  # rich's word for a reader that went away in mid-table
+            _discard_output()
+            raise typer.Exit(ExitCode.READER_GONE) from end
         except BaseException as error:  # the one place where errors end
             report_error(error, debug=ctx.params["debug"])
             if isinstance(error, BrokenPipeError):

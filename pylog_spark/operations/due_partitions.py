@@ -184,7 +184,8 @@ class Outcome:
         self.columns = {"status": Status.DONE.value, **{name: row[name] for name in names}}
         self.columns["operations"] = row["operations"]
         self.next_offset = row["next_offset"]
-        self.rounds = (row["statistics"],) if row["statistics"] is not None else ()
+        said = row.get("statistics")
+        self.rounds = () if said is None else (said,)
 
 
 def find_due(

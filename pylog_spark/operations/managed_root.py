@@ -11,6 +11,7 @@ There is no marker of a clean shutdown here and there are no checkpoint files: w
 begins, and where a log starts, stand in the manifest that a commit writes.
 """
 
+import logging
 import os
 import socket
 import sys
@@ -18,16 +19,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pylog_spark.tasks.managed_access import ManagedAccess
 from storage_core.clock import Clock, SystemClock
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.conditional_write import require_conditional_writes
 from storage_core.store.lease import DEFAULT_TTL_MS, Lease, acquire_lease, read_lease
 from storage_core.store.managed_root import find_root
+
+_log: Final = logging.getLogger(__name__)
 
 
 class ManagedRoot:
@@ -74,8 +77,15 @@ class ManagedRoot:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._held is not None:
+        if self._held is None:
+            return
+        try:
             self._held.release()
+        except StorageError as problem:
+            # What was committed is committed, and what went wrong before is what has to be heard.
+            _log.warning(
+                "%s: the lease was not given back, it ends by itself: %s", self._location, problem
+            )
 
     @property
     def location(self) -> str:

@@ -224,7 +224,7 @@ def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) 
     """Return the view of a partition's root, with what the partition's own manifest says."""
     if entry.topic_partition is None:
         return view
-    found = partition_checkpoints(store, entry.topic_partition, view.checkpoints)
+    found = partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
     return replace(view, checkpoints=found)
 
 

@@ -4,7 +4,7 @@ For every other kind of partition these functions say that nothing is known that
 asks them need not care where a partition is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
 from storage_core.checkpoint.partition_metadata import (
@@ -23,35 +23,31 @@ from storage_core.store import LocalStore, LogStore, ManagedStore
 
 
 def partition_checkpoints(
-    store: LogStore, partition: TopicPartition, root: RootCheckpoints
+    store: LogStore, partition: TopicPartition, root: Callable[[], RootCheckpoints]
 ) -> RootCheckpoints:
     """Return the checkpoints that hold for a partition.
 
     Args:
         store: The partition.
         partition: Its name.
-        root: What the files of its root say; a managed root has none.
+        root: Returns what the files of its root say; not called for a managed one, which has none.
 
     Raises:
         ManifestError: What is there is no manifest.
         StorageError: The store failed.
     """
     if not isinstance(store, ManagedStore):
-        return root
+        return root()
     said = store.manifest.checkpoints
-
-    def entry(offset: int | None) -> dict[TopicPartition, int]:
-        return {} if offset is None else {partition: offset}
-
     return RootCheckpoints(
-        high_watermarks=entry(said.high_watermark),
-        log_starts=entry(said.log_start_offset),
-        cleaner_points=entry(said.cleaner_offset),
+        high_watermarks=_entry(partition, said.high_watermark),
+        log_starts=_entry(partition, said.log_start_offset),
+        cleaner_points=_entry(partition, said.cleaner_offset),
     )
 
 
 def recovery_checkpoints(
-    store: LogStore, partition: TopicPartition, root: RecoveryCheckpoints
+    store: LogStore, partition: TopicPartition, root: Callable[[], RecoveryCheckpoints]
 ) -> RecoveryCheckpoints:
     """Return what a loader is told of a partition, as `partition_checkpoints`.
 
@@ -59,12 +55,12 @@ def recovery_checkpoints(
     it is left out, so that every segment is read.
     """
     if not isinstance(store, ManagedStore):
-        return root
-    said = partition_checkpoints(
-        store, partition, RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
-    )
+        return root()
+    said = store.manifest.checkpoints
     return RecoveryCheckpoints(
-        recovery_points={}, log_starts=said.log_starts, high_watermarks=said.high_watermarks
+        recovery_points={},
+        log_starts=_entry(partition, said.log_start_offset),
+        high_watermarks=_entry(partition, said.high_watermark),
     )
 
 
@@ -125,3 +121,7 @@ def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
     file = f"{store.location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id == expected
+
+
+def _entry(partition: TopicPartition, offset: int | None) -> dict[TopicPartition, int]:
+    return {} if offset is None else {partition: offset}

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -133,7 +133,7 @@ def _observe(
     store = open_partition(row)
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return _skipped(Reason.INCONSISTENT_TOPIC_ID)
-    checkpoints = partition_checkpoints(store, partition, checkpoints_of(row["root"]))
+    checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
     high_watermark = checkpoints.high_watermarks.get(partition)
     if context.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = None

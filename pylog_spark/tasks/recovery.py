@@ -174,7 +174,7 @@ def _look(
         return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
-    checkpoints = recovery_checkpoints(store, partition, checkpoints_of(root))
+    checkpoints = recovery_checkpoints(store, partition, partial(checkpoints_of, root))
     point = checkpoints.recovery_points.get(partition, 0)
     is_clean = root not in context.unclean_roots
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)

@@ -152,7 +152,7 @@ def _observe(
         return _skipped(config)
     store = open_partition(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
-    checkpoints = partition_checkpoints(store, partition_name, checkpoints_of(row["root"]))
+    checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
     checkpointed = checkpoints.high_watermarks.get(partition_name)
     is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
     if checkpointed is None and not is_log_end:

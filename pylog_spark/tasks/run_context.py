@@ -171,10 +171,11 @@ def read_root_checkpoints(root: str | RootFiles) -> RootCheckpoints:
         CheckpointError: One of them is malformed.
         StorageError: One of them cannot be read.
     """
+    files = open_root(root) if isinstance(root, str) else root
     return RootCheckpoints(
-        high_watermarks=read_offset_checkpoint(root, REPLICATION_FILE),
-        log_starts=read_offset_checkpoint(root, LOG_START_FILE),
-        cleaner_points=read_offset_checkpoint(root, CLEANER_FILE),
+        high_watermarks=read_offset_checkpoint(files, REPLICATION_FILE),
+        log_starts=read_offset_checkpoint(files, LOG_START_FILE),
+        cleaner_points=read_offset_checkpoint(files, CLEANER_FILE),
     )
 
 

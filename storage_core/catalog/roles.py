@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
-from storage_core.store import open_object_store
 
 _ROLE_SWITCH: Final = "--role"
 
@@ -87,6 +86,8 @@ def local_path(root: str | Path) -> Path | None:
 
 
 def _has_object(url: str, key: str) -> bool:
+    from storage_core.store import open_object_store  # noqa: PLC0415  # NumPy, not for --help
+
     try:
         open_object_store(url).head(key)
     except ObjectNotFoundError:

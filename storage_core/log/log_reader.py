@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage_core.errors import OffsetOutOfRangeError
+from storage_core.errors import InvalidFetchSizeError, OffsetOutOfRangeError
 from storage_core.filenames import log_file
 from storage_core.index.lazy_index import LazyIndexes
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
@@ -103,10 +103,13 @@ class LogReader:
             min_one_message: Whether the first batch comes whole, even if it is larger.
 
         Raises:
+            InvalidFetchSizeError: max_bytes is negative.
             OffsetOutOfRangeError: The offset lies below the log start or above the log end.
             CorruptRecordError: Bytes on the way to the offset are no batches.
             StorageError: The store failed.
         """
+        if max_bytes < 0:
+            raise InvalidFetchSizeError(self.log.location, max_bytes)
         self._check_range(start_offset)
         bound = self.bound(isolation)
         if start_offset >= bound.offset:

@@ -207,6 +207,6 @@ def _decompress(
         raise InvalidRecordError(
             window.file,
             where,
-            f"batch at offset {offset} of {window.batches.size[row]} bytes: {error}",
+            f"batch at offset {offset}: {error}; the batch has {window.batches.size[row]} bytes",
             offset=offset,
         ) from error

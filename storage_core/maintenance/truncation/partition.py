@@ -94,7 +94,7 @@ def plan_truncation(
 
 
 @located
-def truncate_partition(
+def truncate_partition(  # noqa: PLR0913  # where, how, to where, and the checkpoints
     directory: Path,
     *,
     config: LogConfig,

@@ -355,7 +355,7 @@ KINDS: Final[dict[Code, Kind]] = {
     ),
     Code.CHANGED_WHILE_READ: Kind(
         severity=Severity.WARN,
-        meaning="A file vanished or shrank while it was read: somebody is writing here.",
+        meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
         fix="say --live, or stop the writer and verify again",
         elsewhere="info with --live",
     ),

@@ -17,6 +17,7 @@ from pylog_spark.cli.exit_codes import ExitCode
 from storage_core.formats.batch_v2 import CRC_AT, MAGIC_AT, Codec
 from storage_core.formats.control import ControlType
 from storage_core.records.payload import Limits
+from storage_core.store.local import LocalFileReader
 from storage_core.testing import damage
 from storage_core.testing.builders import (
     BatchSpec,
@@ -507,6 +508,34 @@ def test_the_table_shows_an_error_and_goes_on(pylog, tmp_path: Path):
     assert "CRC WRONG" in result.stdout
     assert f"ERROR at position {len(GOOD)}" in result.stdout
     assert result.stdout.index("ERROR") < result.stdout.index("00000000000000000005.log")
+
+
+@pytest.mark.item("FLT-15")
+def test_a_log_that_is_appended_to_is_dumped_as_long_as_it_was_when_it_was_opened(
+    pylog, tmp_path: Path, monkeypatch
+):
+    """A writer that never stops: the dump ends, and shows whole batches only."""
+    path = tmp_path / LOG
+    path.write_bytes(segment_bytes(some_batches(count=3)) + GOOD[:20])
+    read_into = LocalFileReader.read_into
+
+    def read_and_append(reader: LocalFileReader, position: int, target: Any) -> int:
+        with path.open("ab") as file:
+            file.write(GOOD)
+        return read_into(reader, position, target)
+
+    opened = path.stat().st_size
+    monkeypatch.setattr("pylog_spark.cli.dump_segment._WINDOW_BYTES", 100)
+    monkeypatch.setattr(LocalFileReader, "read_into", read_and_append)
+    result = pylog("dump", path, "--output", "json")
+    assert result.exit_code == ExitCode.DONE, result.stderr
+    lines = lines_of(result)
+    assert [line["offset"] for line in lines if line["type"] == "record"] == [0, 1, 2]
+    assert lines[-1]["type"] == "torn_tail"
+    assert (lines[-1]["position"] + lines[-1]["size"], path.stat().st_size > opened) == (
+        opened,
+        True,
+    )
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path):

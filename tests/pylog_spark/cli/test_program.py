@@ -207,3 +207,15 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(broker_dir: Path):
     )
     assert done.stderr == ""
     assert done.returncode in {ExitCode.READER_GONE, ExitCode.DONE}
+
+
+def test_a_reader_that_leaves_in_the_middle_of_a_help_text_is_no_bug():
+    command = f"{sys.executable} -m pylog_spark run --help | true"
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode in {ExitCode.READER_GONE, ExitCode.DONE}

@@ -33,7 +33,8 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.task.maxFailures": "8",
 }
-DAWDLE_SECONDS = 2.0
+DAWDLE_SECONDS = 1.5
+WAYS = (Strategy.FILES, Strategy.SHUFFLE)
 
 
 class SpeculatingDispatcher(Dispatcher):
@@ -70,8 +71,8 @@ def main(folder: Path, master: str, names: list[str]) -> None:
     open_run.Dispatcher = SpeculatingDispatcher
     conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
     spark = build_session(master, conf | SPECULATION, delta=False)
-    tuning = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
-    for strategy in (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE):
+    tuning = Tuning(unit_min_bytes=1, unit_max_bytes=16384, shuffle_bucket_bytes=256)
+    for strategy in WAYS:
         SpeculatingDispatcher.attempts = folder / f"attempts-{strategy}"
         SpeculatingDispatcher.attempts.mkdir()
         root = broker_directory(folder / strategy, names)

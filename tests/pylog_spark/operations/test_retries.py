@@ -79,7 +79,7 @@ def test_without_broadcasts_maps_are_shared_by_files_and_that_is_said(spark, tmp
 
 
 @pytest.mark.item("FLT-14")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path):
     program = "tests.pylog_spark.operations.speculating_tasks"
     with standalone_cluster(tmp_path, hosts=("127.0.0.1", "127.0.0.2")) as url:
@@ -89,11 +89,11 @@ def test_copies_of_slow_tasks_beside_failing_ones_leave_what_kafka_left(tmp_path
             env=environment(),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
     assert ended.returncode == 0, ended.stderr
-    names = ("broadcast", "files", "shuffle", "whole")
+    names = ("files", "shuffle")
     runs = dict(zip(names, map(json.loads, ended.stdout.splitlines()), strict=True))
     # Some attempts failed or were overtaken by a copy.
     assert all(run["attempts"] > run["units"] for run in runs.values()), runs

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.undo import undo
+from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.trash.record import list_commits
 from storage_core.testing.compare import read_tree
+from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,
@@ -142,3 +147,36 @@ def test_a_run_that_the_trash_does_not_know_is_a_wrong_argument(undoable):
         undo("../trash", options)
     with pytest.raises(ConfigError, match="--trash"):
         undo("x", replace(options, trash=None))
+
+
+def test_a_whole_night_over_a_real_brokers_directory_is_undone(spark, tmp_path):
+    """Recovered, swept and compacted: topics of both policies, checkpoints of three kinds."""
+    golden = Golden("broker-uncleaned")
+    path = golden.unpack(tmp_path)
+    before = {p.name: read_tree(p) for p in path.iterdir() if p.is_dir()}
+    checkpoints = {
+        name: read_points(path, name)
+        for name in (
+            "log-start-offset-checkpoint",
+            "recovery-point-offset-checkpoint",
+            "replication-offset-checkpoint",
+        )
+    }
+    anything = RunLimits(max_delete_ratio=1.0, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
+    options = JobOptions(
+        now_ms=SystemClock().now_ms(),
+        now_is_said=True,
+        role=Role.BROKER,
+        trash=str(tmp_path / "trash"),
+        limits=anything,
+    )
+    report = run_nightly(spark, [path], options)
+    actions = {row["action"] for row in report.results.to_pylist() if row["status"] == "done"}
+    assert actions >= {"retain", "compact"}
+    assert {p.name: read_tree(p) for p in path.iterdir() if p.is_dir()} != before
+    undone = undo(report.run_id, options)
+    assert undone.exit_code == 0
+    assert {p.name: read_tree(p) for p in path.iterdir() if p.is_dir()} == before
+    assert {name: read_points(path, name) for name in checkpoints} == checkpoints
+    assert read_points(path) == {}
+    assert '"brokerEpoch":-1' in (path / ".kafka_cleanshutdown").read_text()

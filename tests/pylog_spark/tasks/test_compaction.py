@@ -253,7 +253,7 @@ def log_files(root: Path) -> list[Path]:
     return sorted(root.glob(f"*/*{LOG_SUFFIX}"))
 
 
-@pytest.mark.item("FLT-10")
+@pytest.mark.item("FLT-10", "FLT-15")
 def test_a_partition_that_somebody_wrote_to_is_not_committed(tmp_path):
     root = broker_directory(tmp_path / "log", [MANY_GROUPS])
     pipeline = Pipeline(root, FIRST_ROUNDS_MS)

@@ -7,7 +7,7 @@ import pytest
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.tasks import managed_access
 from storage_core.clock import ManualClock
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store.manifest import Checkpoints
@@ -227,3 +227,14 @@ def test_the_off_switch_of_a_partition_on_this_machine_is_seen(tmp_path, origin)
     reasons = {row["topic"]: row.get("reason") for row in ManagedPipeline(twin, 1).observe()}
     assert reasons[NAME] == "SWITCHED_OFF"
     assert set(reasons.values()) != {"SWITCHED_OFF"}
+
+
+def test_a_store_that_is_away_at_the_end_hides_nothing(twin, monkeypatch, caplog):
+    root = ManagedRoot(twin.location, run_id="run")
+
+    def away():
+        raise StorageError("lease.json", "the store is away")
+
+    with root:
+        monkeypatch.setattr(root._lease, "release", away)
+    assert "it ends by itself" in caplog.text

@@ -8,7 +8,6 @@ from storage_core.filenames import TopicPartition
 from storage_core.store.garbage import (
     delete_garbage,
     delete_leftovers,
-    delete_garbage,
     find_garbage,
     find_leftovers,
     kept_generations,

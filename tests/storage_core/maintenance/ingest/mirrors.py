@@ -13,8 +13,6 @@ from storage_core.store import ManagedStore, ObjectDirectory
 from storage_core.testing.builders import BatchSpec, RecordSpec
 from storage_core.testing.directories import ProducerSpec, SegmentSpec, write_partition
 
-CLOSED = "closed"
-
 
 def batch(base_offset, *, records=2, leader_epoch=0, timestamp=1_000):
     return BatchSpec(

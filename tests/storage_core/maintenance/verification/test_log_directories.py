@@ -16,7 +16,13 @@ from storage_core.maintenance.verification.options import Surroundings, VerifyOp
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.store.local import LocalFileReader
-from tests.storage_core.maintenance.verification.log_root import NOW_MS, PARTITION, log_root
+from storage_core.testing.builders import encode_batch
+from tests.storage_core.maintenance.verification.log_root import (
+    NOW_MS,
+    PARTITION,
+    batch,
+    log_root,
+)
 
 
 def found_in(*paths: Path, role: Role = Role.BROKER) -> list:
@@ -146,6 +152,27 @@ def test_a_file_that_vanishes_between_listing_and_reading_is_told(
     )
     gone = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
     assert [(f.file, f.severity) for f in gone] == [(root.file(20, suffix).name, severity)]
+
+
+@pytest.mark.item("FLT-15")
+@pytest.mark.parametrize(("is_live", "severity"), [(False, Severity.WARN), (True, Severity.INFO)])
+def test_a_file_that_grew_since_it_was_listed_is_told_and_read_to_where_it_was_opened(
+    tmp_path, is_live, severity
+):
+    root = log_root(tmp_path / "log")
+    store = LocalStore(root.partition)
+    segment = sort_files(store.list_files()).segments[3]
+    listed = segment.log.size_bytes
+    with root.file(30).open("ab") as file:
+        file.write(encode_batch(batch(40, leader_epoch=3)))
+    options = VerifyOptions(now_ms=NOW_MS, is_live=is_live)
+    facts, found = verify_segment(
+        store, segment, Surroundings(role=Role.BROKER, is_clean=False), options
+    )
+    grown = [f for f in found if f.code is Code.CHANGED_WHILE_READ]
+    assert [(f.file, f.severity) for f in grown] == [(root.file(30).name, severity)]
+    assert f"grew from {listed} to {root.file(30).stat().st_size} bytes" in grown[0].message
+    assert (facts.size_bytes, facts.last_offset) == (root.file(30).stat().st_size, 44)
 
 
 class _ShrinkingStore(LocalStore):
