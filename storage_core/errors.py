@@ -115,6 +115,17 @@ class ConfigError(PylogError):
         return f"{self.key}={self.value}: {self.reason}"
 
 
+class MissingDriverError(ConfigError):
+    """A package that reaches this kind of location is not installed."""
+
+    def __init__(self, path: str, package: str, extra: str) -> None:
+        super().__init__(
+            "location", path, f"needs the package {package}: pip install 'pylog-spark[{extra}]'"
+        )
+        self.args = (path, package, extra)
+        self.path, self.package, self.extra = path, package, extra
+
+
 class InvalidNameError(PylogError):
     """The name of a file, a directory or a topic is not one that Kafka writes."""
 
@@ -232,40 +243,6 @@ def _condition_text(expected: str, found: str) -> str:
     wanted = f"version {expected}" if expected else "no object"
     present = f"version {found}" if found else "another state"
     return f"somebody else changed it: expected {wanted}, found {present}"
-
-
-class ReadOnlyStoreError(PylogError):
-    """A change was asked of a place that is only read: a mirror, or a pinned generation."""
-
-    def __init__(self, path: str, operation: str) -> None:
-        super().__init__(path, operation)
-        self.path, self.operation = path, operation
-
-    def __str__(self) -> str:
-        return f"{self.path}: is only read, {self.operation} is refused"
-
-
-class UnsafeStoreError(PylogError):
-    """An object store does not keep the promises that a managed root stands on."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
-
-
-class MissingDriverError(PylogError):
-    """A package that reaches this kind of location is not installed."""
-
-    def __init__(self, path: str, package: str, extra: str) -> None:
-        super().__init__(path, package, extra)
-        self.path, self.package, self.extra = path, package, extra
-
-    def __str__(self) -> str:
-        hint = f"pip install 'pylog-spark[{self.extra}]'"
-        return f"{self.path}: needs the package {self.package}: {hint}"
 
 
 class ManifestError(PylogError):
@@ -434,6 +411,24 @@ class GuardRefusedError(PylogError):
     def __str__(self) -> str:
         hint = f" (override: {self.override})" if self.override else ""
         return f"{self.code}: {self.reason}{hint}"
+
+
+class ReadOnlyStoreError(GuardRefusedError):
+    """A change was asked of a place that is only read: a mirror on an object store."""
+
+    def __init__(self, path: str, operation: str) -> None:
+        super().__init__("READ_ONLY_STORE", f"{path} is only read: {operation} is refused")
+        self.args = (path, operation)
+        self.path, self.operation = path, operation
+
+
+class UnsafeStoreError(GuardRefusedError):
+    """An object store does not keep the promises that a managed root stands on."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__("UNSAFE_STORE", f"{path}: {reason}")
+        self.args = (path, reason)
+        self.path = path
 
 
 class LeaseHeldError(GuardRefusedError):

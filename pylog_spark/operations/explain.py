@@ -117,7 +117,7 @@ class _Explainer:
             until = "--config, --set or --assume-defaults says it, or the cluster's metadata does"
             return unknowable("CONFIG_UNKNOWN", text, until)
         store = open_store(entry.path)
-        checkpoints = partition_checkpoints(store, partition, lambda: lambda: self._view.checkpoints)
+        checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
         mark = checkpoints.high_watermarks.get(partition)
         if self._options.high_watermark is HighWatermarkSource.LOG_END:
             mark = None

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.report import (
+    error_text,
     is_notable_retention,
     json_line,
     number_text,
@@ -141,3 +142,15 @@ def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, k
     idle = found | {"deleted_segments": 0}
     assert is_notable_retention(found)
     assert is_notable_retention(idle) == (hold == "FUTURE_TIMESTAMP")
+
+
+@pytest.mark.item("ERR-16")
+def test_what_kafka_knows_too_is_told_with_its_number_and_name():
+    bad = row(status="failed", error_class="CorruptRecordError", error="0.log: position 7: bad")
+    told = json.loads(json_line("result", bad))
+    assert (told["kafka_code"], told["kafka_error"]) == (2, "CORRUPT_MESSAGE")
+    assert error_text(bad) == "0.log: position 7: bad (CORRUPT_MESSAGE, 2)"
+    own = row(status="failed", error_class="CorruptIndexError", error="0.index: position 8: bad")
+    assert "kafka_code" not in json.loads(json_line("result", own))
+    assert error_text(own) == "0.index: position 8: bad"
+    assert error_text(row()) == ""

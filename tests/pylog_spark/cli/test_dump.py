@@ -531,7 +531,7 @@ def test_a_log_that_is_appended_to_is_dumped_as_long_as_it_was_when_it_was_opene
     assert result.exit_code == ExitCode.DONE, result.stderr
     lines = lines_of(result)
     assert [line["offset"] for line in lines if line["type"] == "record"] == [0, 1, 2]
-    assert lines[-1]["type"] == "torn_tail"
+    assert lines[-1]["type"] == "tail"
     assert (lines[-1]["position"] + lines[-1]["size"], path.stat().st_size > opened) == (
         opened,
         True,

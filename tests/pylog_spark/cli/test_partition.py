@@ -197,3 +197,18 @@ def test_bad_bytes_are_named_by_file_and_position_and_touch_nothing(
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert read_tree(directory) == before
+
+
+@pytest.mark.item("FLT-12")
+def test_a_batch_larger_than_its_file_is_named_with_partition_segment_position_and_size(
+    pylog, tmp_path: Path
+):
+    directory = dirty_partition(tmp_path)
+    log = directory / "00000000000000000000.log"
+    good_bytes = log.stat().st_size
+    log.write_bytes(log.read_bytes() + damage.with_lying_length(GOOD, 2**31 - 1))
+    result = pylog("partition", "clean", directory, "--now-ms", 1, *COMPACT)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"pylog: {directory}: {log.name}: position {good_bytes}: ")
+    assert "2147483659 bytes" in line

@@ -107,7 +107,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
         assert size <= planned[topic]["bytes_after"]
 
 
-@pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08")
+@pytest.mark.item("CMP-43", "FLT-03", "CMP-39", "CMP-08", "ERR-02", "ERR-15")
 @pytest.mark.parametrize("strategy", [s for s in Strategy if s is not Strategy.AUTO])
 def test_one_damaged_partition_stops_no_other(spark, tmp_path, strategy):
     names = [*SMALL, "clean-epochs-mixed-s151"]
@@ -170,6 +170,7 @@ def test_a_partition_whose_map_was_full_is_repeated_until_nothing_is_due(spark, 
     assert row["bytes_after"] == result.size
 
 
+@pytest.mark.item("FLT-15")
 def test_a_directory_that_was_not_cleanly_shut_down_is_left_alone(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     (root.path / ".kafka_cleanshutdown").unlink()

@@ -7,7 +7,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.guards import check_roots
 from storage_core.catalog.roles import Role
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
 
 META = "version=1\nnode.id={node}\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
@@ -93,3 +93,16 @@ def test_a_role_that_nobody_said_is_guessed(tmp_path):
     (guessed,) = resolve_roots([root], said=None)
     assert (guessed.role, guessed.is_said) == (Role.BROKER, False)
     assert guessed.location == str(root)
+
+
+@pytest.mark.item("ERR-11")
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_directory_that_the_brokers_own_file_does_not_have_is_refused(tmp_path, dry_run):
+    root = log_directory(tmp_path / "log")
+    others = {"log.dirs": f"{tmp_path}/a, {tmp_path}/b"}
+    with pytest.raises(LogDirectoryNotFoundError, match=r"is not in log\.dirs") as caught:
+        check(root, broker_settings=others, dry_run=dry_run)
+    assert (caught.value.kafka_code, caught.value.path) == (57, str(root))
+    check(root, broker_settings={"log.dirs": f"{tmp_path}/a,{root}/"}, dry_run=dry_run)
+    check(root, broker_settings={"log.dir": str(root)}, dry_run=dry_run)
+    check(root, role=Role.MIRROR, broker_settings=others, dry_run=True)

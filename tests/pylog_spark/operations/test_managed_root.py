@@ -76,7 +76,8 @@ def test_a_managed_root_ends_with_the_bytes_of_a_brokers_directory(
     expected = compact(spark, [root.path], root.options(now_ms), strategy=strategy)
     report = compact(spark, [twin.location], twin.options(now_ms), strategy=strategy)
 
-    assert [row["error"] for row in report.results.to_pylist() if row["error"]] == []
+    for each in (expected, report):
+        assert [row["error"] for row in each.results.to_pylist() if row["error"]] == []
     assert (report.exit_code, expected.exit_code) == (0, 0)
     points = read_points(root.path)
     for name in names:
@@ -101,7 +102,8 @@ def test_retention_leaves_what_it_leaves_in_a_brokers_directory(spark, tmp_path,
     expected = retain(spark, [root.path], root.options(now_ms, limits=ANYTHING_MAY_GO))
     report = retain(spark, [twin.location], twin.options(now_ms, limits=ANYTHING_MAY_GO))
 
-    assert [row["error"] for row in report.results.to_pylist() if row["error"]] == []
+    for each in (expected, report):
+        assert [row["error"] for row in each.results.to_pylist() if row["error"]] == []
     assert (report.exit_code, expected.exit_code) == (0, 0)
     for name in names:
         assert twin.tree(name) == read_tree(root.path / f"{name}-0"), name

@@ -188,6 +188,7 @@ def test_a_mirror_is_cut_where_that_is_allowed_and_salvaged_but_never_marked(spa
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+@pytest.mark.item("FLT-02")
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_what_is_cut_is_set_aside_first_as_it_was_and_as_segments_that_open(
     spark, tmp_path, tuning

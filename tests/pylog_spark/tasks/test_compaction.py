@@ -281,7 +281,7 @@ def test_a_task_on_a_host_without_the_lock_writes_nothing(tmp_path):
     assert read_tree(tmp_path) == before
 
 
-@pytest.mark.item("FLT-03", "CMP-43")
+@pytest.mark.item("FLT-03", "CMP-43", "ERR-02", "ERR-15")
 @pytest.mark.parametrize("way", ["spread over tasks", "whole"])
 def test_a_wrong_crc_stops_its_partition_and_no_other(tmp_path, way):
     names = [MANY_GROUPS, "clean-group-all-s211", "clean-headers-none-s101"]

@@ -129,7 +129,7 @@ def test_an_attempt_that_comes_when_the_run_is_over_changes_nothing(root):
     assert read_tree(root.path / f"{TOPIC}-0") == before
 
 
-@pytest.mark.item("FLT-10")
+@pytest.mark.item("FLT-10", "FLT-15")
 def test_a_partition_that_changed_since_it_was_planned_is_left_alone(root):
     sweeper = Sweeper(root)
     row = sweeper.observe()[f"{TOPIC}-0"]

@@ -1,5 +1,6 @@
 """A partition of a managed root: the contract of all stores, generations, commits and races."""
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -359,3 +360,19 @@ def test_an_adopted_object_is_read_where_it_lies(objects, tmp_path: Path):
 def test_a_store_travels_with_its_manifest(objects):
     manifest = create_partition(objects)
     assert pickle.loads(pickle.dumps(manifest)) == manifest
+
+
+def test_a_root_is_read_without_this_program(tmp_path: Path):
+    create_partition(LocalObjectStore(tmp_path))
+    store = open_partition(LocalObjectStore(tmp_path))
+    store.copy_range(NAME, 5, 20, "00000000000000000017.log", modified_ms=NOW_MS)
+    store.publish(run_id="run-2", fencing_token=1)
+    manifest = json.loads((tmp_path / "topic-0" / "manifest.json").read_text())
+    found = {}
+    for name, entry in manifest["files"].items():
+        content = (tmp_path / entry["key"]).read_bytes() if entry["size"] else b""
+        found[name] = content[entry["start"] : entry["start"] + entry["size"]]
+    assert found == {**FILES, "00000000000000000017.log": FILES[NAME][5:25]}
+    assert (manifest["format"], manifest["version"]) == ("pylog-manifest", 1)
+    before = json.loads((tmp_path / "topic-0" / "history" / f"{1:020d}.json").read_text())
+    assert before["files"].keys() == FILES.keys()

@@ -89,7 +89,7 @@ def test_a_second_recovery_changes_nothing_more(golden, tmp_path):
     assert found == after
 
 
-@pytest.mark.item("REC-15", "REC-31")
+@pytest.mark.item("REC-15", "REC-31", "FLT-02")
 def test_every_cut_is_told_with_its_place_its_bytes_and_what_could_still_be_read(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10, 20, count=4)
     sizes = {base: (directory / log_file(base)).stat().st_size for base in (0, 10, 20)}

@@ -1,5 +1,7 @@
 """What is set aside before it is cut: raw, and as a log that opens."""
 
+import pytest
+
 from storage_core.filenames import log_file
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -20,6 +22,7 @@ def salvage_of(directory, target):
     )
 
 
+@pytest.mark.item("FLT-02")
 def test_whole_batches_behind_a_bad_one_open_as_a_log_of_their_own(tmp_path):
     directory = write_log(tmp_path / "t-0", 0, 10, 20, count=2)
     whole = (directory / log_file(20)).read_bytes()

@@ -179,7 +179,10 @@ def time_index(root: LogRoot) -> None:
 
 
 def time_index_unfinished(root: LogRoot) -> None:
-    specs = [SegmentSpec(base_offset=0, batches=[batch(n) for n in (0, 5, 10, 15)]), *segments()[2:]]
+    specs = [
+        SegmentSpec(base_offset=0, batches=[batch(n) for n in (0, 5, 10, 15)]),
+        *segments()[2:],
+    ]
     root.write_segments(specs)
     path = root.file(0, ".timeindex")
     path.write_bytes(path.read_bytes()[:-12])

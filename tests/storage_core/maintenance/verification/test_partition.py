@@ -15,10 +15,12 @@ from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LEADER_EPOCH_FILE,
+    LOG_START_FILE,
     REPLICATION_FILE,
 )
 from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
+from storage_core.log.log_reader import LogReader
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
@@ -35,6 +37,7 @@ from storage_core.testing.builders import encode_batch
 from storage_core.testing.damage import with_lying_length, with_wrong_crc
 from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec
 from tests.golden_data import Golden
+from tests.storage_core.maintenance.verification.accidents import middle_removed
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     COMMITS,
@@ -358,3 +361,87 @@ def test_an_empty_time_index_makes_a_segment_as_old_as_its_file_until_it_is_rebu
     assert root.codes() == {Code.TIME_INDEX_EMPTY}
     recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
     assert age() == newest
+
+
+def read_from(root: LogRoot, offset: int) -> int:
+    """Return the base offset of the segment where a read from an offset begins."""
+    store = LocalStore(root.partition)
+    log = load_log(store, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
+    return LogReader(store, log).read(offset, max_bytes=1).segment_base_offset
+
+
+@pytest.mark.item("FLT-05")
+@pytest.mark.parametrize("clean_shutdown", [True, False], ids=["closed", "killed"])
+def test_a_segment_that_was_deleted_by_hand_is_a_gap_over_which_reads_jump(root, clean_shutdown):
+    root.file(20).unlink()
+    found = root.findings()
+    assert {f.code for f in found} == {Code.OFFSETS_MISSING, Code.INDEX_WITHOUT_LOG}
+    [gap] = [f for f in found if f.code is Code.OFFSETS_MISSING]
+    assert (gap.severity, gap.file, gap.offset) == (Severity.WARN, root.file(30).name, 20)
+    assert "offsets 20 to 29 are missing" in gap.message
+    result = recover_partition(
+        root.partition,
+        config=CONFIG,
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        clean_shutdown=clean_shutdown,
+    )
+    assert (result.log_end_offset, result.truncated_bytes) == (END_OFFSET, 0)
+    assert not list(root.partition.glob("00000000000000000020.*index"))
+    assert [read_from(root, offset) for offset in (19, 20, 29, 30)] == [10, 30, 30, 30]
+    assert root.codes() == {Code.OFFSETS_MISSING}
+
+
+@pytest.mark.item("FLT-05")
+def test_a_gap_that_compaction_or_the_log_start_explains_is_none(root):
+    middle_removed(root)
+    assert root.codes() == {Code.OFFSETS_MISSING}
+    mirror = dataclasses.replace(root, role=Role.MIRROR)
+    [gap] = [f for f in mirror.findings() if f.code is Code.OFFSETS_MISSING]
+    assert gap.severity is Severity.INFO
+    root.write_checkpoint(CLEANER_FILE, 29)
+    assert root.codes() == {Code.OFFSETS_MISSING}
+    root.write_checkpoint(CLEANER_FILE, 30)
+    assert root.codes() == set()
+    root.write_checkpoint(CLEANER_FILE, 10)
+    root.write_checkpoint(LOG_START_FILE, 30)
+    assert root.codes() <= {Code.CLEANER_POINT_OUTSIDE_LOG, Code.SNAPSHOT_STRAY}
+
+
+@pytest.mark.item("FLT-07")
+def test_a_transaction_index_behind_its_data_is_mended_by_recovery_only(root):
+    """A crash between the write of an abort marker and that of its index entry."""
+    specs = segments()
+    late = (transactional(40, ABORTS, leader_epoch=3), marker(44, ABORTS, ControlType.ABORT))
+    entry = AbortedTxnSpec(
+        producer_id=ABORTS, first_offset=40, last_offset=44, last_stable_offset=45
+    )
+    early = (transactional(30, COMMITS, 4, leader_epoch=3), marker(34, COMMITS, ControlType.ABORT))
+    first = AbortedTxnSpec(
+        producer_id=COMMITS, first_offset=30, last_offset=34, last_stable_offset=35
+    )
+    late = tuple(dataclasses.replace(spec, leader_epoch=3) for spec in late)
+    early = tuple(dataclasses.replace(spec, leader_epoch=3) for spec in early)
+    specs[3] = SegmentSpec(
+        base_offset=30, batches=(*early, *specs[3].batches[1:], *late), aborted=(first, entry)
+    )
+    root.write_segments(specs)
+    index = root.file(30, ".txnindex")
+    whole = index.read_bytes()
+    index.write_bytes(whole[:34])
+    settings = {"config": CONFIG, "cleaner": CleanerConfig(), "now_ms": NOW_MS}
+    store = LocalStore(root.partition)
+
+    closed = load_log(store, **settings)
+    assert [txn.last_offset for txn in LogReader(store, closed).aborted_between(30, 45)] == [34]
+    recover_partition(root.partition, **settings, clean_shutdown=True)
+    assert index.read_bytes() == whole[:34]
+    found = [f for f in root.findings() if f.code is Code.TXN_INDEX_INCOMPLETE]
+    assert [f.file for f in found] == [index.name]
+
+    result = recover_partition(root.partition, **settings)
+    assert (result.log_end_offset, index.read_bytes()) == (45, whole)
+    mended = load_log(store, **settings)
+    assert [txn.last_offset for txn in LogReader(store, mended).aborted_between(30, 45)] == [34, 44]
+    assert mended.last_stable_offset == 45
+    assert Code.TXN_INDEX_INCOMPLETE not in root.codes()
