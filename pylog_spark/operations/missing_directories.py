@@ -27,7 +27,9 @@ def check_configured(location: str, options: JobOptions) -> None:
     configured = _paths_of(options)
     if configured and Path(location).resolve() not in {Path(path).resolve() for path in configured}:
         raise LogDirectoryNotFoundError(
-            location, f"is not in log.dirs, which has {', '.join(configured)}"
+            location,
+            f"is not in log.dirs, which has {', '.join(configured)}; where the broker's disks are "
+            "mounted elsewhere, say --set log.dirs=... with their paths here",
         )
 
 

@@ -20,7 +20,7 @@ PARTITIONS = 2
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "500"}
 LIMITS = {
     "clicks": {"cleanup.policy": "delete", "retention.ms": str(DAY_MS)},
-    "metrics": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "60000"},
+    "metrics": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "30000"},
     "kept": {"cleanup.policy": "delete", "retention.ms": "-1"},
 }
 RECORDS = 1_200

@@ -270,6 +270,9 @@ def test_a_place_for_salvage_inside_a_log_directory_is_refused(spark, root):
     ids=["no-mark-clean", "topics", "exclude", "server.properties"],
 )
 def test_a_directory_is_not_marked_where_the_claim_could_be_false(spark, root, changes, reason):
+    if "broker_settings" in changes:
+        others = changes["broker_settings"]["log.dirs"]
+        changes = {"broker_settings": {"log.dirs": f"{root.path}, {others}"}}
     report = recover(spark, [root.path], root.with_options(**changes))
     assert (report.exit_code, report.summary.done) == (0, 2)
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()

@@ -16,7 +16,7 @@ from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.trash.record import list_commits
 from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.golden_broker import unpack_broker
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,
@@ -150,9 +150,8 @@ def test_a_run_that_the_trash_does_not_know_is_a_wrong_argument(undoable):
 
 
 def test_a_whole_night_over_a_real_brokers_directory_is_undone(spark, tmp_path):
-    """Recovered, swept and compacted: topics of both policies, checkpoints of three kinds."""
-    golden = Golden("broker-uncleaned")
-    path = golden.unpack(tmp_path)
+    """Swept and compacted: topics of both policies, checkpoints of three kinds."""
+    path = unpack_broker(tmp_path / "log")
     before = {p.name: read_tree(p) for p in path.iterdir() if p.is_dir()}
     checkpoints = {
         name: read_points(path, name)

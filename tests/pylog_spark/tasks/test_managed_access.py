@@ -163,6 +163,7 @@ def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit
     assert twin.store(works[0].topic).manifest.generation == 1
 
 
+@pytest.mark.item("FLT-10")
 def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:

@@ -53,6 +53,7 @@ def interrupted_run(twin: ManagedTwin, *, stop_at: int, moment: Moment) -> Fault
     return faulty
 
 
+@pytest.mark.item("DIR-15")
 @pytest.mark.parametrize("name", [*COMPACTED, *RETAINED])
 def test_a_run_killed_at_any_change_leaves_the_old_or_the_new_and_a_rerun_ends_it(tmp_path, name):
     origin = broker_directory(tmp_path / "log", [name])
@@ -82,6 +83,7 @@ def many(tmp_path, count: int, name: str = "clean-headers-none-s101") -> BrokerD
     return origin
 
 
+@pytest.mark.item("IDX-22")
 def test_a_look_at_what_is_not_due_reads_one_manifest_a_partition_and_no_data(tmp_path):
     counts = {}
     for partitions in (2, 6):
