@@ -55,9 +55,7 @@ def explain_deletion(
     if not rules.deletes:
         text = "cleanup.policy has no delete: only segments below the log start offset go"
         until = "cleanup.policy has delete in it, or the log start offset rises (delete-records)"
-        held = Answer(
-            about=_ABOUT, is_due=False, held_by="NOT_DELETED", text=text, condition=until
-        )
+        held = Answer(about=_ABOUT, is_due=False, held_by="NOT_DELETED", text=text, condition=until)
         return held, statements
     return _held(plan, statements), statements
 

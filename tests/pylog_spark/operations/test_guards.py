@@ -105,4 +105,6 @@ def test_a_directory_that_the_brokers_own_file_does_not_have_is_refused(tmp_path
     assert (caught.value.kafka_code, caught.value.path) == (57, str(root))
     check(root, broker_settings={"log.dirs": f"{tmp_path}/a,{root}/"}, dry_run=dry_run)
     check(root, broker_settings={"log.dir": str(root)}, dry_run=dry_run)
+    here = {"log.dirs": str(root)}
+    check(root, broker_settings=others, broker_overrides=here, dry_run=dry_run)
     check(root, role=Role.MIRROR, broker_settings=others, dry_run=True)
