@@ -265,7 +265,7 @@ def retain(
 
 
 @app.command(epilog=_TRUNCATE_EXAMPLE)
-def truncate(
+def truncate(  # noqa: PLR0913  # one argument an option
     directory: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),

@@ -58,7 +58,7 @@ def run_recover(  # noqa: PLR0913  # the options of the command
     return json.dumps({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
 
 
-def run_truncate(
+def run_truncate(  # noqa: PLR0913  # one argument an option
     directory: Path,
     *,
     now_ms: int,
