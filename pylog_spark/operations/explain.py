@@ -92,7 +92,7 @@ class _Explainer:
             "error": None,
         }
         try:
-            found = self._explain(entry, is_unclean=is_unclean)
+            found = self._explain(root, entry, is_unclean=is_unclean)
         except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
             return row | {"answers": [], "statements": [], **describe_failure(error)}
         return row | {
@@ -100,7 +100,7 @@ class _Explainer:
             "statements": [_plain(statement) for statement in found.statements],
         }
 
-    def _explain(self, entry: SubDirectory, *, is_unclean: bool) -> Explanation:
+    def _explain(self, root: LogRoot, entry: SubDirectory, *, is_unclean: bool) -> Explanation:
         partition = entry.topic_partition
         if partition is None or entry.kind in _NOT_A_LOG:
             kind = DirectoryKind.FOREIGN if partition is None else entry.kind
@@ -138,6 +138,8 @@ class _Explainer:
                 cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
             ),
             max_timestamps=known_timestamps(store),
+            # A copy of a log that was being written has indexes that end in zeros.
+            is_closed=root.role is not Role.MIRROR,
         )
 
 

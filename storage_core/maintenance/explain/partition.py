@@ -30,8 +30,9 @@ def explain_partition(
     cleaner: CleanerConfig,
     request: CleanRequest,
     max_timestamps: Mapping[int, int] | None = None,
+    is_closed: bool = True,
 ) -> Explanation:
-    """Explain a partition that was closed cleanly; nothing is written, no record is read.
+    """Explain a partition; nothing is written, no record is read.
 
     Args:
         store: The partition.
@@ -39,6 +40,7 @@ def explain_partition(
         cleaner: Settings of compaction that do not belong to a topic.
         request: Clock and checkpoints.
         max_timestamps: As `observe_retention`.
+        is_closed: See there.
 
     Raises:
         StorageError: The store failed.
@@ -77,6 +79,7 @@ def explain_partition(
         log_start_checkpoint=request.log_start_offset or 0,
         high_watermark=request.high_watermark,
         max_timestamps=max_timestamps,
+        is_closed=is_closed,
     )
     plan = plan_retention(state, rules, now_ms=request.now_ms)
     deletion, more = explain_deletion(state, plan, rules, now_ms=request.now_ms)

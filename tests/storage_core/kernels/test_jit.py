@@ -286,6 +286,7 @@ def test_the_digest_covers_every_source_bounds_checks_and_numbas_version(monkeyp
 
 def test_the_kernels_of_a_module_are_those_that_it_defines():
     assert kernels_of("storage_core.kernels.survivors").keys() == {
+        "mark_ordinals",
         "mark_survivors",
         "mark_latest",
         "is_set",
