@@ -153,6 +153,9 @@ def _plan_snapshot(
         now_ms=now_ms,
         log_start_checkpoint=log_start_checkpoint,
     )
+    if not log.producers:
+        # A snapshot of nobody has nothing to keep; whether there is one, Kafka's next load decides.
+        return ()
     name = snapshot_file(end_offset)
     return tuple(
         step for step in log.operations if isinstance(step, WriteFile) and step.name == name

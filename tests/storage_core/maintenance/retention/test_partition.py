@@ -86,6 +86,19 @@ def test_a_roll_writes_producers_down_where_nobody_has(tmp_path):
     assert (directory / snapshot_file(end)).read_bytes() == expected
 
 
+@pytest.mark.item("RET-09", "RET-10")
+def test_a_roll_writes_no_snapshot_of_nobody(tmp_path):
+    """A log without snapshots opens without producers; Kafka's own sweep leaves none of them."""
+    golden = Golden("retain-size-zero-s501")
+    directory = golden.unpack(tmp_path)
+    for snapshot in directory.glob("*.snapshot"):
+        snapshot.unlink()
+    sweep = sweep_golden(golden, LocalStore(directory))
+    assert sweep.decision.roll_offset == golden.case["expected"]["leo"]
+    written = {step.name for step in sweep.steps.operations if isinstance(step, WriteFile)}
+    assert not [name for name in written if name.endswith(".snapshot")]
+
+
 def test_a_segment_whose_bytes_are_no_records_is_not_rolled_over():
     """Kafka throws there too: the new segment would have the name of the old one."""
     state = log_of(segment(0), log_end_offset=0)
