@@ -24,6 +24,8 @@ DELETED_SUFFIX: Final = ".deleted"
 # A KRaft snapshot that is on its way out: Kafka's log loader leaves it alone (REC-02).
 CHECKPOINT_DELETED_SUFFIX: Final = ".checkpoint.deleted"
 TEMPORARY_SUFFIX: Final = ".tmp"
+# Records as Kafka wrote them up to 0.7; no later version reads them.
+ANCIENT_SUFFIX: Final = ".kafka"
 
 LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"

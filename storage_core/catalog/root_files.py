@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Final, Protocol, TypeVar
 
 from storage_core.catalog.roles import Role, guess_role, local_path
@@ -20,9 +21,16 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from storage_core.filenames import parse_partition_directory, parse_renamed_directory
+from storage_core.filenames import (
+    MANIFEST_FILE,
+    META_PROPERTIES_FILE,
+    kind_of,
+    parse_partition_directory,
+    parse_renamed_directory,
+)
 from storage_core.store import LocalStore, ObjectStore, open_object_store
 from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.store.open_store import split_location
 
@@ -209,7 +217,8 @@ def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
     if local is None:
         parent, name = split_location(text)
     elif not local.is_dir():
-        raise ConfigError("path", path, "no such directory")
+        reason = "is not a directory" if local.exists() else "no such directory"
+        raise ConfigError("ROOT", path, reason)
     else:
         name = local.resolve().name
         parent = str(local.parent if local.name == name else local.resolve().parent)
@@ -222,8 +231,40 @@ def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
     if above is not None and not names:
         return above, [name]
     if not names and isinstance(root, MirrorRoot) and next(root.store.list(), None) is None:
-        raise ConfigError("path", path, "there are no objects below this URL")
+        raise ConfigError("ROOT", path, "there are no objects below this URL")
     return root, names
+
+
+def check_log_directory(root: str | Path, path: Path) -> None:
+    """Refuse a local directory that is a part of a log directory, or nothing of one.
+
+    A log directory may be named as a partition is (``kafka-1``); it has no segments itself. An
+    empty folder is what a disk that was not mounted looks like.
+
+    Args:
+        root: As it was given, for the message.
+        path: Where it is.
+
+    Raises:
+        ConfigError: It is one partition's directory, or nothing of a log directory is in it.
+        StorageError: It cannot be listed.
+    """
+    with storage_errors(path):
+        entries = {entry.name: entry.is_dir() for entry in os.scandir(path)}
+    whole = path.resolve()
+    if _is_partition_name(whole.name) and _holds_a_partition(whole, entries):
+        place = f"{quote(str(whole.parent))} --topics {quote(whole.name.rpartition('-')[0])}"
+        reason = f"is the directory of one partition; expected its log directory: {place}"
+        raise ConfigError("ROOT", root, reason)
+    if not any(entries.values()) and META_PROPERTIES_FILE not in entries:
+        reason = "holds neither a partition nor meta.properties; is its disk mounted?"
+        raise ConfigError("ROOT", root, reason)
+
+
+def _holds_a_partition(path: Path, names: Iterable[str]) -> bool:
+    if MANIFEST_FILE in names:
+        return guess_role(path.parent) is Role.MANAGED
+    return any(kind_of(name) is not None for name in names)
 
 
 def locate_directory(path: str | Path) -> str:

@@ -1,7 +1,8 @@
 """Which topic has which config and id, and who says so.
 
-Sources, the weakest first: Kafka's defaults where the owner allows to assume them, the cluster's
-metadata, configs that were said explicitly (by name or glob), settings that override everything.
+Sources, the weakest first: Kafka's defaults where the owner allows to assume them, configs that
+were exported from the cluster, the cluster's own metadata, configs that were said explicitly (by
+name or glob), settings that override everything.
 Behind all of them stand the broker-wide settings. A topic that no source knows has no config, and
 without a config nothing of it is modified.
 """
@@ -13,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig, merge_broker_layers
 
 _GLOB_CHARACTERS: Final = frozenset("*?[")
@@ -24,6 +26,7 @@ class TopicConfigSource(enum.StrEnum):
     """Who knows a topic."""
 
     CLUSTER_METADATA = "cluster-metadata"
+    IMPORTED_DUMP = "imported-dump"
     EXPLICIT = "explicit"
     ASSUMED = "assumed-defaults"
 
@@ -52,7 +55,7 @@ class TopicCatalog:
     """What is known of the topics of a root; small and made of values, so it may travel.
 
     Attributes:
-        topics: What the cluster says, by topic.
+        topics: What the cluster says, or what was exported from it, by topic.
         explicit: Settings said explicitly, by name or glob; of several that match, globs count
             before names and earlier ones before later ones, each overriding those before.
         assume_defaults: Globs of topics that have Kafka's defaults where no source knows them.
@@ -118,6 +121,7 @@ class TopicCatalog:
 def build_topic_catalog(  # noqa: PLR0913 - one argument a source
     *,
     metadata: ClusterMetadata | None = None,
+    dump: TopicDump | None = None,
     node_id: int | None = None,
     explicit: Mapping[str, Mapping[str, str]] | None = None,
     assume_defaults: Sequence[str] = (),
@@ -132,6 +136,7 @@ def build_topic_catalog(  # noqa: PLR0913 - one argument a source
 
     Args:
         metadata: The cluster's metadata, None if there is none.
+        dump: What was exported of topics; for those that the metadata does not know.
         node_id: The broker whose own settings count, None for none.
         explicit: Settings of topics said explicitly, by name or glob.
         assume_defaults: Globs of topics that may have Kafka's defaults.
@@ -141,7 +146,10 @@ def build_topic_catalog(  # noqa: PLR0913 - one argument a source
     """
     dynamic = {} if metadata is None else metadata.broker_configs
     return TopicCatalog(
-        topics={} if metadata is None else _cluster_entries(metadata),
+        topics={
+            **({} if dump is None else _dump_entries(dump)),
+            **({} if metadata is None else _cluster_entries(metadata)),
+        },
         explicit=dict(explicit or {}),
         assume_defaults=tuple(assume_defaults),
         broker=merge_broker_layers(
@@ -152,6 +160,19 @@ def build_topic_catalog(  # noqa: PLR0913 - one argument a source
         ),
         settings=dict(settings or {}),
     )
+
+
+def _dump_entries(dump: TopicDump) -> dict[str, TopicEntry]:
+    return {
+        topic: TopicEntry(
+            topic=topic,
+            topic_id=None,
+            config_overrides=settings,
+            source=TopicConfigSource.IMPORTED_DUMP,
+            ignored_keys=dump.ignored_keys.get(topic, ()),
+        )
+        for topic, settings in dump.topics.items()
+    }
 
 
 def _cluster_entries(metadata: ClusterMetadata) -> dict[str, TopicEntry]:

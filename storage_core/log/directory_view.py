@@ -5,7 +5,9 @@ it has cut. Nothing is written for that. The view knows for every name where its
 stretch of a file on the store, or bytes in memory that wait to be written.
 """
 
+import enum
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +58,8 @@ class DirectoryView:
     Changes of two kinds are noted. Those that ``rename``, ``copy`` and ``delete_now`` make stand in
     ``operations`` in the order of the calls. The others (``write``, ``truncate``, ``delete``) only
     say how a file ends: the last word on a name counts, and they are put into an order in which a
-    crash between any two of them leaves a log that recovery brings to the same result.
+    crash between any two of them leaves a log that recovery brings to the same result. After
+    ``cut_last`` it is one in which the same cut, made again, does.
     """
 
     def __init__(self, store: LogStore) -> None:
@@ -66,6 +69,7 @@ class DirectoryView:
         self._settled = {file.name: VirtualFile(info=file) for file in store.list_files()}
         self._files = dict(self._settled)
         self._reasons: dict[str, str] = {}
+        self._stages = _STAGES
 
     @property
     def names(self) -> list[str]:
@@ -76,6 +80,13 @@ class DirectoryView:
     def operations(self) -> list[Operation]:
         """All that is planned, in the order in which it has to be done."""
         return [*self._emitted, *self._pending()]
+
+    @property
+    def has_unsynced_names(self) -> bool:
+        """Whether names change after the last operation that makes the directory durable."""
+        steps = reversed(self.operations)
+        last = next((step for step in steps if not isinstance(step, TruncateFile)), None)
+        return last is not None and not isinstance(last, SyncDirectory | WriteFile)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -129,6 +140,16 @@ class DirectoryView:
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
         self._files[name] = VirtualFile(info=info, start=file.start, content=content)
         self._reasons[name] = reason
+
+    def cut_last(self) -> None:
+        """Put the changes to come into the order of a cut that somebody asked for.
+
+        A second attempt sees by the segments alone that something is left to be done. So whatever
+        follows from the cut (indexes, snapshots) is changed before the first segment goes, and all
+        removals are durable before the segment that becomes the last one is cut.
+        """
+        self._settle()
+        self._stages = _STAGES_OF_A_CUT
 
     def delete_now(self, name: str, reason: str) -> None:
         """Plan to delete a file, after what was planned before and before what comes."""
@@ -185,8 +206,14 @@ class DirectoryView:
             for name in self._settled.keys() | self._files.keys()
             if self._settled.get(name) != self._files.get(name)
         ]
-        steps = [self._step(name) for name in sorted(changed, key=self._rank)]
-        return [step for step in steps if step is not None]
+        names = sorted(changed, key=self._rank)
+        steps = [step for step in map(self._step, names) if step is not None]
+        first_cut = next((n for n, step in enumerate(steps) if _is_cut(step)), 0)
+        if any(isinstance(step, DeleteFile) for step in steps[:first_cut]):
+            # Removals are of names, which are durable only with the directory; a cut is at once.
+            sync = SyncDirectory(reason="what is removed does not come back behind a cut")
+            steps.insert(first_cut, sync)
+        return steps
 
     def _step(self, name: str) -> Operation | None:
         old, new = self._settled.get(name), self._files.get(name)
@@ -222,19 +249,41 @@ class DirectoryView:
         base = 0 if offset is None else offset
         if name not in self._files:
             is_record_file = kind == LOG_SUFFIX
-            stage = _REMOVAL if kind != SNAPSHOT_SUFFIX else _SNAPSHOT_REMOVAL
-            return stage, -base, 0 if is_record_file else 1, name
+            stage = _Stage.REMOVAL if kind != SNAPSHOT_SUFFIX else _Stage.SNAPSHOT_REMOVAL
+            return self._stages.index(stage), -base, 0 if is_record_file else 1, name
+        is_new = name not in self._settled
         if kind == LOG_SUFFIX:
-            return _CUT, -base, 0, name
+            # Of a log that starts over, the new segment is there before the old ones go.
+            stage = _Stage.CREATION if is_new else _Stage.CUT
+            return self._stages.index(stage), -base, 0, name
         if name == LEADER_EPOCH_FILE:
-            return _EPOCHS, 0, 0, name
+            return self._stages.index(_Stage.EPOCHS), 0, 0, name
         order = _WRITE_ORDER.get(kind or "", 0)
-        if kind == OFFSET_INDEX_SUFFIX and name not in self._settled:
+        if kind == OFFSET_INDEX_SUFFIX and is_new:
             order = _LAST_INDEX
-        return _WRITE, base, order, name
+        return self._stages.index(_Stage.WRITE), base, order, name
 
 
-_EPOCHS, _REMOVAL, _CUT, _SNAPSHOT_REMOVAL, _WRITE = range(5)
+class _Stage(enum.Enum):
+    """Of changes that belong together."""
+
+    EPOCHS = enum.auto()
+    REMOVAL = enum.auto()
+    CREATION = enum.auto()
+    CUT = enum.auto()
+    SNAPSHOT_REMOVAL = enum.auto()
+    WRITE = enum.auto()
+
+
+_STAGES: Final = tuple(_Stage)
+_STAGES_OF_A_CUT: Final = (
+    _Stage.EPOCHS,
+    _Stage.WRITE,
+    _Stage.CREATION,
+    _Stage.SNAPSHOT_REMOVAL,
+    _Stage.REMOVAL,
+    _Stage.CUT,
+)
 _WRITE_ORDER = {
     TIME_INDEX_SUFFIX: 1,
     OFFSET_INDEX_SUFFIX: 2,
@@ -242,6 +291,10 @@ _WRITE_ORDER = {
     SNAPSHOT_SUFFIX: 5,
 }
 _LAST_INDEX = 4
+
+
+def _is_cut(step: Operation) -> bool:
+    return isinstance(step, TruncateFile) and kind_of(step.name) == LOG_SUFFIX
 
 
 class _BytesReader:

@@ -263,16 +263,19 @@ class LoadingLog:
         )
 
     def _syncs(self) -> list[Operation]:
-        """Return the operations that make what was verified durable: a crash may have undone it.
+        """Return the operations that make what was verified or changed durable.
 
-        A loader that finds the log clean the next time will not look at these bytes again.
+        A crash may have undone what was verified. A loader that finds the log clean the next time
+        will not look at these bytes again, and believes checkpoints that are written after this.
         """
         reason = "verified, and from here on taken to be on the disk"
         rebuilt = sorted(self._rebuilt & set(self.base_offsets))
         syncs: list[Operation] = [
             SyncFile(name=log_file(base_offset), reason=reason) for base_offset in rebuilt
         ]
-        return [*syncs, SyncDirectory(reason=reason)] if syncs else []
+        if syncs or self.view.has_unsynced_names:
+            syncs.append(SyncDirectory(reason=reason))
+        return syncs
 
     def _trim_active_indexes(self) -> None:
         """Do what a clean close does to the active segment's indexes: a ragged tail goes."""

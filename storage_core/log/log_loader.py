@@ -17,9 +17,11 @@ from storage_core.errors import (
     IndexFullError,
     IndexVersionError,
     RecoveryRequiredError,
+    UnsupportedFormatError,
     located,
 )
 from storage_core.filenames import (
+    ANCIENT_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -138,7 +140,8 @@ class LogLoader:
                 cannot be split.
             InvalidTxnStateError: Batches contradict each other's transactions.
             InvalidRecordError: A marker cannot be read.
-            UnsupportedFormatError: A file is larger than Kafka opens.
+            UnsupportedFormatError: A file is larger than Kafka opens, or the log is of a version
+                before 0.8.
             CheckpointError: The leader epoch file, or ``partition.metadata``, is malformed.
             InvalidNameError: An unfinished file belongs to no segment.
             StorageError: The store failed.
@@ -310,6 +313,14 @@ class LogLoader:
         return self._recovery.recover(base_offset, reason)
 
     def _begin_anew(self, base_offset: int) -> None:
+        for name in self._log.view.names:
+            if name.endswith(ANCIENT_SUFFIX) and offset_of(name) is not None:
+                raise UnsupportedFormatError(
+                    name,
+                    0,
+                    "expected segments in files named *.log, found one of Kafka 0.7 or older, "
+                    "whose format no later version reads",
+                )
         if not self._may_repair:
             raise RecoveryRequiredError(self._log.location, "the directory has no segment")
         self._log.create_segment(base_offset)

@@ -47,6 +47,7 @@ def truncate_log(log: LoadingLog, offset: int) -> bool:
     if offset >= log.log_end_offset:
         log.truncate_epochs(end=log.log_end_offset)
         return False
+    log.view.cut_last()
     reason = f"the log is truncated to offset {offset}"
     if log.base_offsets[0] > offset:
         _start_over(log, offset, reason)

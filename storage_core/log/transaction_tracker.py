@@ -1,8 +1,8 @@
 """Transactions as a round of compaction sees them: Kafka's CleanedTransactionMetadata."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,25 +46,27 @@ class TransactionRows:
     def concatenate(cls, parts: "Sequence[TransactionRows]") -> "TransactionRows":
         """Return the rows of consecutive stretches as one."""
         parts = [_NO_ROWS, *parts]
-        return cls(
-            np.concatenate([part.producer_id for part in parts]),
-            np.concatenate([part.last_offset for part in parts]),
-            np.concatenate([part.is_transactional for part in parts]),
-            np.concatenate([part.is_control for part in parts]),
-            np.concatenate([part.control_type for part in parts]),
-        )
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
 
     def rows_from(self, first: int) -> "TransactionRows":
         """Return the rows from number first on, without copying."""
-        return TransactionRows(
-            self.producer_id[first:],
-            self.last_offset[first:],
-            self.is_transactional[first:],
-            self.is_control[first:],
-            self.control_type[first:],
-        )
+        return TransactionRows(*(getattr(self, name)[first:] for name in _COLUMNS))
+
+    def pick(self, chosen: NDArray[np.bool_]) -> "TransactionRows":
+        """Return a copy of some of the rows."""
+        return TransactionRows(*(getattr(self, name)[chosen] for name in _COLUMNS))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by names that no others have, for packing them with others."""
+        return {f"rows.{name}": getattr(self, name) for name in _COLUMNS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "TransactionRows":
+        """Return the rows that to_arrays put among others."""
+        return cls(*(arrays[f"rows.{name}"] for name in _COLUMNS))
 
 
+_COLUMNS: Final = tuple(field.name for field in fields(TransactionRows))
 _NO_ROWS = TransactionRows(
     np.empty(0, np.int64),
     np.empty(0, np.int64),

@@ -12,6 +12,7 @@ from typing import Final
 
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.store.base import LogStore
+from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_objects
 
 SMALL_FILE_BYTES: Final = 64 * 1024
 
@@ -83,6 +84,26 @@ def encode_fingerprints(files: Iterable[FileFingerprint]) -> bytes:
     return json.dumps([asdict(file) for file in files]).encode()
 
 
-def decode_fingerprints(content: bytes) -> tuple[FileFingerprint, ...]:
-    """Return the fingerprints that ``encode_fingerprints`` wrote."""
-    return tuple(FileFingerprint(**fields) for fields in json.loads(content))
+def decode_fingerprints(content: bytes, *, file: str) -> tuple[FileFingerprint, ...]:
+    """Return the fingerprints that ``encode_fingerprints`` wrote.
+
+    Args:
+        content: What was read.
+        file: Where from, for messages.
+
+    Raises:
+        ManifestError: It is not that; a name that leads elsewhere is none.
+    """
+    return tuple(parse_fingerprint(fields) for fields in parse_json_objects(content, file))
+
+
+def parse_fingerprint(fields: JsonFields) -> FileFingerprint:
+    """Return the fingerprint that a JSON object holds; errors as of ``decode_fingerprints``."""
+    fields.require_names(("name", "size_bytes", "modified_ms", "crc32"))
+    return FileFingerprint(
+        name=fields.file_name("name"),
+        size_bytes=fields.integer("size_bytes"),
+        # A file may be older than the epoch.
+        modified_ms=fields.optional_integer("modified_ms", least=-MAX_INTEGER),
+        crc32=fields.optional_integer("crc32"),
+    )

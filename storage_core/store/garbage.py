@@ -13,7 +13,7 @@ adopted.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,8 @@ from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_ado
 from storage_core.store.object_store import KeepsParts, ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 
-DEFAULT_GRACE_MS: Final = 72 * 3600 * 1000
+# What S3 deletes by one request.
+_DELETED_AT_ONCE: Final = 1000
 _HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
 
 
@@ -137,15 +138,24 @@ def find_garbage(
     )
 
 
-def delete_garbage(objects: ObjectStore, garbage: PartitionGarbage) -> None:
+def delete_garbage(
+    objects: ObjectStore, garbage: PartitionGarbage, *, fence: Callable[[], None] | None = None
+) -> None:
     """Delete what was found; the root's lease is held since it was looked for.
 
     Stopped anywhere, the next purge finds the rest: adopted objects go while a manifest still
     names them, data when none does any more.
 
+    Args:
+        objects: The root.
+        garbage: What may go.
+        fence: Called before every request that deletes; raises if the lease is not held any more:
+            its next holder may have brought back a generation that needs what is still to go.
+
     Raises:
         StorageError: A store failed.
     """
+    fence = fence or (lambda: None)
     for url, entry in garbage.adopted.items():
         store, key = split_adopted(url, objects.url)
         elsewhere = open_object_store(store)
@@ -154,9 +164,12 @@ def delete_garbage(objects: ObjectStore, garbage: PartitionGarbage) -> None:
         except ObjectNotFoundError:
             continue
         if found.etag == entry.etag:
+            fence()
             elsewhere.delete([key])
-    objects.delete([info.key for info in garbage.histories])
-    objects.delete([info.key for info in garbage.data])
+    for infos in (garbage.histories, garbage.data):
+        for first in range(0, len(infos), _DELETED_AT_ONCE):
+            fence()
+            objects.delete([info.key for info in infos[first : first + _DELETED_AT_ONCE]])
 
 
 def _adopted_only_by(

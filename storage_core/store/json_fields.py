@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from storage_core.errors import ManifestError
@@ -10,6 +11,9 @@ from storage_core.errors import ManifestError
 MAX_INTEGER: Final = 2**63 - 1
 _WORD: Final = re.compile(r"[\x20-\x7e]*")
 _MAX_WORD: Final = 1024
+# What is found where something else was expected may be of any size and depth.
+_SHOWN: Final = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 
 
 class JsonFields:
@@ -69,6 +73,31 @@ class JsonFields:
         """Return such a text, or None for null."""
         return None if self._fields.get(name) is None else self.word(name, pattern=pattern)
 
+    def text(self, name: str) -> str:
+        """Return a text of any characters but NUL, as a path may be."""
+        value = self._fields.get(name)
+        if type(value) is not str or "\0" in value:
+            raise self.error(name, f"expected a text, found {_show(value)}")
+        return value
+
+    def file_name(self, name: str) -> str:
+        """Return a text that stays what it is when it becomes the last part of a path."""
+        return _require_file_name(self.text(name), self._error_of(name))
+
+    def file_names(self, name: str) -> tuple[str, ...]:
+        """Return a list of file names."""
+        values = self._list(name)
+        error_of = self._error_of(name)
+        for value in values:
+            if type(value) is not str:
+                raise error_of(f"expected file names, found {_show(value)}")
+            _require_file_name(value, error_of)
+        return tuple(values)
+
+    def objects(self, name: str) -> tuple["JsonFields", ...]:
+        """Return a list of objects within this one."""
+        return _objects(self._list(name), self.file, self._path(name))
+
     def fields(self, name: str) -> "JsonFields":
         """Return an object within this one."""
         return JsonFields(self.file, self._path(name), self.mapping(name))
@@ -94,6 +123,15 @@ class JsonFields:
                 f"{_show(found[1])}",
             )
 
+    def _list(self, name: str) -> list[Any]:
+        value = self._fields.get(name)
+        if not isinstance(value, list):
+            raise self.error(name, f"expected a list, found {_show(value)}")
+        return value
+
+    def _error_of(self, name: str) -> Callable[[str], ManifestError]:
+        return lambda reason: self.error(name, reason)
+
     def _path(self, name: str) -> str:
         return f"{self._where}.{name}" if self._where and name else name or self._where
 
@@ -105,22 +143,56 @@ def parse_json_object(content: bytes, file: str) -> JsonFields:
         ManifestError: The content is no JSON object in UTF-8, is nested beyond reason, or names a
             field twice.
     """
+    value = _parse(content, file)
+    if not isinstance(value, dict):
+        raise ManifestError(file, "", f"expected a JSON object, found {_show(value)}")
+    return JsonFields(file, "", value)
+
+
+def parse_json_objects(content: bytes, file: str) -> tuple[JsonFields, ...]:
+    """Parse a list of JSON objects; errors as of parse_json_object."""
+    value = _parse(content, file)
+    if not isinstance(value, list):
+        raise ManifestError(file, "", f"expected a JSON list, found {_show(value)}")
+    return _objects(value, file, "")
+
+
+def _require_file_name(name: str, error_of: Callable[[str], ManifestError]) -> str:
+    """Return a name if it is that of an entry of a folder, and of no other one.
+
+    Args:
+        name: The name.
+        error_of: Returns the error to be raised, for a reason.
+    """
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise error_of(f"expected the name of a file, found {_show(name)}")
+    return name
+
+
+def encode_json_object(fields: Mapping[str, Any]) -> bytes:
+    """Return JSON for people and programs: fields in the order given, a line each."""
+    return (json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def _parse(content: bytes, file: str) -> Any:
     try:
-        value = json.loads(
+        return json.loads(
             content.decode("utf-8"),
             object_pairs_hook=_unique,
             parse_constant=_refuse_constant,
         )
     except (ValueError, RecursionError) as error:
         raise ManifestError(file, "", f"is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ManifestError(file, "", f"expected a JSON object, found {_show(value)}")
-    return JsonFields(file, "", value)
 
 
-def encode_json_object(fields: Mapping[str, Any]) -> bytes:
-    """Return JSON for people and programs: fields in the order given, a line each."""
-    return (json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+def _objects(values: Sequence[Any], file: str, where: str) -> tuple[JsonFields, ...]:
+    for number, value in enumerate(values):
+        if not isinstance(value, dict):
+            reason = f"expected an object, found {_show(value)}"
+            raise ManifestError(file, f"{where}[{number}]", reason)
+    return tuple(
+        JsonFields(file, f"{where}[{number}]", value) for number, value in enumerate(values)
+    )
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -137,5 +209,4 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."  # noqa: PLR2004  # a line of a terminal
+    return _SHOWN.repr(value)

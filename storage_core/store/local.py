@@ -1,9 +1,10 @@
 """A partition directory on a local disk.
 
 Every failure of the operating system becomes a ``StorageError`` that names the path. Files that
-this store creates get owner, group and mode of their kin, the file they replace or, without one,
-the directory, so that a broker running as another user can open them; a file that is replaced
-hands on its extended attributes too.
+this store creates get owner, group and mode of their kin, so that whoever could open the files
+before can open them now, and nobody else: the file they replace, at once or when a swap drops the
+suffix; the log of the same segment; or else the directory. A file hands on its extended attributes
+too.
 """
 
 import errno
@@ -18,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import PartitionNotFoundError, StorageError
-from storage_core.filenames import TEMPORARY_SUFFIX
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    offset_of,
+)
 from storage_core.store.base import FileInfo
 
 
@@ -106,7 +113,7 @@ class LocalStore:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
-                self._adopt_manners(file.fileno(), path)
+                _adopt_manners(file.fileno(), self._kin_of(path))
                 if modified_ms is not None:
                     _set_modified(file.fileno(), modified_ms)
                 os.fsync(file.fileno())
@@ -122,7 +129,7 @@ class LocalStore:
             path.unlink(missing_ok=True)
             with path.open("xb") as copy:
                 _copy(file.fileno(), start, size_bytes, copy.fileno())
-                _adopt_owner(copy.fileno(), os.fstat(file.fileno()))
+                _adopt_manners(copy.fileno(), self.directory / source)
                 _set_modified(copy.fileno(), modified_ms)
                 os.fsync(copy.fileno())
 
@@ -133,7 +140,7 @@ class LocalStore:
             kin = self._kin_of(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                _adopt_owner(descriptor, kin)
+                _adopt_manners(descriptor, kin)
             finally:
                 os.close(descriptor)
 
@@ -143,7 +150,7 @@ class LocalStore:
         with storage_errors(path):
             descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._adopt_manners(descriptor, path)
+                _adopt_manners(descriptor, self._kin_of(path))
             finally:
                 os.close(descriptor)
             Path(scratch_path).replace(path)
@@ -178,7 +185,7 @@ class LocalStore:
             with temporary.open("xb") as copy:
                 _copy(file.fileno(), 0, min(size_bytes, facts.st_size), copy.fileno())
                 copy.truncate(size_bytes)
-                self._adopt_manners(copy.fileno(), path)
+                _adopt_manners(copy.fileno(), path)
                 os.fsync(copy.fileno())
             temporary.replace(path)
         self.sync_directory()
@@ -228,15 +235,16 @@ class LocalStore:
                 self.directory.rmdir()
                 sync_folder(self.directory.parent)
 
-    def _adopt_manners(self, descriptor: int, path: Path) -> None:
-        """Give a file that is about to take a name what the one of that name has."""
-        _adopt_owner(descriptor, self._kin_of(path))
-        if path.exists():
-            _adopt_attributes(descriptor, path)
-
-    def _kin_of(self, path: Path) -> os.stat_result:
-        """Return what a file of that name should be like: the present one, else the directory."""
-        return (path if path.exists() else self.directory).stat()
+    def _kin_of(self, path: Path) -> Path:
+        """Return what a file of that name should be like: what it replaces, or lies beside."""
+        suffixes = (CLEANED_SUFFIX, SWAP_SUFFIX)
+        transient = path.suffix if path.suffix in suffixes else ""
+        names = [path.name, path.name.removesuffix(transient)]
+        if offset_of(path.name) is not None:
+            log = path.name.partition(".")[0] + LOG_SUFFIX
+            names += [log, log + transient]
+        candidates = [self.directory / name for name in names]
+        return next((kin for kin in candidates if kin.is_file()), self.directory)
 
 
 def sync_folder(folder: Path) -> None:
@@ -292,8 +300,7 @@ def _duplicate(source: Path, target: Path, *, is_copy: bool) -> None:
         with source.open("rb") as file, temporary.open("xb") as copy:
             facts = os.fstat(file.fileno())
             _copy(file.fileno(), 0, facts.st_size, copy.fileno())
-            _adopt_owner(copy.fileno(), facts)
-            _adopt_attributes(copy.fileno(), source)
+            _adopt_manners(copy.fileno(), source)
             os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
             os.fsync(copy.fileno())
     temporary.replace(target)
@@ -324,6 +331,13 @@ def _copy(source: int, start: int, size_bytes: int, target: int) -> None:
 def _set_modified(descriptor: int, modified_ms: int) -> None:
     nanoseconds = modified_ms * 1_000_000
     os.utime(descriptor, ns=(nanoseconds, nanoseconds))
+
+
+def _adopt_manners(descriptor: int, kin: Path) -> None:
+    """Give an open file owner, group and mode of its kin, and what else a file hands on."""
+    _adopt_owner(descriptor, kin.stat())
+    if kin.is_file():
+        _adopt_attributes(descriptor, kin)
 
 
 def _adopt_owner(descriptor: int, kin: os.stat_result) -> None:

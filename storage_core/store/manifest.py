@@ -257,7 +257,10 @@ def _parse_key(fields: JsonFields, partition: TopicPartition, root: str, *, is_e
         return key
     try:
         if URL_MARK in key:
-            validate_key(split_adopted(key, root)[1])
+            folder = validate_key(split_adopted(key, root)[1]).rpartition("/")[0]
+            # A purge deletes what was adopted: only what may have been a partition's file is.
+            if folder.rpartition("/")[2] != str(partition):
+                raise fields.error("key", f"expected one in a folder {partition}, found {key!r}")
         elif not validate_key(key).startswith(f"{partition}/{DATA_DIRECTORY}/"):
             raise fields.error("key", f"expected one below {partition}/{DATA_DIRECTORY}/")
     except InvalidNameError as error:

@@ -1,14 +1,14 @@
 """The commit of a round, stopped at every single change that it makes to the directory.
 
-What a killed process leaves is loaded again; nothing acknowledged may be missing, nothing that was
-superseded may be back, and a new round ends where the one that was not interrupted did.
+What a killed process or a loss of power leaves is loaded again; nothing acknowledged may be
+missing, nothing that was superseded may be back, and a new round ends where the one that was not
+interrupted did. A loss of power may come while the cleaned segments are written, too.
 ``PYLOG_CRASH_ALL=1`` (``make crash``) takes every golden directory, and stops the loads that
 follow a crash at every change as well.
 """
 
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from storage_core.store.local import LocalStore
 from storage_core.testing.builders import end_txn_marker
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption
 from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
 from tests.golden_data import Golden, goldens
 from tests.oracle.kafka import Kafka
@@ -41,10 +41,12 @@ from tests.storage_core.maintenance.compaction.hand_made import (
     write_log,
 )
 
-ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 # Of how many crashes one is followed by crashes of the loads after it, or shown to Kafka.
 LOADS_STRIDE = 1 if ALL else 11
 KAFKA_STRIDE = 1 if ALL else 5
+# Of how many points one is tried at which the power may fail.
+POWER_STRIDE = 1 if ALL else 5
+KAFKA_POWER_STRIDE = 1 if ALL else 23
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
 Tree = dict[str, tuple[bytes, int]]
@@ -144,12 +146,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    """A killed process, unlike a power cut, loses nothing that it did not sync."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def keep(directory: Path) -> Tree:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
 
@@ -177,6 +173,7 @@ class Expected:
     Attributes:
         start: The directory with the scratch files of both passes, before the commit.
         prefixes: The directory with the first 0, 1, 2, ... groups swapped.
+        times: For each of these the modification times of the segments.
         log: The log as it was.
         values: The newest committed value of every key.
         before: All data records before the round.
@@ -185,6 +182,7 @@ class Expected:
 
     start: Tree
     prefixes: list[dict[str, bytes]]
+    times: list[dict[str, int]]
     log: LoadedLog
     values: Any
     before: list[Any]
@@ -194,15 +192,17 @@ class Expected:
 def expect(directory: Path, round_: Cleaning, prepared: PreparedRound) -> Expected:
     start = keep(directory)
     before = data_records(directory)
-    prefixes = []
+    prefixes, times = [], []
     for count in range(len(prepared.groups) + 1):
         restore(directory, start)
         commit(prepared.commit_of(count), LocalStore(directory))
         log = settle(directory, round_)
         prefixes.append(read_tree(directory))
+        times.append(times_of(directory))
     return Expected(
         start=start,
         prefixes=prefixes,
+        times=times,
         log=log,
         values=committed_values(directory, log.last_stable_offset),
         before=before,
@@ -210,29 +210,9 @@ def expect(directory: Path, round_: Cleaning, prepared: PreparedRound) -> Expect
     )
 
 
-def crash(directory: Path, prepared: PreparedRound, number: int, moment: Moment) -> bool:
-    """Stop the commit at a change; return whether it has that many."""
-    store = FaultyStore(LocalStore(directory), stop_at=number, moment=moment)
-    try:
-        commit(prepared.commit_of(), store)
-    except SimulatedCrash:
-        return True
-    return False
-
-
-def crashed_loads(directory: Path, round_: Cleaning) -> Iterator[None]:
-    """Stop the load that follows a crash at each of its changes, one after the other."""
-    crashed = keep(directory)
-    number = 0
-    while True:
-        restore(directory, crashed)
-        try:
-            settle(directory, round_, FaultyStore(LocalStore(directory), stop_at=number))
-        except SimulatedCrash:
-            yield
-            number += 1
-            continue
-        return
+def times_of(directory: Path) -> dict[str, int]:
+    """Return the modification times of the segments, milliseconds."""
+    return {path.name: path.stat().st_mtime_ns // 1_000_000 for path in directory.glob("*.log")}
 
 
 def check_loaded(directory: Path, round_: Cleaning, expected: Expected, where: str) -> None:
@@ -245,7 +225,9 @@ def check_loaded(directory: Path, round_: Cleaning, expected: Expected, where: s
     assert set(log.producers) == set(expected.log.producers), where
     assert committed_values(directory, log.last_stable_offset) == expected.values, where
     tree = read_tree(directory)
-    if tree not in expected.prefixes:
+    if tree in expected.prefixes:
+        assert times_of(directory) in expected.times, where
+    else:
         # A swap whose last batch lies below old segments of its group lets those come back.
         found = set(data_records(directory))
         assert set(expected.after) <= found <= set(expected.before), where
@@ -272,32 +254,43 @@ def check_rerun(directory: Path, case: Case, round_: Cleaning, expected: Expecte
 
 
 @pytest.mark.item("CMP-37", "REC-06")
-@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.TORN], ids=lambda moment: moment.value)
+@pytest.mark.parametrize("way", [*KILLS[:2], *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_commit_may_stop_anywhere(case: Case, moment: Moment, tmp_path: Path):
+def test_a_commit_may_stop_anywhere(case: Case, way: Interruption, tmp_path: Path):
+    if way.is_of_power and case.golden and not ALL:
+        pytest.skip("one case is enough for a short run")
     directory, round_ = case.make(tmp_path)
+    before = keep(directory)
     prepared = prepare(directory, round_)
     expected = expect(directory, round_, prepared)
-    restore(directory, expected.start)
-    counter = FaultyStore(LocalStore(directory))
-    commit(prepared.commit_of(), counter)
+
+    def work(store: Any) -> None:
+        again = prepare(directory, round_) if way.is_of_power else prepared
+        commit(again.commit_of(), store)
+
     seen = set()
-    for number, method in enumerate(counter.changes):
-        if moment is Moment.TORN and method != "write_file":
-            continue
-        where = f"{moment.value} change {number} of {len(counter.changes)}: {method}"
-        restore(directory, expected.start)
-        assert crash(directory, prepared, number, moment), where
+    strikes = way.strikes(
+        work,
+        directory,
+        reset=lambda: restore(directory, before if way.is_of_power else expected.start),
+        stride=POWER_STRIDE if way.is_of_power else 1,
+    )
+    for number, where in enumerate(strikes):
+        crashed = keep(directory)
         if number % LOADS_STRIDE == 0 and (ALL or case.golden is None):
-            for _ in crashed_loads(directory, round_):
-                check_loaded(directory, round_, expected, f"{where}, then inside the load")
-            restore(directory, expected.start)
-            crash(directory, prepared, number, moment)
+            loads = (way if way.is_of_power else KILLS[0]).strikes(
+                lambda store: settle(directory, round_, store),
+                directory,
+                reset=lambda tree=crashed: restore(directory, tree),
+            )
+            for then in loads:
+                check_loaded(directory, round_, expected, f"{where}, then loading: {then}")
+            restore(directory, crashed)
         check_loaded(directory, round_, expected, where)
         tree = read_tree(directory)
         seen |= {i for i, prefix in enumerate(expected.prefixes) if prefix == tree}
         check_rerun(directory, case, round_, expected, where)
-    if moment is Moment.BEFORE:
+    if way in KILLS[:1] or (way.is_of_power and ALL):
         assert seen == set(range(len(expected.prefixes)))
 
 
@@ -313,16 +306,23 @@ def test_the_case_by_hand_has_groups_and_work_for_the_loader(tmp_path: Path):
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("REC-06")
+@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_kafka_makes_the_same_of_what_a_crash_left(case: Case, tmp_path: Path):
+def test_kafka_makes_the_same_of_what_a_crash_left(case: Case, way: Interruption, tmp_path: Path):
+    if way.is_of_power and case.golden and not ALL:
+        pytest.skip("one case is enough for a short run")
     directory, round_ = case.make(tmp_path / "ours")
     prepared = prepare(directory, round_)
     expected = expect(directory, round_, prepared)
     kafka = Kafka(now_ms=round_.request.now_ms)
     kafkas = tmp_path / "kafkas" / directory.name
-    number = 0
-    restore(directory, expected.start)
-    while crash(directory, prepared, number, Moment.BEFORE):
+    tried = 0
+    for where in way.strikes(
+        lambda store: commit(prepared.commit_of(), store),
+        directory,
+        reset=lambda: restore(directory, expected.start),
+        stride=KAFKA_POWER_STRIDE if way.is_of_power else KAFKA_STRIDE,
+    ):
         for path in directory.glob(f"{SCRATCH_PREFIX}*"):
             path.unlink()
         for clean_shutdown in (False, True):
@@ -333,11 +333,10 @@ def test_kafka_makes_the_same_of_what_a_crash_left(case: Case, tmp_path: Path):
                 log_start_offset=round_.request.log_start_offset or 0,
                 clean_shutdown=clean_shutdown,
             ) as partition:
-                assert partition.log_end_offset == expected.log.log_end_offset
+                assert partition.log_end_offset == expected.log.log_end_offset, where
             values = committed_values(kafkas, expected.log.last_stable_offset)
-            assert values == expected.values, f"change {number}"
+            assert values == expected.values, where
         settle(directory, round_)
-        assert read_tree(kafkas) == read_tree(directory), f"change {number}"
-        number += KAFKA_STRIDE
-        restore(directory, expected.start)
-    assert number > KAFKA_STRIDE
+        assert read_tree(kafkas) == read_tree(directory), where
+        tried += 1
+    assert tried > 1

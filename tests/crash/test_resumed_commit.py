@@ -64,7 +64,8 @@ def test_the_next_run_finishes_a_commit_with_the_same_bytes(case: Case, moment, 
         if number % 2:
             # Killed once more, while it finishes.
             crash(claim_file, directory, number // 2, Moment.AFTER)
-        assert resume_claim(claim_file) == (str(directory), RESULT)
+        found = resume_claim(claim_file, log_directory=directory.parent)
+        assert found == (str(directory), RESULT)
         assert read_tree(directory) == expected, f"{moment.value} change {number}"
         number += 1
     assert number == len(prepared.commit_of().operations)

@@ -1,13 +1,11 @@
-"""A deletion pass stopped at every single change that it makes.
+"""A deletion pass stopped at every single change that it makes, by a kill or a loss of power.
 
-What a killed sweep leaves is loaded, by this project and by Kafka: nothing above the log start is
+What a stopped sweep leaves is loaded, by this project and by Kafka: nothing above the log start is
 missing. Made again it ends as the one that was not interrupted did. ``PYLOG_CRASH_ALL=1``
 (``make crash``) takes every golden pass that removes something, and every change for Kafka too.
 """
 
-import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,16 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.crash.interruptions import ALL, KILLS, POWER
 from tests.golden_data import Golden, goldens
 from tests.golden_loading import settings_of
 from tests.golden_retention import offsets_of, sweep_golden
 from tests.oracle.kafka import Kafka
 from tests.partition_views import data_records
 
-ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 KAFKA_STRIDE = 1 if ALL else 6
+POWER_STRIDE = 1 if ALL else 3
+KAFKA_POWER_STRIDE = 1 if ALL else 17
 SOME = ["retain-both-s501", "retain-time-all-s501", "retain-size-zero-s501"]
 CASES = [
     golden
@@ -62,12 +62,6 @@ class Place:
         )
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    """A killed process, unlike a power cut, loses nothing that it did not sync."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def place_of(golden: Golden, tmp_path: Path) -> Place:
     before = golden.unpack(tmp_path / "before")
     place = Place(golden, tmp_path / "now" / before.name, before)
@@ -80,22 +74,15 @@ def tree_of(directory: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.endswith(TEMPORARY_SUFFIX)}
 
 
-def crashes(place: Place, moment: Moment) -> Iterator[tuple[int, str]]:
-    """Stop the commit of a sweep at each of its changes; the log start has risen before."""
-    counter = FaultyStore(LocalStore(place.directory))
-    commit(place.sweep(counter).steps, counter)
-    for number, method in enumerate(counter.changes):
-        place.restore()
-        store = FaultyStore(LocalStore(place.directory), stop_at=number, moment=moment)
-        with pytest.raises(SimulatedCrash):
-            commit(place.sweep(store).steps, store)
-        yield number, f"{moment.value} change {number} of {len(counter.changes)}: {method}"
+def commit_sweep(place: Place, store: LogStore) -> None:
+    """Sweep; the log start has risen before."""
+    commit(place.sweep(store).steps, store)
 
 
 @pytest.mark.item("FLT-08", "RET-10", "RET-11", "SEG-08", "SEG-09")
-@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("golden", CASES, ids=lambda golden: golden.name)
-def test_a_sweep_that_is_stopped_anywhere_and_made_again_ends_the_same(golden, moment, tmp_path):
+def test_a_sweep_that_is_stopped_anywhere_and_made_again_ends_the_same(golden, way, tmp_path):
     place = place_of(golden, tmp_path)
     whole = place.sweep(LocalStore(place.directory))
     start = whole.decision.log_start_offset
@@ -104,7 +91,12 @@ def test_a_sweep_that_is_stopped_anywhere_and_made_again_ends_the_same(golden, m
     expected = tree_of(place.directory)
     place.restore()
     tried = 0
-    for _, where in crashes(place, moment):
+    for where in way.strikes(
+        lambda store: commit_sweep(place, store),
+        place.directory,
+        reset=place.restore,
+        stride=POWER_STRIDE if way.is_of_power else 1,
+    ):
         check_loads(place, start, survivors, where)
         # By the checkpoint that was written first, and, as if that were lost, by the old one.
         crashed = place.directory.with_name("crashed")
@@ -118,7 +110,7 @@ def test_a_sweep_that_is_stopped_anywhere_and_made_again_ends_the_same(golden, m
             assert place.sweep(store, start).steps.is_empty, where
         shutil.rmtree(crashed)
         tried += 1
-    assert tried > len(whole.decision.removals)
+    assert tried > len(whole.decision.removals) or way not in KILLS[:1]
 
 
 def check_loads(place: Place, start: int, survivors: list[Any], where: str) -> None:
@@ -173,17 +165,23 @@ def test_a_pass_over_an_open_log_ends_the_same_too(golden, tmp_path):
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("FLT-08", "RET-11")
+@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("golden", CASES, ids=lambda golden: golden.name)
-def test_kafka_opens_what_a_crash_left_at_the_same_offsets(golden, tmp_path):
+def test_kafka_opens_what_a_crash_left_at_the_same_offsets(golden, way, tmp_path):
+    if way.is_of_power and golden is not CASES[0] and not ALL:
+        pytest.skip("one case is enough for a short run")
     place = place_of(golden, tmp_path)
     start = place.sweep(LocalStore(place.directory)).decision.log_start_offset
     kafka = Kafka(now_ms=golden.case["clock_ms"])
     overrides = {key: str(value) for key, value in golden.case["config"].items()}
     overrides["internal.segment.bytes"] = overrides.pop("segment.bytes")
     tried = 0
-    for number, where in crashes(place, Moment.BEFORE):
-        if number % KAFKA_STRIDE:
-            continue
+    for where in way.strikes(
+        lambda store: commit_sweep(place, store),
+        place.directory,
+        reset=place.restore,
+        stride=KAFKA_POWER_STRIDE if way.is_of_power else KAFKA_STRIDE,
+    ):
         for clean_shutdown in (False, True):
             theirs = tmp_path / "kafkas" / place.directory.name
             shutil.rmtree(theirs, ignore_errors=True)

@@ -70,12 +70,6 @@ class InProcess:
         """Nothing was published."""
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    """A killed process, unlike a power cut, loses nothing that it did not sync."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @contextmanager
 def killed_at(number: int) -> Iterator[list[str]]:
     """Let the process die before its change of that number; it changes nothing any more then."""

@@ -1,12 +1,12 @@
 """A commit that keeps what it takes away, and its undo, stopped at every single change.
 
-What a stopped commit leaves is what it leaves without a trash. What a stopped undo leaves is
+By a kill or a loss of power. What a stopped commit leaves is what it leaves without a trash, and
+nothing is gone that the trash does not have. What a stopped undo leaves is
 loaded, by us and by Kafka, as the state before the run or the one after it, and the undo, made
 again, ends with the bytes from before the run. ``PYLOG_CRASH_ALL=1`` (``make crash``) takes every
 golden round and sweep.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption
 from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
 from tests.golden_cleaning import Cleaning, prepare
 from tests.golden_data import Golden, goldens
@@ -32,16 +33,12 @@ from tests.golden_retention import offsets_of, sweep_golden
 from tests.oracle.kafka import Kafka
 from tests.partition_views import committed_values, data_records
 
-ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 KAFKA_STRIDE = 1 if ALL else 5
+KAFKA_POWER_STRIDE = 1 if ALL else 23
 # Of how many changes one is tried; every one of the case by hand.
 STRIDE = 1 if ALL else 5
+POWER_STRIDE = 1 if ALL else 7
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +54,10 @@ class Cleaned:
         before: The directory as a load leaves it.
         after: The directory as the commit leaves it.
         cleaned: The same with times, and the trash.
+        disk: What both lie on.
     """
 
+    disk: Path
     directory: Path
     round_: Cleaning
     place: TrashPlace
@@ -91,11 +90,11 @@ class Cleaned:
 
 
 def clean(case: Case, tmp_path: Path) -> Cleaned:
-    directory, round_ = case.make(tmp_path / "log")
+    directory, round_ = case.make(tmp_path / "disk" / "log")
     settle(directory, round_)
     before = read_tree(directory)
     prepared_round = prepare(directory, round_)
-    place = TrashPlace(folder=str(tmp_path / "trash" / "run"), run_id="run")
+    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
     trash = observe_trash(LocalStore(directory), place, action="compact")
     plan = with_trash(prepared_round.commit_of(), trash)
     prepared = keep(directory)
@@ -107,6 +106,7 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
     shutil.copytree(directory, copy / "log")
     shutil.copytree(place.folder, copy / "trash")
     return Cleaned(
+        disk=tmp_path / "disk",
         directory=directory,
         round_=round_,
         place=place,
@@ -118,17 +118,16 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
     )
 
 
-def step_of(case: Case) -> int:
+def step_of(case: Case, way: Interruption) -> int:
+    if way.is_of_power:
+        return POWER_STRIDE
     return STRIDE if case.golden else 1
 
 
-def stop(work, directory: Path, number: int, moment: Moment) -> bool:
-    """Stop some work at a change; return whether it has that many."""
-    try:
-        work(FaultyStore(LocalStore(directory), stop_at=number, moment=moment))
-    except SimulatedCrash:
-        return True
-    return False
+def skip_most(way: Interruption, *, is_first: bool) -> None:
+    """A loss of power is tried on the first case only, unless all are asked for."""
+    if way.is_of_power and not is_first and not ALL:
+        pytest.skip("one case is enough for a short run")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -168,32 +167,66 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
             undo_partition(LocalStore(cleaned.directory), cleaned.folders)
             assert cleaned.tree() == cleaned.before, f"{moment.value} {number}: {kind}"
         shutil.rmtree(cleaned.place.folder, ignore_errors=True)
-        number += step_of(case)
+        number += step_of(case, KILLS[0])
     assert number >= len(cleaned.plan.operations)
 
 
-@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_undo_may_stop_anywhere(case, moment, tmp_path):
+def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tmp_path):
+    skip_most(way, is_first=case.golden is None)
+    cleaned = clean(case, tmp_path)
+
+    def reset():
+        shutil.rmtree(cleaned.place.folder)
+        restore(cleaned.directory, cleaned.prepared)
+
+    ends = set()
+    for where in way.strikes(
+        lambda store: commit(cleaned.plan, store),
+        cleaned.directory,
+        reset=reset,
+        root=cleaned.disk,
+        stride=step_of(case, way),
+    ):
+        there = cleaned.tree()
+        kept = [read_tree(path) for path in Path(cleaned.place.folder).rglob("kept")]
+        for name, data in cleaned.before.items():
+            assert there.get(name) == data or any(data == tree.get(name) for tree in kept), where
+        log = settle(cleaned.directory, cleaned.round_)
+        if cleaned.folders and (cleaned.folders[0] / "left.json").exists():
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            assert cleaned.tree() == cleaned.before, where
+        ends.add(log.log_end_offset)
+        Path(cleaned.place.folder).mkdir(parents=True, exist_ok=True)
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_undo_may_stop_anywhere(case, way, tmp_path):
+    skip_most(way, is_first=case.golden is None)
     cleaned = clean(case, tmp_path)
     end = settle(cleaned.directory, cleaned.round_).last_stable_offset
     values = committed_values(cleaned.directory, end)
     records = set(data_records(cleaned.directory))
     seen = set()
-    number = 0
-    while True:
-        cleaned.reset()
-        where = f"{moment.value} change {number}"
-        if not stop(
-            lambda store: undo_partition(store, cleaned.folders), cleaned.directory, number, moment
-        ):
-            break
-        left = keep(cleaned.directory)
+    for where in way.strikes(
+        lambda store: undo_partition(store, cleaned.folders),
+        cleaned.directory,
+        reset=cleaned.reset,
+        root=cleaned.disk,
+        stride=step_of(case, way),
+    ):
+        left, trash = keep(cleaned.directory), tmp_path / "trash-left"
+        shutil.copytree(cleaned.place.folder, trash)
         # Made again at once.
         undo_partition(LocalStore(cleaned.directory), cleaned.folders)
         assert cleaned.tree() == cleaned.before, where
         # Loaded first: one state or the other, and then made again.
         restore(cleaned.directory, left)
+        shutil.rmtree(cleaned.place.folder)
+        trash.rename(cleaned.place.folder)
         log = settle(cleaned.directory, cleaned.round_)
         assert log.last_stable_offset == end
         assert committed_values(cleaned.directory, end) == values, where
@@ -205,12 +238,13 @@ def test_an_undo_may_stop_anywhere(case, moment, tmp_path):
         ]
         assert logs in sides, where
         seen.add(sides.index(logs))
-        number += step_of(case)
-    assert seen == {0, 1}
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        assert cleaned.tree() == cleaned.before, where
+    assert seen == {0, 1} or way.way is Moment.TORN
 
 
-@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
-def test_an_undo_from_another_filesystem_may_stop_anywhere(moment, tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
+def test_an_undo_from_another_filesystem_may_stop_anywhere(way, tmp_path, monkeypatch):
     for place in ("trash.keep", "undo.partition"):
         name = f"storage_core.maintenance.{place}.is_same_filesystem"
         monkeypatch.setattr(name, lambda *_: False)
@@ -218,17 +252,20 @@ def test_an_undo_from_another_filesystem_may_stop_anywhere(moment, tmp_path, mon
     (kept,) = {path.stat().st_nlink for path in cleaned.cleaned.rglob("kept/*.log")}
     assert kept == 1
     assert cleaned.plan.copied_away_bytes > 1000
-    number = 0
-    while True:
-        cleaned.reset()
-        if not stop(
-            lambda store: undo_partition(store, cleaned.folders), cleaned.directory, number, moment
-        ):
-            break
+    tried = 0
+    for where in way.strikes(
+        lambda store: undo_partition(store, cleaned.folders),
+        cleaned.directory,
+        reset=cleaned.reset,
+        root=cleaned.disk,
+        stride=step_of(Case(None), way),
+    ):
         undo_partition(LocalStore(cleaned.directory), cleaned.folders)
-        assert cleaned.tree() == cleaned.before, f"{moment.value} change {number}"
-        number += 1
-    assert number > len(cleaned.before)
+        assert cleaned.tree() == cleaned.before, where
+        tried += 1
+    assert tried > 3
+    cleaned.reset()
+    undo_partition(LocalStore(cleaned.directory), cleaned.folders)
     assert cleaned.tree() == cleaned.before
 
 
@@ -248,23 +285,23 @@ def test_a_foreign_file_is_named_and_nothing_is_undone(tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_kafka_opens_what_a_stopped_undo_left(case, tmp_path):
+def test_kafka_opens_what_a_stopped_undo_left(case, way, tmp_path):
+    skip_most(way, is_first=case.golden is None)
     cleaned = clean(case, tmp_path)
     log = settle(cleaned.directory, cleaned.round_)
     values = committed_values(cleaned.directory, log.last_stable_offset)
     kafka = Kafka(now_ms=cleaned.round_.request.now_ms)
     kafkas = tmp_path / "kafkas" / cleaned.directory.name
-    number = 0
-    while True:
-        cleaned.reset()
-        if not stop(
-            lambda store: undo_partition(store, cleaned.folders),
-            cleaned.directory,
-            number,
-            Moment.BEFORE,
-        ):
-            break
+    tried = 0
+    for where in way.strikes(
+        lambda store: undo_partition(store, cleaned.folders),
+        cleaned.directory,
+        reset=cleaned.reset,
+        root=cleaned.disk,
+        stride=KAFKA_POWER_STRIDE if way.is_of_power else KAFKA_STRIDE,
+    ):
         for clean_shutdown in (False, True):
             restore(kafkas, keep(cleaned.directory))
             with kafka.open_partition(
@@ -273,11 +310,11 @@ def test_kafka_opens_what_a_stopped_undo_left(case, tmp_path):
                 log_start_offset=cleaned.round_.request.log_start_offset or 0,
                 clean_shutdown=clean_shutdown,
             ) as partition:
-                assert partition.log_end_offset == log.log_end_offset
+                assert partition.log_end_offset == log.log_end_offset, where
             found = committed_values(kafkas, log.last_stable_offset)
-            assert found == values, f"change {number}"
-        number += KAFKA_STRIDE
-    assert number > KAFKA_STRIDE
+            assert found == values, where
+        tried += 1
+    assert tried > 1
 
 
 SWEPT = [
@@ -294,6 +331,7 @@ class Swept:
     """A partition that retention swept with a trash beside it; trees as of ``Cleaned``."""
 
     golden: Golden
+    disk: Path
     directory: Path
     place: TrashPlace
     before: dict[str, bytes]
@@ -313,18 +351,19 @@ class Swept:
 
 
 def sweep(golden: Golden, tmp_path: Path) -> Swept:
-    directory = golden.unpack(tmp_path / "log")
+    directory = golden.unpack(tmp_path / "disk" / "log")
     before = read_tree(directory)
     store = LocalStore(directory)
     entry = offsets_of(golden)["log_start_offset"] or 0
     steps = sweep_golden(golden, store, log_start_checkpoint=entry).steps
-    place = TrashPlace(folder=str(tmp_path / "trash" / "run"), run_id="run")
+    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
     commit(with_trash(steps, observe_trash(store, place, action="retain")), store)
     copy = tmp_path / "swept"
     shutil.copytree(directory, copy / "log")
     shutil.copytree(place.folder, copy / "trash")
     return Swept(
         golden=golden,
+        disk=tmp_path / "disk",
         directory=directory,
         place=place,
         before=before,
@@ -338,36 +377,40 @@ def logs_of(tree: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in tree.items() if name.endswith(".log") and data}
 
 
-@pytest.mark.parametrize("moment", list(Moment), ids=lambda moment: moment.value)
+@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
-def test_an_undo_of_retention_may_stop_anywhere(golden, moment, tmp_path):
+def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
     swept = sweep(golden, tmp_path)
     assert swept.after != swept.before
-    number, seen = 0, set()
-    while True:
-        swept.reset()
-        if not stop(
-            lambda store: undo_partition(store, swept.folders), swept.directory, number, moment
-        ):
-            break
+    seen = set()
+    for where in way.strikes(
+        lambda store: undo_partition(store, swept.folders),
+        swept.directory,
+        reset=swept.reset,
+        root=swept.disk,
+        stride=STRIDE,
+    ):
         left = keep(swept.directory)
         undo_partition(LocalStore(swept.directory), swept.folders)
-        assert read_tree(swept.directory) == swept.before, f"{moment.value} change {number}"
+        assert read_tree(swept.directory) == swept.before, where
         restore(swept.directory, left)
         log = load_log(LocalStore(swept.directory), **settings_of(golden))
         commit(Plan(location=log.location, operations=log.operations), LocalStore(swept.directory))
         logs = logs_of(read_tree(swept.directory))
-        assert logs in (logs_of(swept.before), logs_of(swept.after)), f"change {number}"
+        assert logs in (logs_of(swept.before), logs_of(swept.after)), where
         seen.add(logs == logs_of(swept.before))
-        number += STRIDE
+    assert seen == {True, False} or way.way is Moment.TORN
+    swept.reset()
+    undo_partition(LocalStore(swept.directory), swept.folders)
     assert read_tree(swept.directory) == swept.before
-    assert seen == {True, False}
 
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
-def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, tmp_path):
+def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, way, tmp_path):
+    skip_most(way, is_first=golden is SWEPT[0])
     swept = sweep(golden, tmp_path)
     end = load_log(LocalStore(swept.directory), **settings_of(golden)).log_end_offset
     overrides = dict(golden.case["config"])
@@ -375,23 +418,21 @@ def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, tmp_path):
         overrides["internal.segment.bytes"] = overrides.pop("segment.bytes")
     kafka = Kafka(now_ms=golden.case["clock_ms"])
     kafkas = tmp_path / "kafkas" / swept.directory.name
-    number = 0
-    while True:
-        swept.reset()
-        if not stop(
-            lambda store: undo_partition(store, swept.folders),
-            swept.directory,
-            number,
-            Moment.BEFORE,
-        ):
-            break
+    tried = 0
+    for where in way.strikes(
+        lambda store: undo_partition(store, swept.folders),
+        swept.directory,
+        reset=swept.reset,
+        root=swept.disk,
+        stride=KAFKA_POWER_STRIDE if way.is_of_power else KAFKA_STRIDE,
+    ):
         for clean_shutdown in (False, True):
             restore(kafkas, keep(swept.directory))
             with kafka.open_partition(
                 kafkas, config=overrides, clean_shutdown=clean_shutdown
             ) as partition:
-                assert partition.log_end_offset == end, f"change {number}"
+                assert partition.log_end_offset == end, where
             logs = logs_of(read_tree(kafkas))
-            assert logs in (logs_of(swept.before), logs_of(swept.after)), f"change {number}"
-        number += KAFKA_STRIDE
-    assert number > KAFKA_STRIDE
+            assert logs in (logs_of(swept.before), logs_of(swept.after)), where
+        tried += 1
+    assert tried > 1

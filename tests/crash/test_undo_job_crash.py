@@ -46,11 +46,6 @@ STRIDE = 1 if ALL else 5
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @contextmanager
 def killed_at(number: int) -> Iterator[list[str]]:
     """Let the process die before its change of that number; it changes nothing any more then."""

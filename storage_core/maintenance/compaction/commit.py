@@ -57,7 +57,7 @@ def plan_commit(log: LoadedLog, plan: CompactionPlan, groups: Sequence[CleanedGr
     """
     has_txn_index = {s.base_offset for s in plan.segments if s.has_txn_index}
     operations = list(log.operations)
-    if operations:
+    if operations and not isinstance(operations[-1], SyncDirectory):
         operations.append(SyncDirectory(reason="the log as it was loaded"))
     for group in groups:
         operations += _swap(group, has_txn_index, log.snapshot_offsets)

@@ -43,13 +43,6 @@ from storage_core.store.base import LogStore
 FOLD: Final = -1
 _LOWEST_OFFSET: Final = -(2**63)
 _HALF: Final = np.uint64(32)
-ROW_FIELDS: Final = (
-    "producer_id",
-    "last_offset",
-    "is_transactional",
-    "is_control",
-    "control_type",
-)
 
 
 class MessageKind(enum.IntEnum):
@@ -114,7 +107,7 @@ def unpack_columns(content: bytes | memoryview, columns: int) -> NDArray[np.uint
 def unpack_rows(content: bytes) -> tuple[dict[str, Any], TransactionRows]:
     """Return the facts and the transactions of a message of rows or facts."""
     facts, arrays = unpack_arrays(content)
-    return facts, TransactionRows(*(arrays[f"rows.{name}"] for name in ROW_FIELDS))
+    return facts, TransactionRows.from_arrays(arrays)
 
 
 class _Mailbox:
@@ -246,7 +239,7 @@ class _Sender:
             own = rows[chosen]
             number_of_row[own] = self._suspect_row_count + np.arange(len(own))
             self._suspect_row_count += len(own)
-            self._suspect_rows.append(_pick(transactions, chosen))
+            self._suspect_rows.append(transactions.pick(chosen))
         wanted = ~batches.is_control
         is_suspect = wanted & batches.is_transactional & of_suspect
         row = 0
@@ -290,7 +283,7 @@ class _Sender:
         if is_dirty:
             self._hash_from(payload, wanted, first)
             put_ranks = keys.rank[: keys.count].copy()
-            self._put(is_suspect, number_of_row)
+            self._chunked.take(keys, is_suspect, number_of_row)
         if not is_dirty or lies_below:
             self._hash_from(payload, wanted, _LOWEST_OFFSET)
             asks = ~np.isin(keys.rank[: keys.count], put_ranks)
@@ -306,22 +299,11 @@ class _Sender:
             payload, wanted, self._plan.limits, first_offset=first_offset, first_rank=first_rank
         )
 
-    def _put(self, is_suspect: NDArray[np.bool_], number_of_row: NDArray[np.int64]) -> None:
-        count = self._keys.count
-        low, high = self._keys.low[:count], self._keys.high[:count]
-        ranks, batch = self._keys.rank[:count], self._keys.batch[:count]
-        apart = is_suspect[batch]
-        if apart.any():
-            rows = number_of_row[batch[apart]]
-            self._mailbox.put_suspects((low[apart], high[apart], ranks[apart], rows))
-            low, high, ranks = low[~apart], high[~apart], ranks[~apart]
-        self._chunked.put(low, high, ranks)
-
     def _facts(self) -> Iterator[Message]:
         if len(self._suspects):
             content = pack_arrays(
                 {"first_dirty_row": self._first_dirty_row if self._is_dirty else None},
-                _named(TransactionRows.concatenate(self._suspect_rows)),
+                TransactionRows.concatenate(self._suspect_rows).to_arrays(),
             )
             for bucket in range(self._buckets):
                 yield Message(
@@ -332,7 +314,7 @@ class _Sender:
             "bytes_read": self._bytes_read,
             "messages_read": self._messages_read,
         }
-        arrays = _named(TransactionRows.concatenate(self._rows)) | {
+        arrays = TransactionRows.concatenate(self._rows).to_arrays() | {
             "flags": np.concatenate([np.empty(0, np.uint8), *self._flags]),
             "legacy_counts": np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
         }
@@ -342,11 +324,3 @@ class _Sender:
             number=self._number,
             content=pack_arrays(facts, arrays),
         )
-
-
-def _named(rows: TransactionRows) -> dict[str, NDArray[Any]]:
-    return {f"rows.{name}": getattr(rows, name) for name in ROW_FIELDS}
-
-
-def _pick(rows: TransactionRows, chosen: NDArray[np.bool_]) -> TransactionRows:
-    return TransactionRows(*(getattr(rows, name)[chosen] for name in ROW_FIELDS))

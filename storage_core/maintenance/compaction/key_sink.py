@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.maintenance.compaction.key_files import StreamWriter, read_stream
+from storage_core.maintenance.compaction.offset_map import KeyBlock as Hashed
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 
 # Keys of the small map: 24 MiB of entries, and a table of 48 MiB.
@@ -108,6 +109,26 @@ class ChunkedKeys:
         self._map.put(low, high, rank, len(rank))
         if len(self._map) >= CHUNK_KEYS:
             self.flush()
+
+    def take(
+        self, block: Hashed, is_suspect: NDArray[np.bool_], number_of_row: NDArray[np.int64]
+    ) -> None:
+        """Take the keys of a block of batches; those of batches that may be aborted go apart.
+
+        Args:
+            block: The keys.
+            is_suspect: Of each batch of the block, whether it may turn out to be aborted.
+            number_of_row: Of each of them, its row among those that a transaction tracker sees.
+        """
+        count = block.count
+        low, high, ranks = block.low[:count], block.high[:count], block.rank[:count]
+        batch = block.batch[:count]
+        apart = is_suspect[batch]
+        if apart.any():
+            rows = number_of_row[batch[apart]]
+            self._sink.put_suspects((low[apart], high[apart], ranks[apart], rows))
+            low, high, ranks = low[~apart], high[~apart], ranks[~apart]
+        self.put(low, high, ranks)
 
     def flush(self) -> None:
         """Hand on what is in the map."""

@@ -48,7 +48,6 @@ from storage_core.records.payload import open_batches
 from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
 
-_ROW_FIELDS = ("producer_id", "last_offset", "is_transactional", "is_control", "control_type")
 _ARRAYS = (
     "flags",
     "legacy_counts",
@@ -145,14 +144,13 @@ class PartialIndex:
             "first_dirty_row": self.first_dirty_row,
         }
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        arrays |= {f"rows.{name}": getattr(self.rows, name) for name in _ROW_FIELDS}
-        return facts, arrays
+        return facts, arrays | self.rows.to_arrays()
 
     @classmethod
     def _of(
         cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: Path | None = None
     ) -> "PartialIndex":
-        rows = TransactionRows(*(arrays[f"rows.{name}"] for name in _ROW_FIELDS))
+        rows = TransactionRows.from_arrays(arrays)
         fields: dict[str, Any] = facts | {name: arrays[name] for name in _ARRAYS}
         return cls(rows=rows, prefix=prefix, **fields)
 
@@ -296,7 +294,7 @@ class _SegmentIndexer:
                 first_rank=rank_of(self._number, self._ordinal),
             )
             flags[row : payload.end_row] = self._keys.flags
-            self._take(number_of_row[row:], is_suspect[row:])
+            self._chunked.take(self._keys, is_suspect[row:], number_of_row[row:])
             counts = payload.batches.record_count[row : payload.end_row]
             counts = np.where(wanted[row : payload.end_row], counts, 0)
             self._legacy_counts.append(legacy_counts_of(payload, self._keys.flags))
@@ -306,20 +304,6 @@ class _SegmentIndexer:
             row = payload.end_row
         self._flags.append(flags)
         self._bytes_read += len(window.data)
-
-    def _take(self, number_of_row: NDArray[np.int64], is_suspect: NDArray[np.bool_]) -> None:
-        """Put the keys of the current block into the map, or apart."""
-        count = self._keys.count
-        low, high = self._keys.low[:count], self._keys.high[:count]
-        ranks = self._keys.rank[:count]
-        batch = self._keys.batch[:count]
-        apart = is_suspect[batch]
-        if apart.any():
-            self._sink.put_suspects(
-                (low[apart], high[apart], ranks[apart], number_of_row[batch[apart]])
-            )
-            low, high, ranks = low[~apart], high[~apart], ranks[~apart]
-        self._chunked.put(low, high, ranks)
 
     def _finish(self) -> PartialIndex:
         """Return what was read, without the keys: the sink has them."""

@@ -324,8 +324,9 @@ class _GroupWriter:
         """Write the indexes, sync everything and return the manifest."""
         offsets, times = self._index.finish()
         sizes = {LOG_SUFFIX: self._index.size_bytes}
+        modified_ns = self._group[-1].modified_ms * 1_000_000
         self._log.flush()
-        os.fsync(self._log.fileno())
+        _make_durable(self._log, modified_ns)
         contents = {OFFSET_INDEX_SUFFIX: offsets, TIME_INDEX_SUFFIX: times}
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
@@ -333,11 +334,8 @@ class _GroupWriter:
             with self._path(suffix).open("wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                _make_durable(file, None if suffix == TXN_INDEX_SUFFIX else modified_ns)
             sizes[suffix] = len(content)
-        modified_ns = self._group[-1].modified_ms * 1_000_000
-        for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            os.utime(self._path(suffix), ns=(modified_ns, modified_ns))
         stats = self._stats + RewriteStats(
             bytes_read=self.bytes_read, source_records=self.source_records
         )
@@ -429,3 +427,11 @@ class _GroupWriter:
         sizes[row] = size
         max_timestamps[row] = max_timestamp
         return at + size
+
+
+def _make_durable(file: BinaryIO, modified_ns: int | None) -> None:
+    """Sync what a file has, its modification time too where one is given."""
+    if modified_ns is not None:
+        # Before the sync: a time that is set after it may be lost when the power is.
+        os.utime(file.fileno(), ns=(modified_ns, modified_ns))
+    os.fsync(file.fileno())

@@ -15,9 +15,10 @@ from typing import Final
 import numpy as np
 
 from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import GuardRefusedError, ManifestError, StorageError
 from storage_core.filenames import PARTITION_METADATA_FILE, SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.store.base import FileInfo
+from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import LocalStore, storage_errors
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import Checkpoints, validate_file_name
@@ -61,8 +62,8 @@ def read_pin(directory: Path) -> int | None:
         return None
     content = LocalStore(directory).read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
     try:
-        return int(json.loads(content)["generation"])
-    except (ValueError, KeyError, TypeError) as error:
+        return parse_json_object(content, str(path)).integer("generation", least=1)
+    except ManifestError as error:
         raise StorageError(str(path), "says no generation; remove its directory") from error
 
 

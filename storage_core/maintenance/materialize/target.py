@@ -19,8 +19,14 @@ from storage_core.checkpoint.offset_checkpoint import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )
-from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.filenames import TEMPORARY_SUFFIX, TopicPartition
+from storage_core.errors import (
+    GuardRefusedError,
+    InvalidNameError,
+    ManifestError,
+    StorageError,
+)
+from storage_core.filenames import TEMPORARY_SUFFIX, TopicPartition, parse_partition_directory
+from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import LocalStore, storage_errors
 
 STATE_FILE: Final = "pylog-materialize.json"
@@ -135,17 +141,16 @@ def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartitio
 
 def _parse(content: bytes, path: Path) -> TargetState:
     try:
-        found = json.loads(content)
-        kind = (found["format"], found["version"])
-        state = TargetState(
-            root=str(found["root"]),
-            root_id=str(found["root_id"]),
-            generations={str(name): int(value) for name, value in found["generations"].items()},
+        fields = parse_json_object(content, str(path))
+        fields.require_format(_FORMAT, _VERSION)
+        generations = fields.fields("generations")
+        return TargetState(
+            root=fields.text("root"),
+            root_id=fields.text("root_id"),
+            generations={
+                str(parse_partition_directory(name)): generations.integer(name, least=1)
+                for name in generations.names()
+            },
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ManifestError, InvalidNameError) as error:
         raise StorageError(str(path), f"is not what this program writes: {error}") from error
-    if kind != (_FORMAT, _VERSION):
-        raise StorageError(
-            str(path), f"expected {_FORMAT} of version {_VERSION}, found {kind[0]} of {kind[1]}"
-        )
-    return state

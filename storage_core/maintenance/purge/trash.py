@@ -1,12 +1,11 @@
 """Removing the trash of old runs, one folder after the other, what names the run last."""
 
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.errors import CheckpointError, GuardRefusedError
+from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.trash.record import (
     BEGUN,
     LEFT_FILE,
@@ -14,6 +13,7 @@ from storage_core.maintenance.trash.record import (
     list_commits,
     read_commit,
     read_run,
+    walk_folders,
 )
 from storage_core.plan.operations import DeleteFile, RemoveDirectory
 from storage_core.plan.plan import Plan
@@ -58,7 +58,7 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> TrashP
     """Plan the removal of the trash of one run.
 
     Args:
-        folder: The run's.
+        folder: The run's, held if it is going to be removed.
         now_ms: The run's clock, epoch milliseconds.
         older_than_ms: How long it is kept after the run's last commit.
 
@@ -68,8 +68,6 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> TrashP
         StorageError: It cannot be read.
     """
     run = read_run(folder)
-    if folder.name != run.run_id:
-        raise CheckpointError(str(folder / RUN_FILE), 0, f"is of run {run.run_id}")
     newest_ms = run.started_ms
     for commit in list_commits(folder):
         if read_commit(commit).undo == BEGUN:
@@ -78,31 +76,39 @@ def plan_purge_trash(folder: Path, *, now_ms: int, older_than_ms: int) -> TrashP
                 f"{commit}: an undo of run {run.run_id} was begun and has not ended; run it again",
             )
         left = commit / LEFT_FILE
-        if left.exists():
-            newest_ms = max(newest_ms, left.stat().st_mtime_ns // 1_000_000)
+        with storage_errors(left):
+            if left.exists():
+                newest_ms = max(newest_ms, left.stat().st_mtime_ns // 1_000_000)
     wait_ms = newest_ms + older_than_ms - now_ms
-    plans = tuple(_removals(folder)) if wait_ms <= 0 else ()
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if plans else []
+    removals = tuple(_removals(folder)) if wait_ms <= 0 else ()
     return TrashPurge(
         folder=folder,
         run_id=run.run_id,
-        plans=plans,
-        files=len(sizes),
-        size_bytes=sum(sizes),
+        plans=tuple(plan for plan, _ in removals),
+        files=sum(len(plan.operations) - 1 for plan, _ in removals),
+        size_bytes=sum(size_bytes for _, size_bytes in removals),
         wait_ms=wait_ms if wait_ms > 0 else None,
     )
 
 
-def _removals(folder: Path) -> Iterator[Plan]:
-    """Yield what empties and removes each folder, the run's own last."""
+def _removals(folder: Path) -> Iterator[tuple[Plan, int]]:
+    """Yield what empties and removes each folder, the run's own last, and the bytes of its files.
+
+    Raises:
+        GuardRefusedError: Something in it is neither a file nor a folder.
+        StorageError: It cannot be read.
+    """
     why = "the time to undo the run is over"
     with storage_errors(folder):
-        for place, names, files in os.walk(folder, topdown=False):
+        for place, names, files in walk_folders(folder, topdown=False):
+            size_bytes = 0
             for name in (*names, *files):
-                mode = Path(place, name).lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                facts = Path(place, name).lstat()
+                if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
                     raise GuardRefusedError(
                         "NOT_OURS", f"{Path(place, name)}: is no regular file; nothing was removed"
                     )
+                size_bytes += facts.st_size if stat.S_ISREG(facts.st_mode) else 0
             steps = [DeleteFile(name=name, reason=why) for name in sorted(files)]
-            yield Plan(location=place, operations=(*steps, RemoveDirectory(reason=why)))
+            plan = Plan(location=place, operations=(*steps, RemoveDirectory(reason=why)))
+            yield plan, size_bytes

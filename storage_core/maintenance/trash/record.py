@@ -15,13 +15,20 @@ partition twice (retention, then compaction) has ``0001`` beside ``0000``.
 
 import json
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.errors import CheckpointError, StorageError
-from storage_core.plan.fingerprint import FileFingerprint, decode_fingerprints
+from storage_core.errors import CheckpointError, ManifestError, StorageError
+from storage_core.plan.fingerprint import (
+    FileFingerprint,
+    decode_fingerprints,
+    parse_fingerprint,
+)
+from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors
 
 RECORD_FILE: Final = "record.json"
@@ -35,6 +42,9 @@ _FORMAT: Final = "pylog-trash"
 _RUN_FORMAT: Final = "pylog-trash-run"
 _VERSION: Final = 1
 _NUMBER_DIGITS: Final = 4
+_RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# Some hundred thousand files, or partitions.
+_MOST_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +74,17 @@ class TrashRecord:
         """Return the record that ``to_bytes`` wrote.
 
         Raises:
-            CheckpointError: It is none, or of another version.
+            CheckpointError: It is none, of another version, or names files that are elsewhere.
         """
-        fields = _decode(_FORMAT, content, file=file)
-        return cls(
-            run_id=fields["run_id"],
-            action=fields["action"],
-            directory=fields["directory"],
-            kept=tuple(FileFingerprint(**kept) for kept in fields["kept"]),
-            before=tuple(fields["before"]),
-        )
+        with _malformed():
+            fields = _decode(_FORMAT, content, file=file)
+            return cls(
+                run_id=fields.word("run_id", pattern=_RUN),
+                action=fields.word("action"),
+                directory=fields.text("directory"),
+                kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
+                before=fields.file_names("before"),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +129,14 @@ class TrashedRun:
         Raises:
             CheckpointError: It is none, or of another version.
         """
-        fields = _decode(_RUN_FORMAT, content, file=file)
-        return cls(
-            run_id=fields["run_id"],
-            action=fields["action"],
-            started_ms=fields["started_ms"],
-            roots=tuple(TrashedRoot(**root) for root in fields["roots"]),
-        )
+        with _malformed():
+            fields = _decode(_RUN_FORMAT, content, file=file)
+            return cls(
+                run_id=fields.word("run_id", pattern=_RUN),
+                action=fields.word("action"),
+                started_ms=fields.integer("started_ms"),
+                roots=tuple(map(_parse_root, fields.objects("roots"))),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +162,7 @@ class TrashedCommit:
 
 BEGUN: Final = "begun"
 DONE: Final = "done"
+_UNDO: Final = re.compile(f"{BEGUN}|{DONE}")
 
 
 def encode_undo(state: str) -> bytes:
@@ -167,6 +180,25 @@ def commit_folder(folder: Path, number: int) -> Path:
     return folder / f"{number:0{_NUMBER_DIGITS}d}"
 
 
+def is_place_of(path: Path, directory: Path) -> bool:
+    """Whether a commit on a partition keeps a file, or says something, under this path."""
+    if path.name in {RECORD_FILE, LEFT_FILE}:
+        folder = path.parent
+    elif path.parent.name == KEPT_FOLDER:
+        folder = path.parent.parent
+    else:
+        return False
+    return ".." not in path.parts and _is_commit_of(folder, directory.absolute())
+
+
+def _is_commit_of(folder: Path, directory: Path) -> bool:
+    """Whether a folder is called as the trash of a commit on that partition is, in any trash."""
+    names = directory.parts[1:]
+    is_numbered = folder.name.isdecimal() and len(folder.name) == _NUMBER_DIGITS
+    is_absolute = folder.is_absolute() and directory.is_absolute()
+    return is_numbered and is_absolute and folder.parent.parts[-len(names) :] == names
+
+
 def commit_numbers(folder: Path) -> list[int]:
     """Return the numbers of the commits in a partition's folder, ascending."""
     if not folder.is_dir():
@@ -180,13 +212,14 @@ def read_run(run_folder: Path) -> TrashedRun:
     """Read what a run says of itself.
 
     Raises:
-        CheckpointError: It cannot be understood.
+        CheckpointError: It cannot be understood, or is of another run than its folder.
         StorageError: It cannot be read.
     """
     path = run_folder / RUN_FILE
-    with storage_errors(path):
-        content = path.read_bytes()
-    return TrashedRun.from_bytes(content, file=str(path))
+    run = TrashedRun.from_bytes(_read(path), file=str(path))
+    if run.run_id != run_folder.name:
+        raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
+    return run
 
 
 def read_commit(folder: Path) -> TrashedCommit:
@@ -197,16 +230,17 @@ def read_commit(folder: Path) -> TrashedCommit:
         StorageError: It cannot be read.
     """
     path = folder / RECORD_FILE
-    content = _read(path)
-    if content is None:
+    if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
-    left = _read(folder / LEFT_FILE)
-    undo = _read(folder / UNDO_FILE)
+    record = TrashRecord.from_bytes(_read(path), file=str(path))
+    if not _is_commit_of(folder, Path(record.directory)):
+        why = f"is of {record.directory}, not of the directory that its folder is named after"
+        raise CheckpointError(str(path), 0, why)
     return TrashedCommit(
         folder=folder,
-        record=TrashRecord.from_bytes(content, file=str(path)),
-        left=None if left is None else decode_fingerprints(left),
-        undo=None if undo is None else str(json.loads(undo)["state"]),
+        record=record,
+        left=_read_left(folder / LEFT_FILE),
+        undo=_read_undo(folder / UNDO_FILE),
     )
 
 
@@ -217,27 +251,79 @@ def list_commits(run_folder: Path) -> Iterator[Path]:
         StorageError: The disk failed.
     """
     with storage_errors(run_folder):
-        for place, folders, files in os.walk(run_folder):
+        for place, folders, files in walk_folders(run_folder):
             if RECORD_FILE in files and Path(place).name.isdecimal():
                 yield Path(place)
                 folders.clear()
 
 
-def _read(path: Path) -> bytes | None:
-    with storage_errors(path):
-        return path.read_bytes() if path.exists() else None
+def walk_folders(
+    folder: Path, *, topdown: bool = True
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk a folder as ``os.walk`` does, which leaves out in silence what it cannot list.
+
+    Raises:
+        OSError: A folder cannot be listed.
+    """
+    yield from os.walk(folder, topdown=topdown, onerror=_fail)
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _read_left(path: Path) -> tuple[FileFingerprint, ...] | None:
+    if not path.exists():
+        return None
+    with _malformed():
+        return decode_fingerprints(_read(path), file=str(path))
+
+
+def _read_undo(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    with _malformed():
+        return parse_json_object(_read(path), str(path)).word("state", pattern=_UNDO)
+
+
+def _read(path: Path) -> bytes:
+    with storage_errors(path), path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise StorageError(str(path), f"is longer than the {_MOST_BYTES} bytes it may have")
+    return content
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:
     return json.dumps({"format": kind, "version": _VERSION, **fields}).encode()
 
 
-def _decode(kind: str, content: bytes, *, file: str) -> dict[str, Any]:
+def _decode(kind: str, content: bytes, *, file: str) -> JsonFields:
+    fields = parse_json_object(content, file)
+    fields.require_format(kind, _VERSION)
+    return fields
+
+
+def _parse_root(fields: JsonFields) -> TrashedRoot:
+    checkpoints = fields.fields("checkpoints")
+    return TrashedRoot(
+        location=fields.text("location"),
+        was_clean=fields.boolean("was_clean"),
+        checkpoints={
+            name: _parse_entries(checkpoints.fields(name)) for name in checkpoints.names()
+        },
+    )
+
+
+def _parse_entries(entries: JsonFields) -> dict[str, int]:
+    return {name: entries.integer(name) for name in entries.names()}
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Turn what is wrong with a field into the error of a small file of ours."""
     try:
-        fields = json.loads(content)
-    except ValueError as error:
-        raise CheckpointError(file, 0, f"expected JSON: {error}") from error
-    found = (fields.get("format"), fields.get("version")) if isinstance(fields, dict) else fields
-    if found != (kind, _VERSION):
-        raise CheckpointError(file, 0, f"expected format {kind} {_VERSION}, found {found}")
-    return dict(fields)
+        yield
+    except ManifestError as error:
+        where = f"{error.field}: " if error.field else ""
+        raise CheckpointError(error.file, 0, f"{where}{error.reason}") from error

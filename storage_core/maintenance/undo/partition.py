@@ -36,16 +36,24 @@ class UndonePartition:
         bytes_after: The same afterwards.
         segments_before: How many ``.log`` files there were.
         segments_after: How many there are.
-        steps: How many operations it takes.
-        copied_bytes: Bytes that are copied because the trash is on another filesystem.
+        plans: What it takes, commit by commit.
     """
 
     bytes_before: int
     bytes_after: int
     segments_before: int
     segments_after: int
-    steps: int
-    copied_bytes: int
+    plans: tuple[Plan, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many operations it takes."""
+        return sum(len(plan.operations) for plan in self.plans)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that are copied because the trash is on another filesystem."""
+        return sum(plan.peak_extra_bytes for plan in self.plans)
 
 
 def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
@@ -174,8 +182,7 @@ def _summarise(before: Files, after: Files, plans: Sequence[Plan]) -> UndonePart
         bytes_after=sum(new),
         segments_before=len(old),
         segments_after=len(new),
-        steps=sum(len(plan.operations) for plan in plans),
-        copied_bytes=sum(plan.peak_extra_bytes for plan in plans),
+        plans=tuple(plans),
     )
 
 

@@ -334,6 +334,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.INFO,
         meaning="A file is none of Kafka's; it is left alone.",
         fix="nothing",
+        elsewhere="error for the records of a log of Kafka 0.7 or older, which is refused",
     ),
     Code.FILE_NAME_UNPADDED: Kind(
         severity=Severity.ERROR,

@@ -111,7 +111,8 @@ def verify_segments(
         if options.is_deep:
             replayed = FindingCollector()
             try:
-                check_by_replay(store, files, segment, options, replayed)
+                end_offset = max(of_segment.last_offset + 1, segment.base_offset)
+                check_by_replay(store, files, segment, options, replayed, end_offset=end_offset)
             except StorageError as error:
                 report_unreadable(segment.log.name, error, store, options, replayed)
             found += replayed.findings()

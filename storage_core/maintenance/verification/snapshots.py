@@ -57,6 +57,8 @@ def check_by_replay(
     segment: SegmentFiles,
     options: VerifyOptions,
     findings: FindingCollector,
+    *,
+    end_offset: int,
 ) -> None:
     """Replay a segment from the snapshot at its base, and compare with the one at its end.
 
@@ -69,12 +71,14 @@ def check_by_replay(
         segment: The segment.
         options: How to look.
         findings: Where to report.
+        end_offset: Just past its last batch: of the last segment, a close writes a snapshot there,
+            and that is the one which a broker starts with.
 
     Raises:
         StorageError: A file cannot be read.
     """
-    offset = segment.next_base_offset
-    if offset is None or offset not in files.snapshots:
+    offset = end_offset if segment.is_last else segment.next_base_offset
+    if offset is None or offset == segment.base_offset or offset not in files.snapshots:
         return
     is_first = segment.base_offset == 0
     if not is_first and segment.base_offset not in files.snapshots:

@@ -12,6 +12,7 @@ from storage_core.catalog.cluster_metadata import (
 )
 from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.topic_catalog import TopicConfigSource, build_topic_catalog
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
 from tests.golden_data import Golden
@@ -83,6 +84,32 @@ def test_names_count_after_globs_and_later_globs_after_earlier_ones():
     assert entry is not None
     assert (entry.source, entry.topic_id) == (TopicConfigSource.EXPLICIT, None)
     assert catalog.find("Order") is None
+
+
+def test_an_export_counts_for_topics_that_the_metadata_does_not_know():
+    dump = TopicDump(
+        file="dump",
+        taken_ms=0,
+        topics={"t": {"retention.ms": "7"}, "only-there": {"retention.ms": "8", "flush.ms": "1"}},
+        ignored_keys={"only-there": ("confluent.tier.enable",)},
+    )
+    catalog = build_topic_catalog(
+        metadata=cluster({"t": {"retention.ms": "1"}}),
+        dump=dump,
+        broker={"log.retention.ms": "9", "log.roll.ms": "5"},
+        explicit={"only-*": {"flush.ms": "2"}},
+    )
+    known, there = catalog.find("t"), catalog.find("only-there")
+    assert known is not None
+    assert there is not None
+    assert known.source is TopicConfigSource.CLUSTER_METADATA
+    assert known.config_overrides == {"retention.ms": "1"}
+    assert there.source is TopicConfigSource.IMPORTED_DUMP
+    assert (there.topic_id, there.ignored_keys) == (None, ("confluent.tier.enable",))
+    config = catalog.config_for("only-there")
+    assert config is not None
+    assert (config.retention_ms, config.flush_ms, config.segment_ms) == (8, 2, 5)
+    assert pickle.loads(pickle.dumps(catalog)) == catalog
 
 
 def test_what_is_said_overrides_the_cluster_key_by_key():

@@ -3,7 +3,7 @@
 import pytest
 
 from storage_core.clock import ManualClock
-from storage_core.errors import ManifestError, StorageError
+from storage_core.errors import LeaseLostError, ManifestError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.store.garbage import (
     delete_garbage,
@@ -62,6 +62,24 @@ def test_what_the_grace_period_needs_is_kept(objects, clock):
         store = ManagedStore(objects, PARTITION, generation=generation)
         assert store.read_file("00000000000000000000.log", limit_bytes=9) == b"x" * generation
     assert find_garbage(objects, PARTITION, grace_start_ms=NOW_MS + 4 * HOUR_MS).keys() == []
+
+
+def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    asked = []
+
+    def fence() -> None:
+        asked.append(len(list(objects.list())))
+        if len(asked) > 1:
+            raise LeaseLostError(objects.url, "the purge", "went to an undo")
+
+    with pytest.raises(LeaseLostError):
+        delete_garbage(objects, garbage, fence=fence)
+    assert len(asked) == 2
+    # The manifests were gone, the data was not.
+    assert all(objects.head(info.key) for info in garbage.data)
 
 
 def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objects, clock):
@@ -191,16 +209,16 @@ def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
     mirror = LocalObjectStore(tmp_path / "mirror")
     root = LocalObjectStore(tmp_path / "root", clock)
     store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
-    etag = mirror.put("a.log", b"of the mirror")
-    key = f"file://{tmp_path}/mirror/a.log"
+    etag = mirror.put("topic-0/a.log", b"of the mirror")
+    key = f"file://{tmp_path}/mirror/topic-0/a.log"
     store.adopt("a.log", FileEntry(key=key, start=0, size_bytes=13, etag=etag, modified_ms=1))
     store.publish(run_id="ingest")
     store.delete("a.log")
     store.publish(run_id="retain")
     clock.advance(HOUR_MS)
-    mirror.put("a.log", b"somebody's now")
+    mirror.put("topic-0/a.log", b"somebody's now")
     delete_garbage(root, find_garbage(root, PARTITION, grace_start_ms=clock.now_ms()))
-    assert mirror.get("a.log") == b"somebody's now"
+    assert mirror.get("topic-0/a.log") == b"somebody's now"
 
 
 def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):

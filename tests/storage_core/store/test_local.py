@@ -173,6 +173,42 @@ def test_a_file_that_is_replaced_hands_on_its_extended_attributes(directory, sto
         path.with_name("link").unlink()
 
 
+@pytest.mark.parametrize("suffix", [".log", ".index", ".txnindex"])
+def test_a_cleaned_file_has_the_manners_of_what_it_is_going_to_replace(directory, store, suffix):
+    """One without a predecessor has those of its segment's log, not of the directory."""
+    directory.chmod(0o755)
+    base = f"{5:020d}"
+    for name in (f"{base}.log", f"{base}.index"):
+        path = directory / name
+        path.write_bytes(b"old")
+        path.chmod(0o600)
+        try:
+            os.setxattr(path, "user.colour", b"red")
+        except OSError:
+            pytest.skip("this filesystem has no extended attributes")
+        if os.geteuid() == 0:
+            os.chown(path, KAFKA_USER, KAFKA_GROUP)
+    expected = owner_and_mode(directory / f"{base}.log")
+    cleaned = f"{base}{suffix}.cleaned"
+    store.promote(str(scratch(directory)), cleaned)
+    store.rename(cleaned, f"{base}{suffix}.swap")
+    store.rename(f"{base}{suffix}.swap", f"{base}{suffix}")
+    assert owner_and_mode(directory / f"{base}{suffix}") == expected
+    assert os.getxattr(directory / f"{base}{suffix}", "user.colour") == b"red"
+
+
+def test_a_part_of_a_split_segment_has_the_manners_of_the_whole(directory, store):
+    directory.chmod(0o755)
+    whole = directory / f"{0:020d}.log"
+    whole.write_bytes(b"0123456789")
+    whole.chmod(0o600)
+    part = f"{7:020d}"
+    store.copy_range(whole.name, 5, 5, f"{part}.log.cleaned", modified_ms=9)
+    store.write_file(f"{part}.index.cleaned", b"")
+    for name in (f"{part}.log.cleaned", f"{part}.index.cleaned"):
+        assert owner_and_mode(directory / name) == owner_and_mode(whole)
+
+
 def scratch(directory):
     path = directory.with_name("scratch")
     path.write_bytes(b"promoted")

@@ -341,16 +341,20 @@ def test_many_small_files_do_not_wait_in_memory_for_ever(objects):
 
 def test_an_adopted_object_is_read_where_it_lies(objects, tmp_path: Path):
     mirror = LocalObjectStore(tmp_path / "mirror")
-    etag = mirror.put("t-0/a.log", b"of the mirror")
+    etag = mirror.put("topic-0/a.log", b"of the mirror")
     root = LocalObjectStore(tmp_path / "root")
     store = open_partition(root, is_new=True)
     entry = FileEntry(
-        key=f"file://{tmp_path}/mirror/t-0/a.log", start=0, size_bytes=13, etag=etag, modified_ms=1
+        key=f"file://{tmp_path}/mirror/topic-0/a.log",
+        start=0,
+        size_bytes=13,
+        etag=etag,
+        modified_ms=1,
     )
     store.adopt(NAME, entry)
     store.publish(run_id="run-1")
     assert contents(open_partition(root)) == {NAME: b"of the mirror"}
-    mirror.put("t-0/a.log", b"another fact!")
+    mirror.put("topic-0/a.log", b"another fact!")
     with pytest.raises(ChangedWhileReadError):
         contents(open_partition(root))
     with pytest.raises(InvalidNameError):

@@ -104,7 +104,11 @@ def test_a_directory_with_somebodys_files_is_refused_and_left_alone(managed, tmp
     assert contents(directory) == {name: b"mine"}
 
 
-def test_a_damaged_pin_is_an_error_that_names_it(tmp_path):
-    (tmp_path / PIN_FILE).write_text("{}")
+@pytest.mark.parametrize(
+    "content",
+    ["{}", '{"generation": 1e999}', '{"generation": "1"}', '{"generation": 0}', "[" * 4000],
+)
+def test_a_damaged_pin_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / PIN_FILE).write_text(content)
     with pytest.raises(StorageError, match="says no generation"):
         read_pin(tmp_path)

@@ -1,5 +1,7 @@
 """The directory that partitions are written into: whose it is, and one run at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from storage_core.checkpoint.offset_checkpoint import parse_offset_checkpoint
@@ -71,6 +73,19 @@ def test_two_runs_at_once_do_not_write_one_directory(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", '{"format": "x"}'])
 def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, content):
     (tmp_path / STATE_FILE).write_text(content)
+    with pytest.raises(StorageError, match=STATE_FILE):
+        read_target(tmp_path, **OURS)
+
+
+@pytest.mark.parametrize(
+    "generations",
+    ['{"../x-0": 1}', '{"t-0": 1e999}', '{"t-0": "1"}', '{"t-0": true}', "[]", "[" * 100_000],
+    ids=["elsewhere", "endless", "a text", "a truth", "a list", "deep"],
+)
+def test_generations_that_nobody_wrote_are_an_error(tmp_path, generations):
+    write_target(tmp_path, replace(STATE, generations={}))
+    path = tmp_path / STATE_FILE
+    path.write_text(path.read_text().replace("{}", generations))
     with pytest.raises(StorageError, match=STATE_FILE):
         read_target(tmp_path, **OURS)
 

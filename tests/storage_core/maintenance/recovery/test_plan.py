@@ -6,7 +6,12 @@ from dataclasses import asdict
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import CheckpointError, IndexFullError, InvalidNameError
+from storage_core.errors import (
+    CheckpointError,
+    IndexFullError,
+    InvalidNameError,
+    UnsupportedFormatError,
+)
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
@@ -16,6 +21,8 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
+from storage_core.maintenance.retention.partition import retain_partition
+from storage_core.maintenance.truncation.partition import truncate_partition
 from storage_core.plan import SyncDirectory, SyncFile
 from storage_core.store.local import LocalStore
 from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
@@ -137,6 +144,43 @@ def test_a_segment_with_repeated_batches_is_emptied_and_the_later_ones_go(tmp_pa
     ]
     assert log.log_end_offset == 10
     assert "does not rise" in log.repairs.cuts[0].reason
+
+
+@pytest.mark.item("SEG-02")
+@pytest.mark.parametrize("clean_shutdown", [True, False], ids=["closed", "killed"])
+def test_a_log_of_a_time_before_its_format_is_refused_and_not_begun_anew(tmp_path, clean_shutdown):
+    """Kafka 0.7 wrote ``<byte position>.kafka``; an empty log beside that would hide it."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / "00000000000000000000.kafka").write_bytes(b"\0\0\0\x0a")
+    before = read_tree(directory)
+    with pytest.raises(UnsupportedFormatError, match=r"0\.7 or older") as caught:
+        recover_partition(directory, **SETTINGS, clean_shutdown=clean_shutdown)
+    assert caught.value.file == "00000000000000000000.kafka"
+    assert read_tree(directory) == before
+    # Beside a log it is a file like any other.
+    write_log(directory, 0)
+    assert recover_partition(directory, **SETTINGS).log_end_offset == 10
+
+
+@pytest.mark.item("SEG-03")
+def test_what_is_none_of_kafkas_stays_where_it_is(tmp_path):
+    directory = write_log(tmp_path / "t-0", 0, 10)
+    strange = {"foo.txt": b"1", "5.txt": b"2", "notes": b"3", "00000000000000000003.kafka": b"4"}
+    for name, content in strange.items():
+        (directory / name).write_bytes(content)
+    (directory / "folder").mkdir()
+    (directory / (segment_file(0, ".log") + ".deleted")).write_bytes(b"")
+    recover_partition(directory, **SETTINGS)
+    truncate_partition(directory, **SETTINGS, to=15)
+    retain_partition(
+        directory,
+        **SETTINGS | {"config": LogConfig.from_topic_overrides({"retention.bytes": "0"})},
+    )
+    tree = read_tree(directory)
+    assert {name: tree[name] for name in strange} == strange
+    assert (directory / "folder").is_dir()
+    assert [name for name in tree if name.endswith(".deleted")] == []
 
 
 @pytest.mark.item("REC-22")

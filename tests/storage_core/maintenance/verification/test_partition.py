@@ -35,13 +35,19 @@ from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
 from storage_core.testing.builders import encode_batch
 from storage_core.testing.damage import with_lying_length, with_wrong_crc
-from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec
+from storage_core.testing.directories import (
+    AbortedTxnSpec,
+    ProducerSpec,
+    SegmentSpec,
+    encode_producer_snapshot,
+)
 from tests.golden_data import Golden
 from tests.storage_core.maintenance.verification.accidents import middle_removed
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     COMMITS,
     END_OFFSET,
+    IDEMPOTENT,
     INTERVAL_BYTES,
     NOW_MS,
     LogRoot,
@@ -213,6 +219,25 @@ def test_an_open_transaction_hangs_once_it_is_older_than_any_may_be(root):
     assert "1200 s old" in late.message
 
 
+def test_the_snapshot_that_a_broker_starts_with_is_compared_too(root):
+    """It stands at the end of the log, where no segment begins."""
+    spec = batch(30, producer_id=IDEMPOTENT, producer_epoch=0, base_sequence=5, leader_epoch=3)
+    known = ProducerSpec(
+        producer_id=IDEMPOTENT,
+        last_sequence=9,
+        last_offset=34,
+        offset_delta=4,
+        last_timestamp=spec.largest_timestamp,
+    )
+    older = ProducerSpec(producer_id=IDEMPOTENT, last_sequence=4, last_offset=9, offset_delta=4)
+    last = SegmentSpec(base_offset=30, batches=(spec, *segments()[3].batches[1:]), producers=())
+    root.write_segments([*segments()[:3], last])
+    for entries, is_found in (((known,), False), ((older,), True)):
+        root.file(40, ".snapshot").write_bytes(encode_producer_snapshot(entries))
+        found = [f for f in root.findings(is_deep=True) if f.code is Code.SNAPSHOT_WRONG]
+        assert [f.file for f in found] == [root.file(40, ".snapshot").name] * is_found
+
+
 @pytest.mark.item("CKP-14")
 @pytest.mark.parametrize(
     ("text", "is_right"),
@@ -341,6 +366,16 @@ def test_each_rule_of_an_index_has_its_finding(root, suffix, content, code):
     root.file(20, suffix).write_bytes(content)
     names = {f.file for f in root.findings() if f.code is code}
     assert names == {root.file(20, suffix).name}
+
+
+@pytest.mark.item("SEG-02")
+def test_a_log_of_kafka_0_7_is_an_error_and_a_file_of_its_kind_beside_a_log_is_none(root):
+    (root.partition / "00000000000000000000.kafka").write_bytes(b"\0\0\0\x0a")
+    assert severities(root, Code.FILE_UNKNOWN) == {Severity.INFO}
+    for path in root.partition.glob("0*.*"):
+        if path.suffix != ".kafka":
+            path.unlink()
+    assert severities(root, Code.FILE_UNKNOWN) == {Severity.ERROR}
 
 
 @pytest.mark.item("IDX-18")

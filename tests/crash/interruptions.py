@@ -1,0 +1,130 @@
+"""The ways in which work on a directory may end too early: a process killed, the power lost.
+
+``PYLOG_CRASH_ALL=1`` (``make crash``) tries every point of every way; without it a loss of power is
+tried at every fifth point or so, among them always the end of the work, and what of names that were
+not synced is lost in no order is left to the full run.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from storage_core.store.local import LocalStore
+from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from storage_core.testing.power_loss import Disk, Loss
+
+ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
+# Changes that a killed process may have made by half.
+_TEARING = frozenset({"write_file", "copy_range", "keep", "restore", "write_record"})
+
+Work = Callable[[LocalStore | FaultyStore], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One way to end too early: at a moment of a change, or by a loss of power."""
+
+    way: Moment | Loss
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.way, Moment):
+            return f"killed {self.way.value}"
+        return f"power lost with {self.way.value}"
+
+    @property
+    def is_of_power(self) -> bool:
+        return isinstance(self.way, Loss)
+
+    def strikes(
+        self,
+        work: Work,
+        directory: Path,
+        *,
+        reset: Callable[[], object],
+        root: Path | None = None,
+        stride: int = 1,
+    ) -> Iterator[str]:
+        """Interrupt some work at one point after the other.
+
+        Args:
+            work: Changes a directory through the store that it is given.
+            directory: The directory.
+            reset: Makes everything as it was before the work.
+            root: Below it is everything that a loss of power concerns; None for the directory.
+            stride: Of how many points one is tried.
+
+        Yields:
+            Where it was; the directory is what was left, until the next one is asked for.
+        """
+        if isinstance(self.way, Loss):
+            for point in power_losses(
+                lambda: work(LocalStore(directory)),
+                root or directory,
+                self.way,
+                reset=reset,
+                stride=stride,
+            ):
+                yield f"{self.name} {point}"
+            return
+        number = 0
+        while True:
+            reset()
+            store = FaultyStore(LocalStore(directory), stop_at=number, moment=self.way)
+            try:
+                with unsynced():
+                    work(store)
+            except SimulatedCrash:
+                method = store.changes[-1]
+            else:
+                return
+            if self.way is not Moment.TORN or method in _TEARING:
+                yield f"{self.name} change {number}: {method}"
+            number += stride
+
+
+KILLS = [Interruption(moment) for moment in Moment]
+POWER = [Interruption(Loss.EVERYTHING), Interruption(Loss.CONTENTS)]
+
+
+def power_losses(
+    work: Callable[[], object],
+    root: Path,
+    loss: Loss,
+    *,
+    reset: Callable[[], object],
+    stride: int = 1,
+) -> Iterator[str]:
+    """Lose the power before each change of a name and each sync, and at the end of the work.
+
+    Args:
+        work: Changes what is below the root.
+        root: The folder that a loss of power concerns.
+        loss: What is lost.
+        reset: Makes everything as it was before the work.
+        stride: Of how many points one is tried; the end always is.
+
+    Yields:
+        Where it was; what is below the root is what was left, until the next one is asked for.
+    """
+    number = 0
+    while True:
+        reset()
+        disk = Disk(root)
+        was_stopped = disk.run(work, stop_at=number)
+        disk.leave(loss, seed=number)
+        if not was_stopped:
+            yield f"after all {len(disk.changes)} changes"
+            return
+        yield f"before change {number}"
+        number += stride
+
+
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """Sync nothing: a killed process, unlike a loss of power, loses nothing that was not."""
+    with patch.object(os, "fsync", lambda _: None):
+        yield

@@ -1,0 +1,169 @@
+"""What the trash says of itself is only believed as far as it can be true."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
+from storage_core.maintenance.trash.hold import hold_run
+from storage_core.maintenance.trash.record import (
+    LEFT_FILE,
+    RECORD_FILE,
+    RUN_FILE,
+    UNDO_FILE,
+    TrashedRoot,
+    TrashedRun,
+    TrashRecord,
+    commit_folder,
+    list_commits,
+    partition_folder,
+    read_commit,
+    read_run,
+)
+from storage_core.plan.fingerprint import FileFingerprint
+
+RUN = "20260102T030405Z-0a1b2c3d"
+KEPT = FileFingerprint(name="0.log", size_bytes=5, modified_ms=-1, crc32=None)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "log" / "t-0"
+    directory.mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture
+def commit(tmp_path: Path, directory: Path) -> Path:
+    """The trash of one commit that kept one file and left nothing."""
+    place = partition_folder(tmp_path / "trash" / RUN, directory)
+    folder = commit_folder(place, 0)
+    folder.mkdir(parents=True)
+    record = TrashRecord(
+        run_id=RUN, action="retain", directory=str(directory), kept=(KEPT,), before=("0.log",)
+    )
+    (folder / RECORD_FILE).write_bytes(record.to_bytes())
+    (folder / LEFT_FILE).write_bytes(b"[]")
+    return folder
+
+
+def change(path: Path, *place: Any, to: Any) -> None:
+    content = json.loads(path.read_bytes())
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = to
+    path.write_text(json.dumps(content))
+
+
+def test_a_record_is_read_as_it_was_written(commit, directory):
+    found = read_commit(commit)
+    assert found.record.kept == (KEPT,)
+    assert (found.record.directory, found.left, found.undo) == (str(directory), (), None)
+
+
+@pytest.mark.parametrize("name", ["../x", "/none/such", "a/b", "", ".", "..", "a\0b", 7, None])
+def test_a_name_that_leads_elsewhere_is_none(commit, name):
+    for place in (("kept", 0, "name"), ("before", 0)):
+        content = (commit / RECORD_FILE).read_bytes()
+        change(commit / RECORD_FILE, *place, to=name)
+        with pytest.raises(CheckpointError, match=place[0]):
+            read_commit(commit)
+        (commit / RECORD_FILE).write_bytes(content)
+    (commit / LEFT_FILE).write_text(
+        json.dumps([{"name": name, "size_bytes": 1, "modified_ms": 1, "crc32": None}])
+    )
+    with pytest.raises(CheckpointError, match="name"):
+        read_commit(commit)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        pytest.param(("kept", 0, "size_bytes"), -1, id="a size below nothing"),
+        pytest.param(("kept", 0, "size_bytes"), 2**80, id="a size above all"),
+        pytest.param(("kept", 0, "size_bytes"), True, id="a size that is a truth"),
+        pytest.param(("kept", 0, "crc32"), "x", id="a sum that is a text"),
+        pytest.param(("kept",), {"name": "0.log"}, id="an object in place of a list"),
+        pytest.param(("kept",), ["0.log"], id="texts in place of objects"),
+        pytest.param(("before",), "0.log", id="a text in place of a list"),
+        pytest.param(("directory",), None, id="no directory"),
+        pytest.param(("directory",), "/none", id="another directory"),
+        pytest.param(("directory",), "t-0", id="a directory somewhere"),
+        pytest.param(("run_id",), "../other", id="a run that leads elsewhere"),
+        pytest.param(("version",), 1.0, id="a version that is no whole number"),
+    ],
+)
+def test_a_record_with_a_field_that_cannot_be_is_refused(commit, place, value):
+    change(commit / RECORD_FILE, *place, to=value)
+    with pytest.raises(CheckpointError):
+        read_commit(commit)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"\xff", b"[" * 100_000, b'{"state": NaN}', b'{"state": "other"}', b'{"s": 1}'],
+    ids=["empty", "a list", "no text", "deep", "no number", "a strange state", "no state"],
+)
+def test_a_state_of_an_undo_that_nobody_wrote_is_refused(commit, content):
+    (commit / UNDO_FILE).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        read_commit(commit)
+
+
+def test_entries_of_checkpoints_are_offsets(tmp_path):
+    folder = tmp_path / RUN
+    folder.mkdir()
+    root = TrashedRoot(
+        location="/log", was_clean=True, checkpoints={"cleaner-offset-checkpoint": {"t-0": 3}}
+    )
+    run = TrashedRun(run_id=RUN, action="run", started_ms=1, roots=(root,))
+    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    assert read_run(folder) == run
+    for value in (-1, 2**63, "3", None, 1.5, []):
+        change(
+            folder / RUN_FILE,
+            "roots",
+            0,
+            "checkpoints",
+            *["cleaner-offset-checkpoint", "t-0"],
+            to=value,
+        )
+        with pytest.raises(CheckpointError, match="t-0"):
+            read_run(folder)
+
+
+def test_a_run_is_that_of_its_folder(tmp_path):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    run = TrashedRun(run_id=RUN, action="run", started_ms=1, roots=())
+    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    with pytest.raises(CheckpointError, match=RUN):
+        read_run(folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(commit, tmp_path, monkeypatch):
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("t-0"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        list(list_commits(tmp_path / "trash" / RUN))
+
+
+def test_the_trash_of_a_run_is_held_by_one(tmp_path):
+    with (
+        hold_run(tmp_path),
+        pytest.raises(GuardRefusedError, match="TRASH_IN_USE"),
+        hold_run(tmp_path),
+    ):
+        pass
+    with hold_run(tmp_path):
+        pass
