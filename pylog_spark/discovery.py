@@ -32,6 +32,7 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.store.listing import open_listing
 from storage_core.store.open_objects import MANAGED_PREFIX
@@ -65,8 +66,8 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
         said: The role that the owner named, None if nobody did.
 
     Raises:
-        ConfigError: One of them is no directory of this machine, is no URL of a root, or is there
-            twice.
+        ConfigError: One of them is no log directory of this machine, is no URL of a root, or is
+            there twice.
         PylogError: A URL was given without a role, and its store cannot be asked.
     """
     found: dict[str, LogRoot] = {}
@@ -76,6 +77,9 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
             raise ConfigError("ROOT", root, f"is the same directory as {found[identity].location}")
         is_managed = str(root).startswith(MANAGED_PREFIX)
         role = said or (Role.MANAGED if is_managed else guess_role(location))
+        path = local_path(location)
+        if path is not None and role is not Role.MANAGED:
+            check_log_directory(root, path)
         found[identity] = LogRoot(
             location=location, role=role, is_said=said is not None or is_managed
         )
@@ -96,7 +100,8 @@ def _locate(root: str | Path) -> tuple[str, str]:
         location = f"{'s3' if scheme == 's3a' else scheme}://{place}"
         return location, location
     if not path.is_dir():
-        raise ConfigError("ROOT", root, "is not a directory")
+        reason = "is not a directory" if path.exists() else "no such directory"
+        raise ConfigError("ROOT", root, reason)
     return str(path.absolute()), str(path.resolve())
 
 

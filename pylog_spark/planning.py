@@ -48,11 +48,13 @@ class WorkItem:
         ordinal: Number of the partition in the run's table of plans.
         number: Number of the segment or group in its partition; 0 for a whole partition.
         size_bytes: Bytes to be read for it.
+        disk: The disk that it lies on, where only so many tasks may be at one; else None.
     """
 
     ordinal: int
     number: int
     size_bytes: int
+    disk: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,23 +208,50 @@ def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
     return counts if sizes else []
 
 
-def pack_units(items: Iterable[WorkItem], *, unit_bytes: int) -> list[WorkUnit]:
+def pack_units(
+    items: Iterable[WorkItem], *, unit_bytes: int, per_disk: int | None = None
+) -> list[WorkUnit]:
     """Give each big item a unit of its own and pack the small ones together.
 
     Items in falling size, each into the emptiest unit: no unit with more than one item costs more
-    than unit_bytes, and any two units together do.
+    than unit_bytes, and any two units together do. What lies on a disk is dealt out to so many
+    units as may be at work there at once, whatever they cost.
 
     Args:
         items: In any order.
         unit_bytes: What a unit may cost, item charges included.
+        per_disk: How many units the items of one disk make at most; None leaves it to their bytes.
 
     Returns:
         The units, most expensive first; equal ones in the order of their first item.
     """
     ordered = sorted(items, key=lambda item: (-item.size_bytes, item.ordinal, item.number))
+    by_disk: dict[int | None, list[WorkItem]] = {}
+    for item in ordered:
+        by_disk.setdefault(None if per_disk is None else item.disk, []).append(item)
+    bins = _pack(by_disk.pop(None, []), unit_bytes)
+    for of_disk in by_disk.values():
+        bins += _deal_out(of_disk, per_disk or 1)
+    units = [WorkUnit(items=tuple(content)) for content in bins]
+    return sorted(units, key=lambda unit: -unit.cost_bytes)
+
+
+def _deal_out(items: Sequence[WorkItem], lanes: int) -> list[list[WorkItem]]:
+    """Deal items out, each to the lane that has the least to do so far."""
+    dealt: list[list[WorkItem]] = [[] for _ in range(min(lanes, len(items)))]
+    costs = [(0, lane) for lane in range(len(dealt))]
+    for item in items:
+        cost, lane = costs[0]
+        dealt[lane].append(item)
+        heapq.heapreplace(costs, (cost + item.size_bytes + ITEM_OVERHEAD_BYTES, lane))
+    return dealt
+
+
+def _pack(items: Sequence[WorkItem], unit_bytes: int) -> list[list[WorkItem]]:
+    """Put items together, in their order, up to what a unit may cost."""
     bins: list[list[WorkItem]] = []
     open_bins: list[tuple[int, int]] = []  # (cost so far, bin): the emptiest bin on top
-    for item in ordered:
+    for item in items:
         cost = item.size_bytes + ITEM_OVERHEAD_BYTES
         if open_bins and open_bins[0][0] + cost <= unit_bytes:
             used, target = heapq.heappop(open_bins)
@@ -232,8 +261,7 @@ def pack_units(items: Iterable[WorkItem], *, unit_bytes: int) -> list[WorkUnit]:
             bins.append([item])
             if cost < unit_bytes:
                 heapq.heappush(open_bins, (cost, len(bins) - 1))
-    units = [WorkUnit(items=tuple(content)) for content in bins]
-    return sorted(units, key=lambda unit: -unit.cost_bytes)
+    return bins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

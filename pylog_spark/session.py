@@ -7,6 +7,7 @@ workers run, Delta's jars, where the log goes.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,15 @@ from urllib.parse import urlsplit
 from pylog_spark.jars import Exclusion, Library, fetch_jars
 from pylog_spark.java import MissingSoftwareError, find_java
 from pylog_spark.user_cache import cache_folder
+from storage_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER: Final = "local[*]"
 _CONNECT_SCHEME: Final = "sc://"
+# What Spark takes; of anything else its launcher says so in a traceback.
+_MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s|sc)://.+")
 _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # Each of these says that a session's JVM or server was started by somebody else.
 _HOSTED_BY: Final = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION", "SPARK_REMOTE")
@@ -99,11 +103,15 @@ def build_session(
             are fetched on first use.
 
     Raises:
+        ConfigError: The master is none that Spark knows.
         SparkNotInstalledError: There is no pyspark.
         JavaNotFoundError: There is no Java 17 or newer.
         JarsUnavailableError: Delta's jars cannot be fetched.
         pyspark.errors.PySparkException: Spark does not start.
     """
+    if master is not None and not _MASTER.fullmatch(master):
+        expected = "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT or sc://HOST:PORT"
+        raise ConfigError("--master", master, f"expected {expected}")
     try:
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - pyspark is an extra
         from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra

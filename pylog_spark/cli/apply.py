@@ -8,7 +8,7 @@ import typer
 from pylog_spark.cli.options import DryRun, LedgerUri, Master, NoMarkClean, Output, Override, Trash
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog apply tonight.json --ledger /data/ledger`")

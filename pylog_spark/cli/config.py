@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
+from pylog_spark.cli.options import TopicDump
 from pylog_spark.cli.output import OutputFormat
 
 app = typer.Typer(
     name="config",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
     help="Show the settings that a job would run with.",
 )
@@ -30,6 +33,7 @@ def show(
     server_properties: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A broker's own server.properties.")
     ] = None,
+    topic_dump: TopicDump = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any of these keys.")
     ] = None,
@@ -44,12 +48,7 @@ def show(
 
     Topic keys are shown as for a topic that sets none of them itself.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.config_show import show_config  # noqa: PLC0415  # pydantic, YAML, rich
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # the same
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-    )
     show_config(flags, with_origin=origin, as_json=output is OutputFormat.JSON)

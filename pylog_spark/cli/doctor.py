@@ -5,27 +5,22 @@ from typing import Annotated
 
 import typer
 
-from pylog_spark.cli.arguments import parse_offset
+from pylog_spark.cli.options import ConfigFiles, Exclude, GuessedRole, NowMs, Settings, Topics
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.cli.verify import FailOn
-from storage_core.catalog.roles import Role
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog doctor /var/lib/kafka`")
 def doctor(  # noqa: PLR0913  # one argument an option
     roots: Annotated[
-        list[Path],
-        typer.Argument(metavar="ROOT...", help="Log directories, all of one broker's at best."),
+        list[str],
+        typer.Argument(metavar="ROOT", help="Log directories, all of one broker's at best."),
     ],
     *,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Not these topics.")
-    ] = None,
+    topics: Topics = None,
+    exclude: Exclude = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also open every batch, and replay producers.")
     ] = False,
@@ -35,25 +30,14 @@ def doctor(  # noqa: PLR0913  # one argument an option
     show: Annotated[
         int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
     ] = 20,
-    role: Annotated[
-        Role | None, typer.Option(help="What the directories are. Default: what they look like.")
-    ] = None,
-    config_files: Annotated[
-        list[Path] | None,
-        typer.Option("--config", metavar="FILE", help="YAML options; a later file wins."),
-    ] = None,
+    role: GuessedRole = None,
+    config_files: ConfigFiles = None,
     server_properties: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The broker's own file: its recovery threads."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key; `pylog config show`."),
-    ] = None,
-    now_ms: Annotated[
-        int | None,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock. Default: now."),
-    ] = None,
+    settings: Settings = None,
+    now_ms: NowMs = None,
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Work on Spark there, however small the logs are."),

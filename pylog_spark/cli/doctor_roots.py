@@ -21,15 +21,18 @@ from pylog_spark.config.load import Flags, load_config
 from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
 from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
 from pylog_spark.text import printable
-from storage_core.catalog.roles import guess_role, local_path
+from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.root_files import check_log_directory
 from storage_core.clock import SystemClock
 from storage_core.config import BrokerConfig
-from storage_core.errors import ConfigError
+from storage_core.errors import ConfigError, StorageError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.verdict import Advice, RootState
+from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 
 _STYLES: Final = {
     Advice.IN_USE: "bold yellow",
@@ -44,7 +47,7 @@ _SHOWN_FORECASTS: Final = 20
 
 
 def run_doctor(  # what the command line says
-    roots: Sequence[Path],
+    roots: Sequence[str],
     flags: Flags,
     *,
     is_deep: bool,
@@ -70,12 +73,13 @@ def run_doctor(  # what the command line says
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     broker = broker_config(options)
-    places = _check_places(roots)
+    places = _check_places(roots, options.role)
     observed = observe_roots(
         [(str(path), options.role or guess_role(path)) for path in places],
         TopicFilter(topics=options.include, exclude=options.exclude),
         is_live=False,
     )
+    _check_readable(observed.targets)
     if options.master is None and is_small(observed.targets):
         diagnosis = _diagnose_here(observed, options, broker, is_deep=is_deep)
     else:
@@ -127,16 +131,34 @@ def _diagnose_on_spark(
     )
 
 
-def _check_places(roots: Sequence[Path]) -> list[Path]:
+def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
     places: list[Path] = []
     for root in roots:
-        path = local_path(root)
-        if path is None or not path.is_dir():
-            raise ConfigError("ROOT", root, "is not a directory")
+        path = local_path(root.removeprefix(MANAGED_PREFIX))
+        if path is None or is_managed(root) or Role.MANAGED in {role, guess_role(path)}:
+            reason = "no broker starts on it; `pylog verify` looks at URLs and managed roots"
+            raise ConfigError("ROOT", root, reason)
+        if not path.is_dir():
+            reason = "is not a directory" if path.exists() else "no such directory"
+            raise ConfigError("ROOT", root, reason)
         if any(path.samefile(other) for other in places):
             raise ConfigError("ROOT", root, "is there twice")
+        check_log_directory(root, path)
         places.append(path.absolute())
     return places
+
+
+def _check_readable(targets: Sequence[Target]) -> None:
+    """Refuse to judge files that this process may not read: a broker, as another user, may.
+
+    Raises:
+        StorageError: There is such a file.
+    """
+    for target in targets:
+        for entry in [Path(target.directory), *Path(target.directory).glob("*")]:
+            if not os.access(entry, os.R_OK):
+                reason = "this process may not read it: run it as the directory's owner, or as root"
+                raise StorageError(str(entry), reason)
 
 
 def _exit_code(diagnosis: Diagnosis, fail_on: str) -> int:

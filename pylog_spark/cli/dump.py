@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.options import Output
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 class Isolation(enum.StrEnum):
@@ -29,9 +30,7 @@ def dump(
         ),
     ],
     *,
-    output: Annotated[
-        OutputFormat, typer.Option(help="For a person, or one JSON object a line.")
-    ] = OutputFormat.TABLE,
+    output: Output = OutputFormat.TABLE,
     isolation: Annotated[
         Isolation, typer.Option(help="read_committed leaves out aborted and control records.")
     ] = Isolation.READ_UNCOMMITTED,

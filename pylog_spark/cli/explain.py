@@ -3,22 +3,24 @@
 import typer
 
 from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     AssumeDefaults,
     ConfigFiles,
     Exclude,
+    GuessedRole,
     HighWatermark,
     NowMs,
     Output,
     Roots,
-    SaidRole,
     ServerProperties,
     Settings,
+    TopicDump,
     Topics,
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog explain /var/lib/kafka --topics 'orders-*'`")
@@ -27,9 +29,10 @@ def explain(  # noqa: PLR0913  # one argument an option
     *,
     topics: Topics = None,
     exclude: Exclude = None,
-    role: SaidRole = None,
+    role: GuessedRole = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
+    topic_dump: TopicDump = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     high_watermark: HighWatermark = None,
@@ -42,20 +45,9 @@ def explain(  # noqa: PLR0913  # one argument an option
     lags, last stable offset and the transaction that holds it, active segment, high watermark,
     retention by size and age, timestamps in the future. Read only; no Spark is started.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.explain_roots import explain_roots  # noqa: PLC0415  # rich, numba
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        assume_defaults=assume_defaults or (),
-        role=role,
-        high_watermark=high_watermark,
-        now_ms=now_ms,
-    )
     is_whole = explain_roots(roots, flags, as_json=output is OutputFormat.JSON)
     if not is_whole:
         raise typer.Exit(ExitCode.PARTLY_FAILED)

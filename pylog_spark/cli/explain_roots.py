@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.config.load import Flags, load_config
+from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.explain import explain
 from pylog_spark.report import json_line, partition_name, write_table
 from pylog_spark.text import printable, time_text
@@ -35,6 +36,8 @@ def explain_roots(roots: Sequence[str], flags: Flags, *, as_json: bool) -> bool:
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     console = Console()
+    for note in dump_notes(options):
+        typer.echo(printable(note), err=True)
     is_whole, is_empty = True, True
     for row in explain(roots, options):
         is_whole &= row["error"] is None
@@ -44,7 +47,8 @@ def explain_roots(roots: Sequence[str], flags: Flags, *, as_json: bool) -> bool:
         else:
             _write(console, row)
     if is_empty and not as_json:
-        console.print("no partitions")
+        are_chosen = options.include or options.exclude
+        console.print("no partition of these topics" if are_chosen else "no partitions")
     return is_whole
 
 

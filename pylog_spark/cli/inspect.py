@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.options import Exclude, Output, Topics
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog inspect /var/lib/kafka --topics 'orders-*' --segments`")
@@ -15,23 +16,17 @@ def inspect(
     roots: Annotated[
         list[str],
         typer.Argument(
-            metavar="ROOT...",
+            metavar="ROOT",
             help="Log directories or partition directories: paths or URLs.",
         ),
     ],
     *,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Not these topics.")
-    ] = None,
+    topics: Topics = None,
+    exclude: Exclude = None,
     segments: Annotated[
         bool, typer.Option("--segments", help="Also show every segment of each partition.")
     ] = False,
-    output: Annotated[
-        OutputFormat, typer.Option(help="For a person, or one JSON object a line.")
-    ] = OutputFormat.TABLE,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
 

@@ -56,7 +56,7 @@ def inspect_roots(
         if as_json:
             _write_json(view, rows, segments)
         else:
-            _write_tables(view, rows, segments)
+            _write_tables(view, rows, segments, are_topics_chosen=bool(include or exclude))
         is_whole &= not view.row["errors"] and all(row["error"] is None for row in rows)
     return is_whole
 
@@ -86,13 +86,15 @@ def _write_json(view: RootView, rows: list[Row], segments: list[list[Row]]) -> N
             typer.echo(json_line("segment", segment))
 
 
-def _write_tables(view: RootView, rows: list[Row], segments: list[list[Row]]) -> None:
+def _write_tables(
+    view: RootView, rows: list[Row], segments: list[list[Row]], *, are_topics_chosen: bool
+) -> None:
     console = Console()
     console.print(Text(_headline(view)), soft_wrap=True)
     for error in view.row["errors"]:
         console.print(Text(f"  {printable(error)}", style="bold red"), soft_wrap=True)
     if not rows:
-        console.print("  no partitions")
+        console.print("  no partition of these topics" if are_topics_chosen else "  no partitions")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("partition", overflow="fold")

@@ -3,13 +3,14 @@
 import json
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.output import check_file_place
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
@@ -18,7 +19,7 @@ from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.retain import retain
-from pylog_spark.operations.run_report import RunReport
+from pylog_spark.operations.run_report import RunReport, notes_of_empty_roots
 from pylog_spark.report import (
     cut_table,
     is_notable_retention,
@@ -66,10 +67,13 @@ def run_job(
     Raises:
         PylogError: The job could not run, or a guard refused it.
     """
+    check_file_place("--report", page)
+    check_file_place("--plan-out", flags.plan_out)
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     # The job checks this again. Here it spares a person the start of a Spark session.
     check = check_recovery if job == _RECOVER else check_roots
-    check(resolve_roots(roots, said=options.role), options)
+    log_roots = resolve_roots(roots, said=options.role)
+    check(log_roots, options)
     session = build_session(
         options.master,
         options.spark_conf,
@@ -89,6 +93,12 @@ def run_job(
                 report = run_nightly(session, roots, options, on_progress=line.on_progress)
             case _:
                 report = _OPERATIONS[job](session, roots, options)
+    empty = notes_of_empty_roots(
+        report.results,
+        [root.location for root in log_roots],
+        are_topics_chosen=bool(options.include or options.exclude),
+    )
+    report = replace(report, notes=(*report.notes, *empty))
     write_report(report, as_json=as_json)
     if page is not None:
         write_run_page(page, report)

@@ -4,6 +4,7 @@ from typing import Final
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     AllowTruncate,
     AssumeDefaults,
@@ -24,6 +25,7 @@ from pylog_spark.cli.options import (
     NowMs,
     Output,
     Override,
+    PerDisk,
     PlanOut,
     ReportPage,
     Roots,
@@ -32,6 +34,7 @@ from pylog_spark.cli.options import (
     Salvage,
     ServerProperties,
     Settings,
+    TopicDump,
     Topics,
     Trash,
     UntilClean,
@@ -40,7 +43,7 @@ from pylog_spark.cli.options import (
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.planning import Strategy
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 _RUN_EXAMPLE: Final = (
     "Example: `pylog run /var/lib/kafka --role broker --ledger /var/lib/pylog/ledger`"
@@ -65,6 +68,7 @@ def run(  # noqa: PLR0913  # one argument an option
     max_bytes: MaxBytes = None,
     max_duration: MaxDuration = None,
     min_free: MinFree = None,
+    per_disk: PerDisk = None,
     max_delete_ratio: MaxDeleteRatio = None,
     order: WorkOrder = None,
     override: Override = None,
@@ -75,6 +79,7 @@ def run(  # noqa: PLR0913  # one argument an option
     allow_truncate: AllowTruncate = False,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
+    topic_dump: TopicDump = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     high_watermark: HighWatermark = None,
@@ -93,39 +98,9 @@ def run(  # noqa: PLR0913  # one argument an option
     Each partition is a row of the result; one that fails does not stop the others. A run that was
     killed is simply started again.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        file_list=file_list,
-        assume_defaults=assume_defaults or (),
-        role=role,
-        high_watermark=high_watermark,
-        ledger=ledger,
-        master=master,
-        mark_clean=False if no_mark_clean else None,
-        dry_run=dry_run,
-        exact=exact,
-        until_clean=until_clean,
-        strategy=strategy.value,
-        now_ms=now_ms,
-        allow_truncate=allow_truncate,
-        max_truncate_bytes=max_truncate_bytes,
-        salvage=salvage,
-        max_bytes=max_bytes,
-        max_duration=max_duration,
-        min_free=min_free,
-        max_delete_ratio=max_delete_ratio,
-        order=order,
-        overrides=override or (),
-        trash=trash,
-        plan_out=plan_out,
-    )
     status = run_job("run", roots, flags, as_json=output is OutputFormat.JSON, page=report)
     if status:
         raise typer.Exit(status)
@@ -146,6 +121,7 @@ def compact(  # noqa: PLR0913  # one argument an option
     max_bytes: MaxBytes = None,
     max_duration: MaxDuration = None,
     min_free: MinFree = None,
+    per_disk: PerDisk = None,
     max_delete_ratio: MaxDeleteRatio = None,
     order: WorkOrder = None,
     override: Override = None,
@@ -153,6 +129,7 @@ def compact(  # noqa: PLR0913  # one argument an option
     plan_out: PlanOut = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
+    topic_dump: TopicDump = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     high_watermark: HighWatermark = None,
@@ -168,36 +145,9 @@ def compact(  # noqa: PLR0913  # one argument an option
     Policy, dirty ratio and lags of each topic decide what is due. Try it with --dry-run first:
     that writes nothing and shows what would be done.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        file_list=file_list,
-        assume_defaults=assume_defaults or (),
-        role=role,
-        high_watermark=high_watermark,
-        ledger=ledger,
-        master=master,
-        mark_clean=False if no_mark_clean else None,
-        dry_run=dry_run,
-        exact=exact,
-        until_clean=until_clean,
-        strategy=strategy.value,
-        now_ms=now_ms,
-        max_bytes=max_bytes,
-        max_duration=max_duration,
-        min_free=min_free,
-        max_delete_ratio=max_delete_ratio,
-        order=order,
-        overrides=override or (),
-        trash=trash,
-        plan_out=plan_out,
-    )
     status = run_job("compact", roots, flags, as_json=output is OutputFormat.JSON, page=report)
     if status:
         raise typer.Exit(status)

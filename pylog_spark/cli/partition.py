@@ -16,6 +16,7 @@ from storage_core.filenames import parse_partition_directory, parse_renamed_dire
 app = typer.Typer(
     name="partition",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
     help="Work on one partition directory, in this process: for surgery and tests.",
 )

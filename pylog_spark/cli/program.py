@@ -19,6 +19,7 @@ from pylog_spark.cli.exit_codes import (
     raise_on_termination,
     report_error,
 )
+from pylog_spark.text import printable
 from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
@@ -27,27 +28,41 @@ _EXACT_DRY_RUN: Final = "--dry-run=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
-# Command -> module that holds it, in the order of the help text.
-_MODULES: Final = {
-    "run": "pylog_spark.cli.jobs",
-    "recover": "pylog_spark.cli.recover",
-    "retain": "pylog_spark.cli.retain",
-    "compact": "pylog_spark.cli.jobs",
-    "verify": "pylog_spark.cli.verify",
-    "doctor": "pylog_spark.cli.doctor",
-    "inspect": "pylog_spark.cli.inspect",
-    "explain": "pylog_spark.cli.explain",
-    "apply": "pylog_spark.cli.apply",
-    "survey": "pylog_spark.cli.survey",
-    "ingest": "pylog_spark.cli.transfer",
-    "materialize": "pylog_spark.cli.transfer",
-    "undo": "pylog_spark.cli.undo",
-    "purge": "pylog_spark.cli.purge",
-    "dump": "pylog_spark.cli.dump",
-    "partition": "pylog_spark.cli.partition",
-    "config": "pylog_spark.cli.config",
-    "warmup": "pylog_spark.cli.warmup",
+# Group of commands -> command -> module that holds it, in the order of the help text.
+_GROUPS: Final = {
+    "Look: nothing is written": {
+        "inspect": "pylog_spark.cli.inspect",
+        "dump": "pylog_spark.cli.dump",
+        "explain": "pylog_spark.cli.explain",
+        "survey": "pylog_spark.cli.survey",
+        "verify": "pylog_spark.cli.verify",
+        "doctor": "pylog_spark.cli.doctor",
+    },
+    "Maintain": {
+        "run": "pylog_spark.cli.jobs",
+        "recover": "pylog_spark.cli.recover",
+        "retain": "pylog_spark.cli.retain",
+        "compact": "pylog_spark.cli.jobs",
+    },
+    "Plans, and the way back": {
+        "apply": "pylog_spark.cli.apply",
+        "undo": "pylog_spark.cli.undo",
+        "purge": "pylog_spark.cli.purge",
+    },
+    "Into and out of managed roots": {
+        "ingest": "pylog_spark.cli.transfer",
+        "materialize": "pylog_spark.cli.transfer",
+    },
+    "One partition, settings, this machine": {
+        "partition": "pylog_spark.cli.partition",
+        "config": "pylog_spark.cli.config",
+        "warmup": "pylog_spark.cli.warmup",
+    },
 }
+_MODULES: Final = {name: module for group in _GROUPS.values() for name, module in group.items()}
+_PANELS: Final = {name: panel for panel, group in _GROUPS.items() for name in group}
+# Where typer lets pydantic check a value, the message begins with a word of pydantic's own.
+_PYDANTICS_PREFIX: Final = "Value error, "
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -62,7 +77,9 @@ class _Commands(MutableMapping[str, Any]):
             command = typer.main.get_command(app)
             # A module of one command is that command, unless it is a group of its own name.
             inner = getattr(command, "commands", {})
-            self._loaded[name] = inner.get(name, command)
+            loaded = inner.get(name, command)
+            loaded.rich_help_panel = _PANELS[name]
+            self._loaded[name] = loaded
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -82,7 +99,13 @@ class _Commands(MutableMapping[str, Any]):
 
 
 def _split_option(argument: str) -> list[str]:
-    return ["--dry-run", "--exact"] if argument == _EXACT_DRY_RUN else [argument]
+    if argument == _EXACT_DRY_RUN:
+        return ["--dry-run", "--exact"]
+    if argument.startswith("--dry-run="):
+        raise typer.BadParameter(
+            f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint="--dry-run"
+        )
+    return [argument]
 
 
 class CommandTable(TyperGroup):
@@ -91,6 +114,15 @@ class CommandTable(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         attributes["commands"] = _Commands()
         super().__init__(**attributes)
+
+    def main(self, *arguments: Any, **named: Any) -> Any:
+        """Run the program and end the process; wrong usage is one line, as any other error."""
+        try:
+            status = super().main(*arguments, **{**named, "standalone_mode": False})
+        except _UsageError as error:
+            _report_usage(error)
+            sys.exit(ExitCode.USAGE)
+        sys.exit(status if isinstance(status, int) else ExitCode.DONE)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; the one option that may have a value or none becomes two."""
@@ -149,11 +181,11 @@ def pylog(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Maintain Kafka log directories without a broker: look, check, compact.
+    """Maintain Kafka log directories without a broker: look, verify, recover, retain, compact.
 
     Start with a look, which changes nothing: `pylog inspect /var/lib/kafka`
 
-    Then see what a job would do: `pylog compact /var/lib/kafka --role broker --dry-run`
+    Then see what the nightly would do: `pylog run /var/lib/kafka --role broker --dry-run`
     """
     del debug, version
 
@@ -185,6 +217,17 @@ def run(arguments: Sequence[str]) -> int:
         _discard_output()
         return ExitCode.READER_GONE
     return int(status)
+
+
+def _report_usage(error: Any) -> None:
+    """Say on standard error what is wrong with the command line, and where help is."""
+    context = getattr(error, "ctx", None)
+    path = _PROGRAM if context is None else context.command_path
+    said = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
+    # Where nothing but the name of a group was given, its help has been printed, and that is all.
+    if said:
+        text = said[:1].lower() + said[1:].removesuffix(".")
+        sys.stderr.write(f"{_PROGRAM}: {printable(text)} (see: {path} --help)\n")
 
 
 def _discard_output() -> None:

@@ -4,10 +4,13 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     ConfigFiles,
     DryRun,
     Exclude,
+    LedgerUri,
+    Master,
     NowMs,
     OlderThan,
     Output,
@@ -15,21 +18,21 @@ from pylog_spark.cli.options import (
     ServerProperties,
     Settings,
     Topics,
-    Trash,
+    TrashOfRuns,
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog purge /var/lib/kafka --role broker --trash /data/trash`")
 def purge(  # noqa: PLR0913  # one argument an option
     roots: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ROOT]...", help="Log directories, or managed roots."),
+        typer.Argument(metavar="ROOT", help="Log directories, or managed roots."),
     ] = None,
     *,
-    trash: Trash = None,
+    trash: TrashOfRuns = None,
     older_than: OlderThan = None,
     topics: Topics = None,
     exclude: Exclude = None,
@@ -39,6 +42,8 @@ def purge(  # noqa: PLR0913  # one argument an option
     server_properties: ServerProperties = None,
     settings: Settings = None,
     now_ms: NowMs = None,
+    ledger: LedgerUri = None,
+    master: Master = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Empty the trash, and remove what a broker would remove at its next start.
@@ -46,23 +51,11 @@ def purge(  # noqa: PLR0913  # one argument an option
     From the trash goes what runs put there more than --older-than ago: they cannot be undone any
     more. From a broker's directory go .deleted files, and directories of deleted partitions, once
     file.delete.delay.ms has passed; from a managed root, superseded generations and their objects.
-    --dry-run lists.
+    --dry-run lists. Spark is started only to write the ledger.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.upkeep import run_purge  # noqa: PLC0415  # Arrow, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        role=role,
-        trash=trash,
-        purge_after=older_than,
-        dry_run=dry_run,
-        now_ms=now_ms,
-    )
     status = run_purge(roots or [], flags, as_json=output is OutputFormat.JSON)
     if status:
         raise typer.Exit(status)

@@ -4,12 +4,14 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     AllowTruncate,
     AssumeDefaults,
     ConfigFiles,
     Exact,
     Exclude,
+    FileList,
     LedgerUri,
     Master,
     MaxTruncateBytes,
@@ -17,6 +19,7 @@ from pylog_spark.cli.options import (
     NowMs,
     Output,
     Override,
+    PerDisk,
     PlanOut,
     ReportPage,
     Roots,
@@ -24,13 +27,14 @@ from pylog_spark.cli.options import (
     Salvage,
     ServerProperties,
     Settings,
+    TopicDump,
     Topics,
     Trash,
 )
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.cli.verify import FailOn
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 _EXAMPLE = (
     "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
@@ -43,6 +47,7 @@ def recover(  # noqa: PLR0913  # one argument an option
     *,
     topics: Topics = None,
     exclude: Exclude = None,
+    file_list: FileList = None,
     role: SaidRole = None,
     dry_run: Annotated[
         bool,
@@ -61,11 +66,13 @@ def recover(  # noqa: PLR0913  # one argument an option
         ),
     ] = FailOn.NEVER,
     no_mark_clean: NoMarkClean = False,
+    per_disk: PerDisk = None,
     override: Override = None,
     trash: Trash = None,
     plan_out: PlanOut = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
+    topic_dump: TopicDump = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     now_ms: NowMs = None,
@@ -84,31 +91,10 @@ def recover(  # noqa: PLR0913  # one argument an option
     A partition that would lose more than --max-truncate-bytes, or what its checkpointed high
     watermark covers, is left alone and listed.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
     from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        assume_defaults=assume_defaults or (),
-        role=role,
-        ledger=ledger,
-        master=master,
-        mark_clean=False if no_mark_clean else None,
-        dry_run=dry_run,
-        exact=exact,
-        now_ms=now_ms,
-        allow_truncate=allow_truncate,
-        max_truncate_bytes=max_truncate_bytes,
-        salvage=salvage,
-        overrides=override or (),
-        trash=trash,
-        plan_out=plan_out,
-    )
     status = run_job(
         "recover",
         roots,

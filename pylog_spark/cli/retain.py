@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     AssumeDefaults,
     ConfigFiles,
@@ -20,18 +21,20 @@ from pylog_spark.cli.options import (
     NowMs,
     Output,
     Override,
+    PerDisk,
     PlanOut,
     ReportPage,
     Roots,
     SaidRole,
     ServerProperties,
     Settings,
+    TopicDump,
     Topics,
     Trash,
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 _EXAMPLE = "Example: `pylog retain /var/lib/kafka --role broker --topics 'clicks-*' --dry-run`"
 
@@ -55,11 +58,13 @@ def retain(  # noqa: PLR0913  # one argument an option
     ] = False,
     max_delete_ratio: MaxDeleteRatio = None,
     max_duration: MaxDuration = None,
+    per_disk: PerDisk = None,
     override: Override = None,
     trash: Trash = None,
     plan_out: PlanOut = None,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
+    topic_dump: TopicDump = None,
     settings: Settings = None,
     assume_defaults: AssumeDefaults = None,
     high_watermark: HighWatermark = None,
@@ -77,32 +82,9 @@ def retain(  # noqa: PLR0913  # one argument an option
     it ends. Nothing at or above the checkpointed high watermark goes. A topic that is compacted is
     left to `pylog compact`. Try it with --dry-run first.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        file_list=file_list,
-        assume_defaults=assume_defaults or (),
-        role=role,
-        high_watermark=high_watermark,
-        ledger=ledger,
-        master=master,
-        mark_clean=False if no_mark_clean else None,
-        dry_run=dry_run,
-        exact=exact,
-        keep_deleted=keep_deleted,
-        now_ms=now_ms,
-        max_delete_ratio=max_delete_ratio,
-        max_duration=max_duration,
-        overrides=override or (),
-        trash=trash,
-        plan_out=plan_out,
-    )
     status = run_job("retain", roots, flags, as_json=output is OutputFormat.JSON, page=report)
     if status:
         raise typer.Exit(status)

@@ -2,22 +2,24 @@
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     AssumeDefaults,
     ConfigFiles,
     Exclude,
     FileList,
+    GuessedRole,
     Master,
     NowMs,
     Output,
     Roots,
-    SaidRole,
     Settings,
+    TopicDump,
     Topics,
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog survey s3://backup/kafka --file-list inventory.parquet`")
@@ -26,10 +28,11 @@ def survey(  # noqa: PLR0913  # one argument an option
     *,
     topics: Topics = None,
     exclude: Exclude = None,
-    role: SaidRole = None,
+    role: GuessedRole = None,
     file_list: FileList = None,
     config_files: ConfigFiles = None,
     settings: Settings = None,
+    topic_dump: TopicDump = None,
     assume_defaults: AssumeDefaults = None,
     now_ms: NowMs = None,
     master: Master = None,
@@ -41,21 +44,9 @@ def survey(  # noqa: PLR0913  # one argument an option
     manifest a partition is read. Sizes are exact; ages are those of the files where a manifest
     does not tell the records' own. Meant for many partitions: `pylog explain` knows more of one.
     """
+    flags = said_flags(locals() | {"dry_run": True})
     from pylog_spark.cli.transfer_runner import run_survey  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        assume_defaults=assume_defaults or (),
-        role=role,
-        file_list=file_list,
-        master=master,
-        now_ms=now_ms,
-        dry_run=True,
-    )
     status = run_survey(roots, flags, as_json=output is OutputFormat.JSON)
     if status:
         raise typer.Exit(status)

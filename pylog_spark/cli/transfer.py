@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     ConfigFiles,
     DryRun,
@@ -17,7 +18,7 @@ from pylog_spark.cli.options import (
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 _MANAGED: Final = "A managed root: a path, or a URL."
 
@@ -68,21 +69,11 @@ def ingest(  # noqa: PLR0913  # one argument an option
     several replicas, are refused. The managed root is made if it is not there; what it has is not
     copied again.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.transfer_runner import run_ingest  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
     from pylog_spark.config.quantities import parse_duration_ms  # noqa: PLC0415
     from storage_core.maintenance.ingest.partition import IngestRules  # noqa: PLC0415  # numba
 
-    flags = Flags(
-        config_files=config_files or (),
-        include=topics or (),
-        exclude=exclude or (),
-        high_watermark=high_watermark,
-        file_list=file_list,
-        ledger=ledger,
-        master=master,
-        dry_run=dry_run,
-    )
     rules = IngestRules(
         sync_has_stopped=sync_stopped,
         in_place=in_place,
@@ -113,17 +104,9 @@ def materialize(  # noqa: PLR0913  # one argument an option
     Of each partition one generation is written, whatever is committed meanwhile, with its
     checkpoints. A run that was killed is finished by starting it again.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.transfer_runner import run_materialize  # noqa: PLC0415  # Spark
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        include=topics or (),
-        exclude=exclude or (),
-        ledger=ledger,
-        master=master,
-        dry_run=dry_run,
-    )
     status = run_materialize(managed, directory, flags, as_json=output is OutputFormat.JSON)
     if status:
         raise typer.Exit(status)

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
+from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.report import (
@@ -96,8 +97,14 @@ def run_survey(roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
         PylogError: It could not run.
     """
     options = _options(flags)
-    resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, said=options.role)
     report = survey(_session("survey", options), roots, options)
+    empty = notes_of_empty_roots(
+        report.results,
+        [root.location for root in log_roots],
+        are_topics_chosen=bool(options.include or options.exclude),
+    )
+    report = replace(report, notes=(*report.notes, *empty))
     write_report(report, as_json=as_json)
     return report.exit_code
 

@@ -4,18 +4,21 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     ConfigFiles,
     DryRun,
     Exclude,
+    LedgerUri,
+    Master,
     NoMarkClean,
     Output,
     Topics,
-    Trash,
+    TrashOfRuns,
 )
 from pylog_spark.cli.output import OutputFormat
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`")
@@ -25,34 +28,28 @@ def undo(  # noqa: PLR0913  # one argument an option
     ],
     roots: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ROOT]...", help="Managed roots; local ones are in the trash."),
+        typer.Argument(metavar="ROOT", help="Managed roots; local ones are in the trash."),
     ] = None,
     *,
-    trash: Trash = None,
+    trash: TrashOfRuns = None,
     topics: Topics = None,
     exclude: Exclude = None,
     dry_run: DryRun = False,
     no_mark_clean: NoMarkClean = False,
     config_files: ConfigFiles = None,
+    ledger: LedgerUri = None,
+    master: Master = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Undo a run: bring each partition back to what it was before.
 
     A local run is undone from the trash that it was given (--trash), a run over a managed root by
     its generations. A partition of which a single file is not what the run left is refused, and
-    the file is named; the others are undone. No Spark is started.
+    the file is named; the others are undone. Spark is started only to write the ledger.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.upkeep import run_undo  # noqa: PLC0415  # Arrow, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        include=topics or (),
-        exclude=exclude or (),
-        trash=trash,
-        mark_clean=False if no_mark_clean else None,
-        dry_run=dry_run,
-    )
     status = run_undo(run, roots or [], flags, as_json=output is OutputFormat.JSON)
     if status:
         raise typer.Exit(status)

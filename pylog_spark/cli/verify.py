@@ -1,17 +1,27 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
 import enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pylog_spark.cli.arguments import parse_offset
-from pylog_spark.cli.options import Roots
+from pylog_spark.cli.options import (
+    ConfigFiles,
+    Exclude,
+    GuessedRole,
+    LedgerUri,
+    Master,
+    NowMs,
+    Output,
+    PerDisk,
+    ReportPage,
+    Roots,
+    Settings,
+    Topics,
+)
 from pylog_spark.cli.output import OutputFormat
-from storage_core.catalog.roles import Role
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 class FailOn(enum.StrEnum):
@@ -29,12 +39,8 @@ class FailOn(enum.StrEnum):
 def verify(  # noqa: PLR0913  # one argument an option
     roots: Roots,
     *,
-    topics: Annotated[
-        list[str] | None, typer.Option("--topics", metavar="GLOB", help="Only these topics.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Not these topics.")
-    ] = None,
+    topics: Topics = None,
+    exclude: Exclude = None,
     deep: Annotated[
         bool,
         typer.Option("--deep", help="Also open every batch, and replay producers."),
@@ -48,35 +54,15 @@ def verify(  # noqa: PLR0913  # one argument an option
     show: Annotated[
         int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
     ] = 100,
-    role: Annotated[
-        Role | None, typer.Option(help="What the directories are. Default: what they look like.")
-    ] = None,
-    config_files: Annotated[
-        list[Path] | None,
-        typer.Option("--config", metavar="FILE", help="YAML options; a later file wins."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key; `pylog config show`."),
-    ] = None,
-    now_ms: Annotated[
-        int | None,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock. Default: now."),
-    ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Keep every finding in Delta tables there."),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page to be read or sent.")
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Spark master. Default: the session's, or local[*]."),
-    ] = None,
-    output: Annotated[
-        OutputFormat, typer.Option(help="For a person, or one JSON object a line.")
-    ] = OutputFormat.TABLE,
+    role: GuessedRole = None,
+    per_disk: PerDisk = None,
+    config_files: ConfigFiles = None,
+    settings: Settings = None,
+    now_ms: NowMs = None,
+    ledger: LedgerUri = None,
+    report: ReportPage = None,
+    master: Master = None,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
 
@@ -95,6 +81,7 @@ def verify(  # noqa: PLR0913  # one argument an option
         include=topics or (),
         exclude=exclude or (),
         role=role,
+        per_disk=per_disk,
         ledger=ledger,
         master=master,
         now_ms=now_ms,

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.output import check_file_place
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.report import json_line, partition_name, size_text, write_table
@@ -45,9 +47,10 @@ def run_verify(
     Raises:
         PylogError: The roots cannot be listed, or the options are wrong.
     """
+    check_file_place("--report", page)
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     # The job checks this again. Here it spares a person the start of a Spark session.
-    resolve_roots(roots, said=options.role)
+    log_roots = resolve_roots(roots, said=options.role)
     session = build_session(
         options.master,
         options.spark_conf,
@@ -57,17 +60,22 @@ def run_verify(
     # As for the other jobs: the operation cancels its Spark jobs itself.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     report = verify(session, roots, options, request)
+    notes = notes_of_empty_roots(
+        report.results,
+        [root.location for root in log_roots],
+        are_topics_chosen=bool(options.include or options.exclude),
+    )
     if as_json:
-        _write_json(report)
+        _write_json(report, notes)
     else:
-        _write_tables(report)
+        _write_tables(report, notes)
     if page is not None:
         write_page(page, title="pylog verify", report=report)
     report.release()
     return report.exit_code
 
 
-def _write_json(report: VerifyReport) -> None:
+def _write_json(report: VerifyReport, notes: Sequence[str]) -> None:
     for row in report.findings:
         typer.echo(json_line("finding", row))
     for result in report.results.to_pylist():
@@ -79,11 +87,12 @@ def _write_json(report: VerifyReport) -> None:
         "read_bytes": report.read_bytes,
         "findings": [asdict(count) for count in report.counts],
         "exit_code": report.exit_code,
+        "notes": list(notes),
     }
     typer.echo(json_line("run", run))
 
 
-def _write_tables(report: VerifyReport) -> None:
+def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
     console = Console()
     failed = [row for row in report.results.to_pylist() if row["error"] is not None]
     for row in failed:
@@ -109,3 +118,5 @@ def _write_tables(report: VerifyReport) -> None:
         ),
         soft_wrap=True,
     )
+    for note in notes:
+        console.print(Text(printable(note)), soft_wrap=True)

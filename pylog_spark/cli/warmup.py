@@ -2,7 +2,7 @@
 
 import typer
 
-app = typer.Typer(rich_markup_mode="markdown")
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
 @app.command(epilog="Example: `pylog warmup`, in an image's build or on a fresh host")

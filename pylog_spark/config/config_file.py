@@ -36,10 +36,13 @@ class ConfigFile(BaseModel):
         min_free: As ``--min-free``.
         max_delete_ratio: As ``--max-delete-ratio``.
         order: As ``--order``.
+        per_disk: As ``--per-disk``.
         trash: As ``--trash``.
         purge_after: As ``--older-than`` of ``pylog purge``.
         server_properties: As ``--server-properties``, relative to the file.
         settings: As ``--set``.
+        topic_dump: As ``--topic-dump``, relative to the file.
+        topic_dump_max_age: Age of that export from which on it is warned of.
         topics: Settings of topics, by name or glob.
         spark: Settings of the Spark session.
     """
@@ -59,10 +62,13 @@ class ConfigFile(BaseModel):
     min_free: str | None = None
     max_delete_ratio: str | None = None
     order: Literal["urgency", "largest", "smallest", "name"] | None = None
+    per_disk: int | None = None
     trash: str | None = None
     purge_after: str | None = None
     server_properties: str | None = None
     settings: dict[str, str] | None = None
+    topic_dump: str | None = None
+    topic_dump_max_age: str | None = None
     topics: dict[str, dict[str, str]] | None = None
     spark: dict[str, str] | None = None
 
@@ -72,7 +78,9 @@ class ConfigFile(BaseModel):
         return _texts(value)
 
     @field_validator(
-        "max_bytes", "max_duration", "min_free", "max_delete_ratio", "purge_after", mode="before"
+        *("max_bytes", "max_duration", "min_free", "max_delete_ratio"),
+        *("purge_after", "topic_dump_max_age"),
+        mode="before",
     )
     @classmethod
     def _read_amount(cls, value: object) -> object:

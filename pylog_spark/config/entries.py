@@ -6,6 +6,7 @@ from typing import Final
 
 from pylog_spark.config.layers import DEFAULT_ORIGIN, Layers
 from pylog_spark.config.options import TUNING_KEYS, ConfigEntry, JobOptions
+from pylog_spark.text import time_text
 from storage_core.config import (
     ConfigKey,
     Origin,
@@ -33,6 +34,9 @@ _JOB_DOCS: Final = {
     "trash": "folder that keeps what a run takes out of local directories, for undo; empty: none",
     "purge_after": "how long what former runs put aside is kept",
     "order": "which partitions come first: urgency, largest, smallest or name",
+    "per_disk": "tasks that may be at one local disk at once; empty: no limit",
+    "topic_dump": "configs of topics as they were exported from their cluster",
+    "topic_dump_max_age": "age of that export from which on it is warned of",
     "server_properties": "a broker's own file, for broker-wide defaults of topics",
 }
 _HIDDEN: Final = "(hidden)"
@@ -55,6 +59,12 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
         for name in sorted(keys):
             yield _entry(keys[name], getattr(values, keys[name].attribute), _origin(layers, name))
     yield from _topic_entries(layers, options)
+    dump = options.topic_dump
+    if dump is not None:
+        origin = f"{dump.file}, exported {time_text(dump.taken_ms)}"
+        for topic, settings in sorted(dump.topics.items()):
+            text = ", ".join(f"{key}={value}" for key, value in settings.items())
+            yield ConfigEntry(key=f"topic_dump.{topic}", value=text, origin=origin)
     for topic, settings in sorted(layers.entries("topics").items()):
         text = ", ".join(f"{key}={value}" for key, value in settings.items())
         yield ConfigEntry(

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from storage_core.errors import ConfigError
+
 DEFAULT_ORIGIN: Final = "default"
+_FLAG: Final = "--"
+# Flags that are not named as the option of a file is.
+_OPTION_OF_FLAG: Final = {"--older-than": "purge_after"}
 
 
 @dataclass(slots=True)
@@ -43,3 +48,21 @@ class Layers:
             for key, (value, _) in self.values.items()
             if key.startswith(prefix)
         }
+
+    def with_file(self, error: ConfigError) -> ConfigError:
+        """Return an error about a setting with the file that said it; one of a flag as it is."""
+        name = self._name_of(error.key)
+        origin = self.origin(name)
+        if name not in self.values or origin.startswith(_FLAG):
+            return error
+        key = name if error.key.startswith(_FLAG) else error.key
+        return ConfigError(f"{origin}: {key}", error.value, error.reason)
+
+    def _name_of(self, key: str) -> str:
+        """Return the name here of what an error calls key, key itself if there is none."""
+        if key.startswith(_FLAG):
+            option = key.removeprefix(_FLAG).replace("-", "_")
+            return _OPTION_OF_FLAG.get(key, option)
+        named = [name for name in self.values if key.startswith(f"{name}.")]
+        named += [name for name in (f"settings.{key}", f"broker.{key}") if name in self.values]
+        return max(named, key=len, default=key)

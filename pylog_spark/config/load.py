@@ -7,6 +7,7 @@ entries are replaced one by one.
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pylog_spark.config.layers import Layers
 from pylog_spark.config.options import (
     DEFAULT_MAX_TRUNCATE_BYTES,
     DEFAULT_PURGE_AFTER_MS,
+    DEFAULT_TOPIC_DUMP_MAX_AGE_MS,
     OVERRIDABLE_GUARDS,
     TUNING_KEYS,
     HighWatermarkSource,
@@ -30,6 +32,7 @@ from pylog_spark.config.options import (
 )
 from pylog_spark.config.quantities import parse_bytes, parse_duration_ms, parse_ratio
 from storage_core.catalog.roles import Role, local_path
+from storage_core.catalog.topic_dump import MAX_DUMP_BYTES, TopicDump, parse_topic_dump
 from storage_core.config import (
     CleanerConfig,
     LogConfig,
@@ -74,7 +77,9 @@ _PLAIN_OPTIONS: Final = (
     "max_delete_ratio",
     "order",
     "trash",
+    "per_disk",
     "purge_after",
+    "topic_dump_max_age",
 )
 
 
@@ -112,6 +117,8 @@ class Flags:
         min_free: ``--min-free``.
         max_delete_ratio: ``--max-delete-ratio``.
         order: ``--order``.
+        per_disk: ``--per-disk``.
+        topic_dump: ``--topic-dump``.
         overrides: ``--override``, codes of guards.
     """
 
@@ -144,6 +151,8 @@ class Flags:
     min_free: str | None = None
     max_delete_ratio: str | None = None
     order: str | None = None
+    per_disk: int | None = None
+    topic_dump: Path | None = None
     overrides: Sequence[str] = ()
 
 
@@ -175,6 +184,15 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
             name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
         }
         layers.put_entries("broker", counting, str(broker_file))
+    try:
+        options = _options(layers, flags, now_ms)
+        _validate_topics(options)
+    except ConfigError as error:
+        raise layers.with_file(error) from error
+    return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
+
+
+def _options(layers: Layers, flags: Flags, now_ms: int) -> JobOptions:
     broker = layers.entries("broker")
     settings = layers.entries("settings")
     tuning = {name: text for name, text in settings.items() if name in TUNING_KEYS}
@@ -182,7 +200,7 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
     _validate_names(kafka)
     groups = classify_settings(kafka)
     tuning_values: dict[str, Any] = parse_settings(tuning, TUNING_KEYS)
-    options = JobOptions(
+    return JobOptions(
         now_ms=now_ms if flags.now_ms is None else flags.now_ms,
         now_is_said=flags.now_ms is not None,
         dry_run=flags.dry_run,
@@ -194,6 +212,8 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         role=None if layers.get("role") is None else Role(layers.get("role")),
         assume_defaults=tuple(layers.get("assume_defaults") or ()),
         topic_configs=layers.entries("topics"),
+        topic_dump=_read_topic_dump(layers.get("topic_dump")),
+        topic_dump_max_age_ms=_max_age(layers.get("topic_dump_max_age")),
         topic_settings=groups.topic,
         broker_settings={n: text for n, text in broker.items() if n not in CLEANER_KEYS},
         broker_overrides={**groups.topic_defaults, **groups.broker},
@@ -222,8 +242,6 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         master=layers.get("master"),
         spark_conf=layers.entries("spark"),
     )
-    _validate_topics(options)
-    return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
 
 
 def _limits(layers: Layers, flags: Flags) -> RunLimits:
@@ -236,6 +254,9 @@ def _limits(layers: Layers, flags: Flags) -> RunLimits:
     if unknown:
         raise ConfigError("--override", unknown[0], f"expected {', '.join(OVERRIDABLE_GUARDS)}")
     ratio = layers.get("max_delete_ratio")
+    per_disk = layers.get("per_disk")
+    if per_disk is not None and per_disk < 1:
+        raise ConfigError("--per-disk", per_disk, "expected at least 1")
     return RunLimits(
         max_bytes=None if not said["max_bytes"] else parse_bytes("--max-bytes", said["max_bytes"]),
         max_duration_ms=(
@@ -250,6 +271,7 @@ def _limits(layers: Layers, flags: Flags) -> RunLimits:
             else parse_ratio("--max-delete-ratio", ratio)
         ),
         order=Order(layers.get("order") or Order.URGENCY),
+        per_disk=per_disk,
         overrides=frozenset(flags.overrides),
     )
 
@@ -270,6 +292,12 @@ def _purge_after(said: str | None) -> int:
     return DEFAULT_PURGE_AFTER_MS if said is None else parse_duration_ms("--older-than", said)
 
 
+def _max_age(said: str | None) -> int:
+    if said is None:
+        return DEFAULT_TOPIC_DUMP_MAX_AGE_MS
+    return parse_duration_ms("topic_dump_max_age", said)
+
+
 def defaults_file() -> Path:
     """Return where ``conf/defaults.yaml`` lies: in the installed package, or in the checkout."""
     package = Path(__file__).parent.parent
@@ -283,6 +311,8 @@ def _put_file(layers: Layers, file: ConfigFile, path: Path) -> None:
         layers.put(name, getattr(file, name), origin)
     if file.server_properties is not None:
         layers.put("server_properties", path.parent / file.server_properties, origin)
+    if file.topic_dump is not None:
+        layers.put("topic_dump", path.parent / file.topic_dump, origin)
     layers.put_entries("settings", file.settings, origin)
     layers.put_entries("topics", file.topics, origin)
     layers.put_entries("spark", file.spark, origin)
@@ -304,7 +334,9 @@ def _put_flags(layers: Layers, flags: Flags) -> None:
     layers.put("min_free", flags.min_free, "--min-free")
     layers.put("max_delete_ratio", flags.max_delete_ratio, "--max-delete-ratio")
     layers.put("order", flags.order, "--order")
+    layers.put("per_disk", flags.per_disk, "--per-disk")
     layers.put("server_properties", flags.server_properties, "--server-properties")
+    layers.put("topic_dump", flags.topic_dump, "--topic-dump")
     layers.put_entries("settings", parse_assignments(flags.settings), "--set")
 
 
@@ -322,6 +354,22 @@ def _read_server_properties(path: Path) -> ServerProperties:
         return parse_server_properties(data, file=str(path))
     except CheckpointError as error:
         raise ConfigError("--server-properties", path, str(error)) from error
+
+
+def _read_topic_dump(said: str | Path | None) -> TopicDump | None:
+    """Return what was exported of topics' configs, None where nothing was."""
+    if said is None:
+        return None
+    path = Path(said)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DUMP_BYTES + 1)
+            modified_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+        return parse_topic_dump(data, file=str(path), modified_ms=modified_ms)
+    except OSError as error:
+        raise ConfigError("--topic-dump", path, error.strerror or str(error)) from error
+    except CheckpointError as error:
+        raise ConfigError("--topic-dump", path, str(error)) from error
 
 
 def _validate_names(settings: Mapping[str, str]) -> None:

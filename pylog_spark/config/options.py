@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config.cleaner_config import CleanerConfig
 from storage_core.config.keys import ConfigKey, Scope, keys_of, setting
 from storage_core.config.values import int64
@@ -18,6 +19,7 @@ from storage_core.config.values import int64
 DEFAULT_MAX_TRUNCATE_BYTES: Final = 64 * 1024 * 1024
 # Three days: what a weekend hides, a Monday can still undo.
 DEFAULT_PURGE_AFTER_MS: Final = 72 * 3_600_000
+DEFAULT_TOPIC_DUMP_MAX_AGE_MS: Final = 7 * 24 * 3_600_000
 
 
 # Guards that have no option of their own to say that they do not hold; by what they refuse with.
@@ -108,6 +110,7 @@ class RunLimits:
         max_delete_ratio: Share of the bytes of a run, a topic and a partition that retention may
             remove.
         order: Which partitions come first.
+        per_disk: How many of its tasks may be at one local disk at once; None for no limit.
         overrides: Codes of guards that the owner switched off for this run.
     """
 
@@ -116,6 +119,7 @@ class RunLimits:
     min_free_bytes: int = 0
     max_delete_ratio: float = 0.5
     order: Order = Order.URGENCY
+    per_disk: int | None = None
     overrides: frozenset[str] = frozenset()
 
 
@@ -138,6 +142,8 @@ class JobOptions:
         assume_defaults: Globs of topics that count as configured by Kafka's defaults where no
             source knows their config.
         topic_configs: Settings of topics by name or glob, said explicitly.
+        topic_dump: Settings of topics as they were exported from their cluster; None without.
+        topic_dump_max_age_ms: An export that is older is warned of.
         topic_settings: Topic keys that override what any source says of any topic.
         broker_settings: Broker-wide keys of a broker's own file, behind the topics' settings.
         broker_overrides: Broker-wide keys that were said for this run; they win over that file and
@@ -174,6 +180,8 @@ class JobOptions:
     role: Role | None = None
     assume_defaults: tuple[str, ...] = ()
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    topic_dump: TopicDump | None = None
+    topic_dump_max_age_ms: int = DEFAULT_TOPIC_DUMP_MAX_AGE_MS
     topic_settings: Mapping[str, str] = field(default_factory=dict)
     broker_settings: Mapping[str, str] = field(default_factory=dict)
     broker_overrides: Mapping[str, str] = field(default_factory=dict)

@@ -4,15 +4,19 @@ Kafka's lock is held from before anything is looked at until after the last byte
 clean shutdown is a claim that Kafka's controller believes: it is remembered and removed before the
 first file is touched, so that a crash in between looks unclean, and written back, with the broker
 epoch it had, only if no partition was left in a state that nobody knows.
+
+A disk that fails takes its directory out of a run over several, not the others: from then on its
+checkpoints are not written, none of its partitions can be committed, and it gets no marker.
 """
 
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Concatenate, Final, ParamSpec, Self
 
 from pylog_spark.operations.killed_runs import encode_remembered, resume_killed_runs
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
@@ -33,6 +37,7 @@ from storage_core.checkpoint.clean_shutdown import (
 )
 from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.errors import StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -45,6 +50,27 @@ from storage_core.store import LocalStore
 
 _log: Final = logging.getLogger(__name__)
 _CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+_P = ParamSpec("_P")
+
+
+def _unless_failed(
+    method: "Callable[Concatenate[BrokerRoot, _P], None]",
+) -> "Callable[Concatenate[BrokerRoot, _P], None]":
+    """Do nothing in a directory whose disk has failed; note it where the disk fails now."""
+
+    @wraps(method)
+    def guarded(self: "BrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self.failure is not None:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except StorageError as error:
+            if self.is_alone:
+                raise
+            self.failure = error
+            _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
+
+    return guarded
 
 
 class BrokerRoot:
@@ -54,10 +80,20 @@ class BrokerRoot:
         location: Path of the log directory.
         run_id: The run.
         mark_clean: Whether the marker of a clean shutdown is written back at all.
+        is_alone: Whether the run has no other root: then it ends where the disk fails.
+
+    Attributes:
+        location: As given.
+        is_alone: As given.
+        failure: What the disk failed with; None as long as it did not.
     """
 
-    def __init__(self, location: str, *, run_id: str, mark_clean: bool) -> None:
+    def __init__(
+        self, location: str, *, run_id: str, mark_clean: bool, is_alone: bool = True
+    ) -> None:
         self.location = location
+        self.is_alone = is_alone
+        self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
         self._store = LocalStore(Path(location))
@@ -90,12 +126,7 @@ class BrokerRoot:
     ) -> None:
         with ExitStack() as last:
             last.callback(self._lock.release)
-            self._revoke_claims()
-            if self._writes:
-                sweep_scratch(Path(self.location))
-                if self._marker is not None and self._mark_clean and self._is_settled:
-                    content = encode_clean_shutdown(self._marker.broker_epoch)
-                    self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+            self._give_back()
 
     @property
     def was_clean(self) -> bool:
@@ -121,6 +152,7 @@ class BrokerRoot:
         """The run's scratch folder, None where scratch files lie in the partition directories."""
         return self._scratch
 
+    @_unless_failed
     def begin_writing(self) -> None:
         """Remove the marker and make a place for scratch files; the second time, nothing."""
         if self._writes:
@@ -133,6 +165,7 @@ class BrokerRoot:
         self._store.delete(CLEAN_SHUTDOWN_FILE)
         self._store.sync_directory()
 
+    @_unless_failed
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
         """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
         self._lock.validate_held()
@@ -142,6 +175,7 @@ class BrokerRoot:
             create_claim(path)
             self._claims.append(path)
 
+    @_unless_failed
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
         """Take note that commits have ended, and where the next round of each partition begins.
 
@@ -156,6 +190,7 @@ class BrokerRoot:
         self._revoke_claims()
         self._is_settled = self._is_whole
 
+    @_unless_failed
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Put entries into the cleaner checkpoint; those of other partitions stay."""
         if not points:
@@ -165,6 +200,7 @@ class BrokerRoot:
         if merged != known:
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
 
+    @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
         """Raise entries of the cleaner checkpoint that lie below where logs start now."""
         known, _ = read_if_sound(self.location, CLEANER_FILE)
@@ -176,6 +212,7 @@ class BrokerRoot:
             }
         )
 
+    @_unless_failed
     def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
         """Put log starts into their checkpoint; those of other partitions stay.
 
@@ -185,6 +222,7 @@ class BrokerRoot:
         self._lock.validate_held()
         self._merge(LOG_START_FILE, entries)
 
+    @_unless_failed
     def disown_marker(self) -> None:
         """Let a marker that goes back at the end name no broker epoch.
 
@@ -193,6 +231,7 @@ class BrokerRoot:
         if self.was_clean:
             self.claim_clean()
 
+    @_unless_failed
     def write_recovered(
         self,
         *,
@@ -213,6 +252,7 @@ class BrokerRoot:
         self._merge(REPLICATION_FILE, high_watermarks)
         self._merge(RECOVERY_POINT_FILE, recovery_points)
 
+    @_unless_failed
     def claim_clean(self) -> None:
         """Let the directory be marked at the end as one that was cleanly shut down.
 
@@ -221,14 +261,25 @@ class BrokerRoot:
         self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
         self._remember()
 
+    @_unless_failed
     def claim_unclean(self) -> None:
         """Let the directory have no marker at the end: its logs have to be recovered."""
         self._marker = None
         self._remember()
 
+    @_unless_failed
     def restore_checkpoint(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         """Put entries of a checkpoint back to what they were; None for no entry."""
         self._merge(name, entries)
+
+    @_unless_failed
+    def _give_back(self) -> None:
+        self._revoke_claims()
+        if self._writes:
+            sweep_scratch(Path(self.location))
+            if self._marker is not None and self._mark_clean and self._is_settled:
+                content = encode_clean_shutdown(self._marker.broker_epoch)
+                self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
 
     def _resume(self) -> None:
         """Take up what killed runs left: their commits, and the marker that they took away."""

@@ -1,11 +1,15 @@
 """What is known of the topics of each log directory: the cluster's own metadata and the options."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import humanize
+
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
+from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.meta_properties import (
@@ -45,6 +49,7 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
         )
         catalogs[root.location] = build_topic_catalog(
             metadata=metadata.get(holder),
+            dump=options.topic_dump,
             node_id=None if own is None else own.node_id,
             explicit=options.topic_configs,
             assume_defaults=options.assume_defaults,
@@ -53,6 +58,22 @@ def build_catalogs(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, T
             settings=options.topic_settings,
         )
     return catalogs
+
+
+def dump_notes(options: JobOptions) -> tuple[str, ...]:
+    """Return what a reader should know of exported configs of topics: how old they are."""
+    dump = options.topic_dump
+    if dump is None:
+        return ()
+    age_ms = options.now_ms - dump.taken_ms
+    age = humanize.naturaldelta(timedelta(milliseconds=abs(age_ms)))
+    note = (
+        f"{dump.file}: configs of {len(dump.topics)} topics, exported {time_text(dump.taken_ms)}, "
+        f"{age} {'before' if age_ms >= 0 else 'after'} the run's clock"
+    )
+    if age_ms > options.topic_dump_max_age_ms:
+        note = f"WARNING: {note}: older than topic_dump_max_age, export them again"
+    return (note,)
 
 
 def read_metadata(roots: Sequence[LogRoot]) -> dict[str, ClusterMetadata]:

@@ -1,7 +1,6 @@
 """Compact the partitions of log directories: observe, plan, commit, record."""
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.cleaning_rows import (
     cleaner_totals,
     cleaning_rows,
@@ -21,9 +20,7 @@ from pylog_spark.operations.due_partitions import Outcome, RoundLimits
 from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
-    OBSERVE_TASKS_PER_SLOT,
     Job,
-    brokers_of,
     new_run_id,
     run_context,
 )
@@ -33,20 +30,18 @@ from pylog_spark.operations.plan_table import (
     PartitionName,
     only_planned,
     partition_names,
-    refuse_duplicates,
     result_rows,
     sort_plans,
 )
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.operations.rounds import CompactionRounds, Outcomes
-from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
 from pylog_spark.planning import Strategy
-from pylog_spark.schemas import PLAN, Action, Reason, Status, spark_ddl
-from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
@@ -61,12 +56,11 @@ _NO_BROADCAST: Final = (
 )
 
 
-def compact(  # what, where, how; the rest serves other operations and tests
+def compact(
     spark: SparkSession,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    action: str = Action.COMPACT.value,
     strategy: Strategy = Strategy.AUTO,
     clock: Clock | None = None,
 ) -> RunReport:
@@ -76,7 +70,6 @@ def compact(  # what, where, how; the rest serves other operations and tests
         spark: The session.
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
-        action: The command that asked for it.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
 
@@ -87,29 +80,21 @@ def compact(  # what, where, how; the rest serves other operations and tests
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
+    action = Action.COMPACT.value
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     with OpenRun(spark, job, clock) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
-    summary = summarise(step.results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = RunReport(
-        run_id=job.run_id,
-        action=action,
-        dry_run=options.dry_run,
-        notes=(*run.notes, *step.notes),
-        results=step.results,
+    return run.report(
+        step.results,
+        notes=step.notes,
         plans=step.plans,
         retentions=step.retentions,
         cleanings=step.cleanings,
         cleaner=step.totals,
-        summary=summary,
-        exit_code=exit_code_of(step.results),
     )
-    run.recorder.end(summary, exit_code=report.exit_code)
-    return report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +210,7 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
         bucket_bytes=options.tuning.shuffle_bucket_bytes,
         wave_bytes=options.tuning.wave_max_bytes,
         wave_tasks=options.tuning.wave_max_tasks,
+        disks=run.disks,
     )
     rounds = CompactionRounds(
         dispatcher, run.roots, context, limits, run.budget, title=run.job.title
@@ -289,18 +275,12 @@ def _split(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
 
 def _observe(run: OpenRun, context: RunContext) -> pa.Table:
     """Return the table of plans, most urgent first."""
-    job, dispatcher = run.job, run.dispatcher
-    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_partitions(batches, context)
 
-    partitions = discover_partitions(run.spark, job.roots, topics, file_list=job.options.file_list)
-    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
-    frame = spread.mapInArrow(observe, spark_ddl(PLAN))
-    plans = dispatcher.collect(frame, PLAN, f"{job.title}: observe and plan {job.places}")
-    found = refuse_duplicates(plans, brokers_of(job.roots))
-    return sort_plans(found, job.options.limits.order)
+    found = run.observe(observe, PLAN, f"observe and plan {run.job.places}")
+    return sort_plans(found, run.job.options.limits.order)
 
 
 def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.config import Tuning
+from pylog_spark.operations.disks import Disks
 from pylog_spark.planning import (
     MAP_ENTRY_BYTES,
     Demand,
@@ -46,6 +47,7 @@ class RoundLimits:
         bucket_bytes: Bytes of key entries that one task gets where keys are exchanged.
         wave_bytes: Bytes of segments that a wave may hold.
         wave_tasks: Segments that a wave may hold.
+        disks: How many tasks may be at one local disk.
     """
 
     least_unit_bytes: int
@@ -59,6 +61,7 @@ class RoundLimits:
     bucket_bytes: int = Tuning().shuffle_bucket_bytes
     wave_bytes: int = Tuning().wave_max_bytes
     wave_tasks: int = Tuning().wave_max_tasks
+    disks: Disks = field(default_factory=Disks)
 
     def unit_bytes(self, total_bytes: int) -> int:
         """Return what one task should be given when this much is to be read in all."""
@@ -216,7 +219,8 @@ def find_due(
                 broadcast_bytes=limits.budget_bytes,
                 files_bytes=limits.files_bytes,
                 can_broadcast=limits.can_broadcast,
-                can_share_files=shares_files(row["root"]),
+                # Of what tasks share in files nobody could say how many read them at once.
+                can_share_files=shares_files(row["root"]) and limits.disks.per_disk is None,
                 # A session without broadcasts does not know its slots.
                 slots=limits.slots if limits.can_broadcast else 1,
             ),

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.planning import WorkItem, pack_units
 from pylog_spark.schemas import MEASURED, Action, Status
 from pylog_spark.tasks.measure import measure_partitions
 
@@ -35,8 +36,19 @@ def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Ou
     if not planned:
         return plans, {}
     # The longest first: it must not be what everything waits for.
-    planned.sort(key=lambda number: -sum(plans["segment_bytes"][number].as_py()))
-    units = [[(number, plans["plan"][number].as_py())] for number in planned]
+    items = (
+        WorkItem(
+            ordinal=number,
+            number=0,
+            size_bytes=sum(plans["segment_bytes"][number].as_py()),
+            disk=run.disks.of(plans["root"][number].as_py()),
+        )
+        for number in planned
+    )
+    units = [
+        [(item.ordinal, plans["plan"][item.ordinal].as_py()) for item in unit.items]
+        for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)
+    ]
     frame = run.dispatcher.spread(units, measure_partitions, MEASURED)
     title = f"{run.job.title}: measure what {len(planned)} partitions would become"
     outcomes = {}

@@ -7,7 +7,6 @@ partition, each by one conditional PUT.
 """
 
 import logging
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.root_guards import check_off_switch
 from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import (
@@ -40,7 +40,7 @@ from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_remarks import inspect_bucket
-from storage_core.store.lease import LeaseProof, acquire_lease
+from storage_core.store.lease import LeaseProof
 from storage_core.store.managed_root import create_root, find_root
 
 _log: Final = logging.getLogger(__name__)
@@ -83,7 +83,6 @@ def ingest(
         roots=(source, target),
         options=options,
     )
-    objects = open_object_store(target.location)
     recorder = open_recorder(spark, job, clock)
     with ExitStack() as stack:
         dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
@@ -91,7 +90,7 @@ def ingest(
             lease = None
             if not options.dry_run:
                 recorder.start()
-                lease = _hold(stack, objects, job, clock)
+                lease = _hold(stack, target, job, clock)
             remarks = _remarks(target)
             context = IngestContext(
                 run_id=job.run_id,
@@ -168,13 +167,11 @@ def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
         )
 
 
-def _hold(stack: ExitStack, objects: ObjectStore, job: Job, clock: Clock) -> LeaseProof:
+def _hold(stack: ExitStack, target: LogRoot, job: Job, clock: Clock) -> LeaseProof:
     """Make the managed root if it is not there, and take its lease for this run."""
-    create_root(objects, now_ms=clock.now_ms())
-    holder = f"pylog ingest, run {job.run_id}, on {socket.gethostname()}"
-    lease = stack.enter_context(acquire_lease(objects, holder=holder, clock=clock))
-    lease.keep_renewing()
-    return lease.proof
+    create_root(open_object_store(target.location), now_ms=clock.now_ms())
+    held = stack.enter_context(ManagedRoot(target.location, run_id=job.run_id, clock=clock))
+    return held.access.lease
 
 
 def _take(

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
+from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store import LocalStore
@@ -40,6 +41,7 @@ class Job:
         roots: The log directories.
         options: What to do, and how.
         unsaid: Reasons that a step of it does not write down: another step does.
+        undoes: Name of the run that it undoes, None if it is no undo.
     """
 
     run_id: str
@@ -47,6 +49,7 @@ class Job:
     roots: tuple[LogRoot, ...]
     options: JobOptions
     unsaid: frozenset[str] = frozenset()
+    undoes: str | None = None
 
     @property
     def title(self) -> str:
@@ -126,14 +129,35 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     )
 
 
-def open_recorder(spark: SparkSession, job: Job, clock: Clock) -> Recorder:
-    """Return what keeps the record of a run; a dry run keeps none."""
+def open_recorder(spark: SparkSession | None, job: Job, clock: Clock) -> Recorder:
+    """Return what keeps the record of a run; a dry run keeps none.
+
+    Args:
+        spark: The session that writes the ledger; None where the run has none and needs none.
+        job: The run.
+        clock: For the times of its rows.
+
+    Raises:
+        ConfigError: There is a ledger, but no session.
+        pyspark.errors.PySparkException: The ledger cannot be written.
+    """
     options = job.options
     ledger = None
     if options.ledger is not None and not options.dry_run:
+        if spark is None:
+            raise ConfigError("--ledger", options.ledger, "needs a Spark session")
         ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
     # Settings of the session may hold passwords; what is done does not depend on them.
-    said = {name: value for name, value in asdict(options).items() if name != "spark_conf"}
+    said = {
+        name: value
+        for name, value in asdict(replace(options, topic_dump=None)).items()
+        if name != "spark_conf"
+    }
+    if options.topic_dump is not None:
+        # Of what was exported only where it stands: a cluster has many topics.
+        said["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
+    if job.undoes is not None:
+        said["undoes"] = job.undoes
     return Recorder(
         ledger=ledger,
         clock=clock,

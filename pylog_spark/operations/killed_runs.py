@@ -14,14 +14,13 @@ from typing import Final
 
 from pylog_spark.tasks.commit_claim import current_boot, resume_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
-from storage_core.checkpoint.clean_shutdown import CleanShutdown
-from storage_core.errors import InvalidNameError, PylogError, StorageError
-from storage_core.filenames import TopicPartition, parse_partition_directory
+from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
+from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
+from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
+from storage_core.store.json_fields import parse_json_object
 
 _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4096
-# What reading a file raises that is no claim of this version.
-_NO_CLAIM: Final = (ValueError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +46,8 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
     is_known = True
     for path in find_claims(log_directory):
         try:
-            finished = resume_claim(path)
-        except (PylogError, *_NO_CLAIM) as error:
+            finished = resume_claim(path, log_directory=log_directory)
+        except PylogError as error:
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
             continue
@@ -56,9 +55,9 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
             continue
         location, result = finished
         _log.warning("%s: finished the commit of a run that was killed", location)
-        partition = _partition_of(location)
-        if partition is not None and isinstance(result.get("next_offset"), int):
-            points[partition] = result["next_offset"]
+        partition, point = _partition_of(location), result.get("next_offset")
+        if partition is not None and type(point) is int and 0 <= point <= MAX_OFFSET:
+            points[partition] = point
     markers = [_read_marker(path) for path in find_remembered_markers(log_directory)]
     has_one = is_known and len(markers) == 1
     return Resumed(points=points, marker=markers[0] if has_one else None)
@@ -73,13 +72,14 @@ def _read_marker(path: Path) -> CleanShutdown | None:
     """Return the marker that a killed run took away, None if it is not to be believed."""
     try:
         with path.open("rb") as file:
-            said = json.loads(file.read(_MOST_BYTES))
-        boot, epoch = said["boot"], said["broker_epoch"]
+            said = parse_json_object(file.read(_MOST_BYTES), str(path))
+        boot = said.optional_word("boot")
+        epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError):
+    except ManifestError:
         return None
-    if boot is None or boot != current_boot() or not isinstance(epoch, int):
+    if boot is None or boot != current_boot():
         return None
     return CleanShutdown(broker_epoch=epoch)
 

@@ -22,13 +22,13 @@ class PurgedPartition:
 
     Attributes:
         partition: Which one.
-        objects: How many objects.
+        objects: Keys and URLs of the objects.
         size_bytes: Their bytes.
         error: What went wrong; None where nothing did.
     """
 
     partition: TopicPartition
-    objects: int = 0
+    objects: tuple[str, ...] = ()
     size_bytes: int = 0
     error: Exception | None = None
 
@@ -42,8 +42,8 @@ def purge_managed(
         location: Path or URL of the root; its lease is held.
         topics: Which topics.
         grace_start_ms: What is needed since then is kept, epoch milliseconds.
-        fence: Called before anything is deleted; raises if the lease is not held any more. None
-            for a dry run.
+        fence: Called before every request that deletes; raises if the lease is not held any more.
+            None for a dry run.
 
     Raises:
         StorageError: The root cannot be listed, or what was left in it cannot be deleted.
@@ -68,9 +68,8 @@ def _purge(
     try:
         garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
         keys = garbage.keys()
-        if keys and fence is not None:
-            fence()
-            delete_garbage(objects, garbage)
+        if fence is not None:
+            delete_garbage(objects, garbage, fence=fence)
     except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
         return PurgedPartition(partition=partition, error=error)
-    return PurgedPartition(partition=partition, objects=len(keys), size_bytes=garbage.size_bytes)
+    return PurgedPartition(partition=partition, objects=tuple(keys), size_bytes=garbage.size_bytes)

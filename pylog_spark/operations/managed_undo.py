@@ -6,7 +6,6 @@ the run's: what somebody committed since is not lost.
 
 import re
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from pylog_spark.config import JobOptions
 from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.operations.recording import STEPS
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
@@ -46,7 +46,8 @@ def undo_managed(
         own_id: This run.
 
     Returns:
-        Columns of ``schemas.RESULT`` of each partition that the run changed.
+        Columns of ``schemas.RESULT`` of each partition that the run changed, with the operation
+        behind it.
 
     Raises:
         GuardRefusedError: It is no managed root, or another run holds its lease.
@@ -119,7 +120,13 @@ class _ManagedUndo:
                 result={_UNDOES: self._run_id},
             )
         status = Status.PLANNED if self._dry_run else Status.DONE
-        return {"status": status.value, **_sizes("before", head), **_sizes("after", before)}
+        sizes = {**_sizes("before", head), **_sizes("after", before)}
+        restored = {
+            "operation": "RestoreGeneration",
+            "name": str(before.generation),
+            "reason": f"as it was before run {self._run_id}",
+        }
+        return {"status": status.value, STEPS: [restored], **sizes}
 
     def _later(self, head: Manifest) -> dict[str, Any] | None:
         """Return why a partition that the run changed is not undone, None if it did not change."""
@@ -145,10 +152,3 @@ def _skipped(reason: Reason, why: str) -> dict[str, Any]:
 def _sizes(when: str, manifest: Manifest) -> dict[str, int]:
     sizes = [f.size_bytes for name, f in manifest.files.items() if kind_of(name) == LOG_SUFFIX]
     return {f"bytes_{when}": sum(sizes), f"segments_{when}": len(sizes)}
-
-
-def undo_managed_roots(
-    locations: Sequence[str], run_id: str, options: JobOptions, own_id: str
-) -> list[dict[str, Any]]:
-    """Undo a run in several managed roots; as ``undo_managed``."""
-    return [row for place in locations for row in undo_managed(place, run_id, options, own_id)]

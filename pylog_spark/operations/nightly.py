@@ -5,7 +5,6 @@ aside: one after the other, under one lock and one name. Each step commits parti
 so a run that is killed has done what it has done; the next one finds less to do.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from pylog_spark.operations.progress import OnProgress
 from pylog_spark.operations.purge import PurgeScope, purge_roots
 from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
 from pylog_spark.operations.retain import retain_step
-from pylog_spark.operations.run_report import RunReport, exit_code_of
+from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.step_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
@@ -59,7 +58,6 @@ def run_nightly(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
@@ -77,25 +75,18 @@ def run_nightly(
         night.retain()
         night.compact()
         night.purge()
-    results = merge_steps(night.tables)
-    summary = summarise_steps(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = RunReport(
-        run_id=job.run_id,
-        action=ACTION,
-        dry_run=options.dry_run,
-        notes=tuple(dict.fromkeys([*run.notes, *night.notes])),
-        results=results,
+    return run.report(
+        merge_steps(night.tables),
+        notes=night.notes,
+        refused_alone=CUT_GUARDS,
+        summarise=summarise_steps,
         plans=night.plans,
         cuts=night.cuts,
         recoveries=night.recoveries,
         retentions=pa.concat_tables(night.retentions),
         cleanings=night.cleanings,
         cleaner=night.cleaner,
-        summary=summary,
-        exit_code=exit_code_of(results, refused_alone=CUT_GUARDS),
     )
-    run.recorder.end(summary, exit_code=report.exit_code)
-    return report
 
 
 class _Night:
@@ -158,6 +149,7 @@ class _Night:
         if options.plan_in is not None:
             return  # a saved plan holds no purge
         scope = PurgeScope(
+            recorder=self._run.recorder,
             run_id=job.run_id,
             roots=job.roots,
             held=self._run.roots,
@@ -168,6 +160,4 @@ class _Night:
             older_than_ms=options.purge_after_ms,
             dry_run=options.dry_run,
         )
-        rows = purge_roots(scope)
-        self._run.recorder.results(rows)
-        self.tables.append(rows)
+        self.tables.append(purge_roots(scope))

@@ -4,26 +4,43 @@ Every operation, and each step of the nightly, works inside of one: directories 
 anything is looked at, and given back, with their markers, when the last step has ended.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pylog_spark.discovery import LogRoot, discover_partitions
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.budgets import RunBudget
+from pylog_spark.operations.catalogs import dump_notes
+from pylog_spark.operations.disks import find_disks
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
-from pylog_spark.operations.job import Job, open_recorder, unclean_roots
+from pylog_spark.operations.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.operations.plan_file import PlannedPartition
+from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.run_report import (
+    EXIT_DONE,
+    EXIT_FINDINGS,
+    RunReport,
+    RunSummary,
+    exit_code_of,
+    summarise,
+)
 from pylog_spark.operations.saved_plans import write_planned
 from pylog_spark.operations.store_costs import bucket_notes
 from pylog_spark.operations.trash import begin_trash
 from pylog_spark.operations.writable_root import WritableRoot, writable_root, write_context
+from pylog_spark.schemas import Reason, spark_ddl
+from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.clock import Clock
+from storage_core.errors import StorageError
 
 
 class OpenRun:
@@ -42,6 +59,7 @@ class OpenRun:
         recorder: Keeps the record.
         dispatcher: Starts the stages.
         budget: What may still be begun.
+        disks: How many tasks may be at one local disk.
         roots: The roots under their locks and leases, by location; none in a dry run.
         notes: What a reader of the report should know of the run as a whole.
         planned: What ``--plan-out`` is going to save.
@@ -50,11 +68,13 @@ class OpenRun:
     """
 
     def __init__(self, spark: SparkSession, job: Job, clock: Clock) -> None:
+        self._started = time.perf_counter()
         self.spark = spark
         self.job = job
         self.recorder: Recorder = open_recorder(spark, job, clock)
         self.dispatcher = Dispatcher(spark, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
+        self.disks = find_disks(job.roots, job.options.limits.per_disk)
         self.roots: Mapping[str, WritableRoot] = {}
         self.notes: tuple[str, ...] = ()
         self.planned: list[PlannedPartition] = []
@@ -66,11 +86,11 @@ class OpenRun:
     def __enter__(self) -> Self:
         self.dispatcher.__enter__()
         try:
-            self.notes += bucket_notes(self.job.roots)
+            self.notes += (*dump_notes(self.job.options), *bucket_notes(self.job.roots))
             if not self.job.options.dry_run:
                 self.recorder.start()
                 self.roots = self._hold_roots()
-                self.notes += begin_trash(self.job, self._clock)
+                self.notes += begin_trash(self.job, self._clock, self._held)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -89,6 +109,77 @@ class OpenRun:
         last.push(self._note)
         last.push(self._held)
         last.__exit__(kind, error, trace)
+        self.notes += tuple(
+            f"{location}: the disk failed, and the directory was left as it is, without a marker "
+            f"of a clean shutdown: {failure}"
+            for location, failure in self.failures.items()
+        )
+
+    def observe(
+        self,
+        look: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        what: str,
+        roots: Sequence[LogRoot] | None = None,
+    ) -> pa.Table:
+        """Return what tasks make of the partitions of the run.
+
+        Args:
+            look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
+            schema: Columns of the table.
+            what: Names the Spark job.
+            roots: Those of the run's roots that are looked at; None for all.
+
+        Raises:
+            pyspark.errors.PySparkException: Spark failed.
+        """
+        job = self.job
+        chosen = job.roots if roots is None else tuple(roots)
+        topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+        # Of several steps one is about brokers' directories alone, which no inventory lists.
+        file_list = job.options.file_list if chosen == job.roots else None
+        partitions = discover_partitions(self.spark, chosen, topics, file_list=file_list)
+        spread = self.disks.deal_out(self.dispatcher, partitions)
+        frame = spread.mapInArrow(look, spark_ddl(schema))
+        found = self.dispatcher.collect(frame, schema, f"{job.title}: {what}")
+        return refuse_duplicates(found, brokers_of(job.roots))
+
+    def report(
+        self,
+        results: pa.Table,
+        *,
+        notes: Sequence[str] = (),
+        refused_alone: Collection[Reason] = (),
+        has_findings: bool = False,
+        summarise: Callable[..., RunSummary] = summarise,
+        **tables: Any,
+    ) -> RunReport:
+        """Return the report of the run, which has ended, and write its numbers into the record.
+
+        Args:
+            results: Rows of ``schemas.RESULT``.
+            notes: What a reader should know besides the run's own notes.
+            refused_alone: As ``exit_code_of``.
+            has_findings: Whether something was found that the caller asked to be told of by the
+                exit status, where nothing worse says otherwise.
+            summarise: Counts the rows.
+            **tables: The other tables of a ``RunReport``.
+        """
+        duration_ms = round((time.perf_counter() - self._started) * 1000)
+        summary = summarise(results, duration_ms=duration_ms)
+        code = exit_code_of(results, refused_alone=refused_alone, failures=self.failures)
+        report = RunReport(
+            run_id=self.job.run_id,
+            action=self.job.action,
+            dry_run=self.job.options.dry_run,
+            notes=tuple(dict.fromkeys([*self.notes, *notes])),
+            results=results,
+            summary=summary,
+            exit_code=EXIT_FINDINGS if has_findings and code == EXIT_DONE else code,
+            **tables,
+        )
+        self.recorder.end(summary, exit_code=report.exit_code)
+        return report
 
     def write_context(self, context: RunContext) -> WriteContext:
         """Return what tasks need to write."""
@@ -106,11 +197,21 @@ class OpenRun:
         """Those of the roots that are a broker's log directories."""
         return {place: root for place, root in self.roots.items() if isinstance(root, BrokerRoot)}
 
+    @property
+    def failures(self) -> Mapping[str, StorageError]:
+        """What disks failed with, by the log directory that the run then went on without."""
+        return {p: root.failure for p, root in self.broker_roots.items() if root.failure}
+
     def _hold_roots(self) -> Mapping[str, WritableRoot]:
         mark_clean = self.job.options.mark_clean
         return {
             root.location: self._held.enter_context(
-                writable_root(root, run_id=self.job.run_id, mark_clean=mark_clean)
+                writable_root(
+                    root,
+                    run_id=self.job.run_id,
+                    mark_clean=mark_clean,
+                    is_alone=len(self.job.roots) == 1,
+                )
             )
             for root in self.job.roots
         }

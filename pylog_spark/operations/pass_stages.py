@@ -69,6 +69,7 @@ class Between:
         end_offset: Its cleaner point after the round.
         index: What pass one read and found.
         index_ms: Time that tasks spent on it.
+        disk: The disk that it lies on, where only so many tasks may be at one.
         place: Where its merged index is; None where keys are exchanged.
     """
 
@@ -76,6 +77,7 @@ class Between:
     end_offset: int
     index: IndexStats
     index_ms: int | None
+    disk: int | None
     place: MapPlace | None
     _groups: list[CleanedGroup] = field(default_factory=list)
     _records: int = 0
@@ -146,12 +148,15 @@ class PassStages:
         """Return what each task does, the longest first."""
         listed = list(items)
         unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
-        units = pack_units(listed, unit_bytes=unit_bytes)
+        units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
         return [[(item.ordinal, item.number) for item in unit.items] for unit in units]
+
+    def _disk(self, partition: DuePartition) -> int | None:
+        return self._limits.disks.of(partition.root)
 
     def _segments(self, due: Sequence[DuePartition]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=p.ordinal, number=number, size_bytes=size)
+            WorkItem(ordinal=p.ordinal, number=number, size_bytes=size, disk=self._disk(p))
             for p in due
             for number, size in enumerate(p.segment_bytes)
         )
@@ -178,6 +183,7 @@ class PassStages:
         frame = partials.groupBy("ordinal").applyInArrow(merge, spark_ddl(MERGED_INDEX))
         rows = self._dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
         between = {}
+        disks = {p.ordinal: self._disk(p) for p in due}
         for row in rows.to_pylist():
             ordinal = row["ordinal"]
             outcomes[ordinal].duration_ms += row["duration_ms"]
@@ -189,6 +195,7 @@ class PassStages:
                     end_offset=row["end_offset"],
                     index=IndexStats(**json.loads(row["numbers"])),
                     index_ms=row["duration_ms"],
+                    disk=disks[ordinal],
                     place=self._place(row["index"], row["path"], row["table_path"]),
                 )
         return between
@@ -219,7 +226,7 @@ class PassStages:
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=ordinal, number=number, size_bytes=size)
+            WorkItem(ordinal=ordinal, number=number, size_bytes=size, disk=known.disk)
             for ordinal, known in between.items()
             for number, size in enumerate(known.group_bytes)
         )
@@ -228,7 +235,7 @@ class PassStages:
         self, due: Sequence[DuePartition], plans: Plans, outcomes: Outcomes
     ) -> dict[int, CleanedPartition]:
         """Run both passes of partitions whose keys are exchanged, in one Spark job."""
-        between = {p.ordinal: _before_exchange(p) for p in due}
+        between = {p.ordinal: _before_exchange(p, self._disk(p)) for p in due}
         units = self._groups(between)
         routes = _routes(due, units)
         published = self._dispatcher.publish(routes)
@@ -261,7 +268,7 @@ class PassStages:
         return _complete(between, _ordered(table), outcomes)
 
 
-def _before_exchange(partition: DuePartition) -> Between:
+def _before_exchange(partition: DuePartition, disk: int | None) -> Between:
     plan = decode_plan(partition.work.plan)
     end_offset = end_of_round(plan)
     groups = group_segments(plan, end_offset)
@@ -270,6 +277,7 @@ def _before_exchange(partition: DuePartition) -> Between:
         end_offset=end_offset,
         index=IndexStats(bytes_read=0, messages_read=0, keys=0),
         index_ms=None,
+        disk=disk,
         place=None,
     )
 

@@ -12,7 +12,7 @@ exactly the plan that was saved.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,14 +20,16 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylog_spark.config import JobOptions, Order, RunLimits, Tuning
-from pylog_spark.config.options import HighWatermarkSource
+from pylog_spark.config import JobOptions
+from pylog_spark.config.options import TUNING_KEYS
 from pylog_spark.discovery import LogRoot
+from pylog_spark.operations.plan_values import read_value
+from pylog_spark.planning import Strategy
 from pylog_spark.tasks.fingerprints import FileFacts, digest_operations
 from storage_core import __version__
-from storage_core.catalog.roles import Role
-from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
-from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.values import render
 from storage_core.errors import ConfigError
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
@@ -37,8 +39,12 @@ VERSION: Final = 1
 _PARQUET_SUFFIX: Final = ".parquet"
 _METADATA_KEY: Final = b"pylog-plan"
 # Not part of a plan: where a run is recorded, by whom it is run, and what may hold a password.
-_LEFT_OUT: Final = frozenset({"spark_conf", "master", "plan_out", "plan_in", "dry_run", "exact"})
-_TUPLES: Final = ("include", "exclude", "assume_defaults")
+# The configs of what is planned stand in the plan by themselves.
+_LEFT_OUT: Final = frozenset(
+    {"spark_conf", "master", "plan_out", "plan_in", "dry_run", "exact", "topic_dump"}
+)
+# The files of a hundred thousand partitions.
+_MOST_BYTES: Final = 4 << 30
 
 _ROWS: Final = pa.schema(
     [
@@ -130,21 +136,32 @@ def encode_options(options: JobOptions) -> dict[str, Any]:
 
 
 def decode_options(values: Mapping[str, Any]) -> JobOptions:
-    """Return the options that ``encode_options`` made plain."""
-    known = dict(values)
-    limits, cleaner = dict(known.pop("limits")), dict(known.pop("cleaner"))
-    limits |= {"order": Order(limits["order"]), "overrides": frozenset(limits["overrides"])}
-    cleaner["offset_map_hash"] = OffsetMapHash(cleaner["offset_map_hash"])
-    known |= {name: tuple(known[name]) for name in _TUPLES}
-    known |= {
-        "role": None if known["role"] is None else Role(known["role"]),
-        "high_watermark": HighWatermarkSource(known["high_watermark"]),
-        "now_is_said": True,
-        "limits": RunLimits(**limits),
-        "cleaner": CleanerConfig(**cleaner),
-        "tuning": Tuning(**known["tuning"]),
-    }
-    return JobOptions(**known)
+    """Return the options that ``encode_options`` made plain.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        ValueError: They are no options.
+    """
+    options: JobOptions = read_value(JobOptions, dict(values), "options")
+    for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
+        for key in keys.values():
+            said = getattr(config, key.attribute)
+            if said is not None:
+                key.type.parse(key.name, render(said))
+    limits = options.limits
+    amounts = (
+        options.now_ms,
+        options.max_truncate_bytes,
+        options.purge_after_ms,
+        limits.max_bytes or 0,
+        limits.max_duration_ms or 0,
+        limits.min_free_bytes,
+        (1 if limits.per_disk is None else limits.per_disk) - 1,
+    )
+    if min(amounts) < 0 or not 0 <= limits.max_delete_ratio <= 1:
+        raise ValueError("options: an amount is out of its range")
+    Strategy(options.strategy)
+    return replace(options, now_is_said=True)
 
 
 def _plain(value: object) -> object:
@@ -175,24 +192,45 @@ def read_plan_file(path: str | Path) -> SavedPlan:
         ConfigError: The file cannot be read, or is no plan of this version.
     """
     try:
-        if Path(path).suffix == _PARQUET_SUFFIX:
-            table = pq.read_table(path)
-            header = json.loads((table.schema.metadata or {})[_METADATA_KEY])
-            rows = [
-                {**row, **{name: json.loads(row[name]) for name in ("figures", "plan", "files")}}
-                for row in table.to_pylist()
-            ]
-        else:
-            header = json.loads(Path(path).read_bytes())
-            rows = header.pop("partitions")
+        header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
         found = (header["format"], header["version"])
         if found != (FORMAT, VERSION):
             raise ConfigError("PLAN", path, f"expected {FORMAT} {VERSION}, found {found}")
         return _decode(header, rows)
     except OSError as error:
         raise ConfigError("PLAN", path, error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
         raise ConfigError("PLAN", path, f"is no saved plan: {error!r}") from error
+
+
+def _is_parquet(path: str | Path) -> bool:
+    return Path(path).suffix == _PARQUET_SUFFIX
+
+
+def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
+    with Path(path).open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    _check_size(len(content))
+    header = json.loads(content)
+    if not isinstance(header, dict):
+        raise TypeError("expected a JSON object")
+    return header, header.pop("partitions")
+
+
+def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
+    with pq.ParquetFile(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
+        table = file.read().select(_ROWS.names)
+    header = json.loads((table.schema.metadata or {})[_METADATA_KEY])
+    texts = ("figures", "plan", "files")
+    rows = [row | {name: json.loads(row[name]) for name in texts} for row in table.to_pylist()]
+    return header, rows
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise ValueError(f"has more than the {_MOST_BYTES} bytes that a plan may have")
 
 
 @lru_cache(maxsize=1)
@@ -264,44 +302,37 @@ def _to_parquet(plan: SavedPlan) -> bytes:
 
 
 def _decode(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> SavedPlan:
+    """Return the plan, each value of it checked.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        KeyError: A value is missing.
+        TypeError: A value is of another kind.
+        ValueError: A value is another one than it can be.
+    """
+    decode_options(header["options"])
     return SavedPlan(
-        run_id=header["run_id"],
-        action=header["action"],
-        now_ms=header["now_ms"],
-        roots=tuple(
-            LogRoot(location=root["location"], role=Role(root["role"]), is_said=root["is_said"])
-            for root in header["roots"]
-        ),
+        run_id=read_value(str, header["run_id"], "run_id"),
+        action=read_value(str, header["action"], "action"),
+        now_ms=read_value(int, header["now_ms"], "now_ms"),
+        roots=read_value(tuple[LogRoot, ...], header["roots"], "roots"),
         options=header["options"],
-        catalogs={place: _catalog(fields) for place, fields in header["configs"].items()},
-        partitions=tuple(
-            PlannedPartition(
-                **{
-                    **row,
-                    "files": tuple((name, size, time) for name, size, time in row["files"]),
-                }
-            )
-            for row in rows
-        ),
-        program=header["program"],
+        catalogs=read_value(dict[str, TopicCatalog], header["configs"], "configs"),
+        partitions=tuple(_partition(row, number) for number, row in enumerate(rows)),
+        program=read_value(str, header["program"], "program"),
     )
 
 
-def _catalog(fields: Mapping[str, Any]) -> TopicCatalog:
-    topics = {
-        name: TopicEntry(
-            **{
-                **entry,
-                "source": TopicConfigSource(entry["source"]),
-                "ignored_keys": tuple(entry["ignored_keys"]),
-            }
-        )
-        for name, entry in fields["topics"].items()
-    }
-    return TopicCatalog(
-        topics=topics,
-        explicit=fields["explicit"],
-        assume_defaults=tuple(fields["assume_defaults"]),
-        broker=fields["broker"],
-        settings=fields["settings"],
-    )
+def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
+    where = f"partitions[{number}]"
+    files = tuple(map(_file, row["files"]))
+    found: PlannedPartition = read_value(PlannedPartition, {**row, "files": []}, where)
+    return replace(found, files=files)
+
+
+def _file(facts: Sequence[Any]) -> FileFacts:
+    """Return facts of a file; a plan has so many of them that they are read by themselves."""
+    name, size, time = facts
+    if type(name) is not str or type(size) is not int or type(time) is not int:
+        raise ValueError(f"expected name, size and time of a file, found {facts!r:.80}")
+    return name, size, time

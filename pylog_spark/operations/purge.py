@@ -2,29 +2,31 @@
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
-generations and objects that no manifest within the grace period names. No records are read, and no
-Spark session is needed.
+generations and objects that no manifest within the grace period names. No records are read, and a
+Spark session is needed only to write the ledger.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.catalogs import build_catalogs
 from pylog_spark.operations.guards import check_roots
-from pylog_spark.operations.job import new_run_id
+from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
+from pylog_spark.operations.recording import STEPS, Recorder
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.writable_root import WritableRoot, writable_root
-from pylog_spark.schemas import RESULT, Action, Reason, Status, rows_to_batch
+from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import DirectoryKind, TopicFilter, list_partitions
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
@@ -39,11 +41,13 @@ from storage_core.maintenance.purge.directories import (
     plan_purge_partition,
 )
 from storage_core.maintenance.purge.trash import find_runs, plan_purge_trash
+from storage_core.maintenance.trash.hold import hold_run
 from storage_core.plan import Plan, commit
 from storage_core.store import LocalStore
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
 _SWEPT: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY})
+_SUPERSEDED: Final = "no generation that is kept names it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,7 @@ class PurgeScope:
     """What a purge is about.
 
     Attributes:
+        recorder: Keeps the record.
         run_id: The run that purges; its own trash stays.
         roots: The log directories and managed roots.
         held: The same under their locks and leases; none for a dry run.
@@ -62,6 +67,7 @@ class PurgeScope:
         dry_run: Whether nothing is removed.
     """
 
+    recorder: Recorder
     run_id: str
     roots: Sequence[LogRoot]
     held: Mapping[str, WritableRoot]
@@ -73,34 +79,58 @@ class PurgeScope:
     dry_run: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gone:
+    """What was removed of one directory, or would be.
+
+    Attributes:
+        files: How many files or objects.
+        size_bytes: Their bytes.
+        steps: What was applied, described; nothing in a dry run.
+    """
+
+    files: int
+    size_bytes: int
+    steps: Sequence[Mapping[str, Any]]
+
+
 def purge(
-    roots: Sequence[str | Path], options: JobOptions, *, clock: Clock | None = None
+    roots: Sequence[str | Path],
+    options: JobOptions,
+    *,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
 
     Args:
         roots: Log directories and managed roots; none for the trash alone.
-        options: The trash, the time, which topics, and whether this is a dry run.
-        clock: For the name of the run.
+        options: The trash, the time, which topics, the ledger, and whether this is a dry run.
+        spark: The session that writes the ledger; None where there is none.
+        clock: For the name of the run, and the times in the ledger.
 
     Raises:
-        ConfigError: There is nothing to purge, or a root is no directory.
+        ConfigError: There is nothing to purge, a root is no directory, or a ledger has no session.
         GuardRefusedError: A root's role was not said or is read-only, or it is in use.
         PylogError: The cluster's metadata or a root's own files cannot be read.
     """
     started = time.perf_counter()
-    run_id = new_run_id(clock or SystemClock())
+    clock = clock or SystemClock()
+    action = Action.PURGE.value
     log_roots = tuple(resolve_roots(roots, said=options.role)) if roots else ()
     if not log_roots and options.trash is None:
         raise ConfigError("ROOT", "", "expected a log directory, a managed root or --trash")
     check_roots(log_roots, options)
-    with ExitStack() as stack:
+    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    recorder = open_recorder(spark, job, clock)
+    with recorder.whole_run(), ExitStack() as stack:
         held: dict[str, WritableRoot] = {}
         for root in () if options.dry_run else log_roots:
-            opened = writable_root(root, run_id=run_id, mark_clean=options.mark_clean)
+            opened = writable_root(root, run_id=job.run_id, mark_clean=options.mark_clean)
             held[root.location] = stack.enter_context(opened)
         scope = PurgeScope(
-            run_id=run_id,
+            recorder=recorder,
+            run_id=job.run_id,
             roots=log_roots,
             held=held,
             catalogs=build_catalogs(log_roots, options),
@@ -111,21 +141,25 @@ def purge(
             dry_run=options.dry_run,
         )
         results = purge_roots(scope)
-    return RunReport(
-        run_id=run_id,
-        action=Action.PURGE.value,
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = RunReport(
+        run_id=job.run_id,
+        action=action,
         dry_run=options.dry_run,
         notes=(),
         results=results,
-        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
+        summary=summary,
         exit_code=exit_code_of(results),
     )
+    recorder.end(summary, exit_code=report.exit_code)
+    return report
 
 
 def purge_roots(scope: PurgeScope) -> pa.Table:
     """Purge what is old enough; a row of ``schemas.RESULT`` for each directory that had any.
 
-    What is wrong with one directory is in its row and stops no other.
+    What is wrong with one directory is in its row and stops no other. The rows, and what was done,
+    are in the run's record when this returns.
 
     Args:
         scope: What to purge; its log directories are locked.
@@ -133,19 +167,13 @@ def purge_roots(scope: PurgeScope) -> pa.Table:
     Raises:
         StorageError: A root cannot be listed.
     """
-    rows = [
-        {"run_id": scope.run_id, "action": Action.PURGE.value, **row}
-        for found in (
-            *_purge_log_directories(scope),
-            *_purge_managed_roots(scope),
-            *_purge_trash(scope),
-        )
-        for row in found
-    ]
-    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+    steps = (_purge_log_directories, _purge_managed_roots, _purge_trash)
+    return scope.recorder.each_result(
+        {"action": Action.PURGE.value, **row} for step in steps for row in step(scope)
+    )
 
 
-def _purge_log_directories(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
     for root in scope.roots:
         if root.role is not Role.BROKER:
             continue
@@ -158,7 +186,7 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
                 plan = _directory_plan(scope, row)
             else:
                 continue
-            yield _row(name, plan, scope)
+            yield from _row(name, plan, scope)
 
 
 def _partition_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
@@ -191,7 +219,7 @@ def _delay_ms(catalog: TopicCatalog | None, topic: str | None) -> int:
     return _DEFAULT_DELAY_MS if config is None else config.file_delete_delay_ms
 
 
-def _purge_managed_roots(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+def _purge_managed_roots(scope: PurgeScope) -> Iterator[dict[str, Any]]:
     for root in scope.roots:
         if root.role is not Role.MANAGED:
             continue
@@ -207,69 +235,81 @@ def _purge_managed_roots(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
                 "topic": purged.partition.topic,
                 "partition": purged.partition.partition,
             }
-            yield _attempt(name, partial(_managed_row, purged), scope)
+            yield from _attempt(name, partial(_managed_row, purged), scope)
 
 
-def _managed_row(purged: PurgedPartition) -> tuple[int, int]:
+def _managed_row(purged: PurgedPartition) -> _Gone:
     if purged.error is not None:
         raise purged.error
-    return purged.objects, purged.size_bytes
+    steps = [
+        {"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in purged.objects
+    ]
+    return _Gone(files=len(steps), size_bytes=purged.size_bytes, steps=steps)
 
 
-def _purge_trash(scope: PurgeScope) -> Iterator[list[dict[str, Any]]]:
+def _purge_trash(scope: PurgeScope) -> Iterator[dict[str, Any]]:
     if scope.trash is None:
         return
     for folder in find_runs(Path(scope.trash)):
         if folder.name != scope.run_id:
-            yield _trash_row(folder, scope)
+            yield from _trash_row(folder, scope)
 
 
 def _row(
     name: Mapping[str, Any], plan: Callable[[], Purge], scope: PurgeScope
-) -> list[dict[str, Any]]:
-    """Return the row of one directory, none if there is nothing in it to purge."""
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of one directory, none if there is nothing in it to purge."""
 
-    def work() -> tuple[int, int]:
+    def work() -> _Gone:
         found = plan()
         if found.plan.operations and is_switched_off(found.plan.location):
             why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
             raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
-        _apply([found.plan], scope)
-        return found.files, found.size_bytes
+        place = Path(found.plan.location)
+        steps = _apply([found.plan], place, scope)
+        return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
 
     return _attempt(name, work, scope)
 
 
-def _trash_row(folder: Path, scope: PurgeScope) -> list[dict[str, Any]]:
-    def work() -> tuple[int, int]:
-        found = plan_purge_trash(folder, now_ms=scope.now_ms, older_than_ms=scope.older_than_ms)
-        _apply(found.plans, scope)
-        return found.files, found.size_bytes
+def _trash_row(folder: Path, scope: PurgeScope) -> Iterator[dict[str, Any]]:
+    def work() -> _Gone:
+        with nullcontext() if scope.dry_run else hold_run(folder):
+            found = plan_purge_trash(folder, now_ms=scope.now_ms, older_than_ms=scope.older_than_ms)
+            steps = _apply(found.plans, folder, scope)
+        return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
 
     return _attempt({"root": str(folder)}, work, scope)
 
 
-def _apply(plans: Sequence[Plan], scope: PurgeScope) -> None:
-    if not scope.dry_run:
-        for plan in plans:
-            commit(plan, LocalStore(Path(plan.location)))
+def _apply(plans: Sequence[Plan], place: Path, scope: PurgeScope) -> list[dict[str, Any]]:
+    """Commit plans, unless in a dry run, and return what was done, with paths below a place."""
+    done: list[dict[str, Any]] = []
+    for plan in () if scope.dry_run else plans:
+        commit(plan, LocalStore(Path(plan.location)))
+        below = Path(plan.location).relative_to(place)
+        done += [
+            {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()
+        ]
+    return done
 
 
 def _attempt(
-    name: Mapping[str, Any], work: Callable[[], tuple[int, int]], scope: PurgeScope
-) -> list[dict[str, Any]]:
+    name: Mapping[str, Any], work: Callable[[], _Gone], scope: PurgeScope
+) -> Iterator[dict[str, Any]]:
     started = time.perf_counter()
     row = dict(name)
     try:
-        files, size_bytes = work()
+        gone = work()
     except GuardRefusedError as error:
         row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
     except Exception as error:  # noqa: BLE001  # the row carries it; the other directories go on
         row |= {"status": Status.FAILED.value, **describe_failure(error)}
     else:
-        if not files:
-            return []
+        if not gone.files:
+            return
         status = Status.PLANNED if scope.dry_run else Status.DONE
-        row |= {"status": status.value, "bytes_before": size_bytes, "bytes_after": 0}
+        row |= {"status": status.value, "bytes_before": gone.size_bytes, "bytes_after": 0}
+        row[STEPS] = gone.steps
     row["duration_ms"] = round((time.perf_counter() - started) * 1000)
-    return [row]
+    yield row

@@ -1,19 +1,28 @@
 """Tell the ledger what a run does, as it does it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.operations.dispatch import run_apart
 from pylog_spark.operations.run_report import RunSummary
-from pylog_spark.schemas import OPERATION, RunEvent, rows_to_batch
+from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
 from storage_core import __version__
 from storage_core.clock import Clock
+
+# What is behind a result row, beside the columns of ``schemas.RESULT``: steps of plans, described.
+STEPS: Final = "steps"
+# An append takes about a second, however few rows it has.
+_STEPS_AT_ONCE: Final = 20_000
+_ROWS_AT_ONCE: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +76,37 @@ class Recorder:
         said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
         self._append(LedgerTable.RESULTS, rows.filter(said))
 
+    def each_result(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+        """Write result rows as they come, and the operations behind them; return the rows.
+
+        What was done is on record when whoever yields the rows raises.
+
+        Args:
+            rows: Columns of ``schemas.RESULT`` but for the run; under ``STEPS`` what was applied.
+        """
+        done: list[pa.Table] = []
+        results: list[dict[str, Any]] = []
+        steps: list[dict[str, Any]] = []
+
+        def write() -> None:
+            behind = _table(OPERATION, steps)
+            done.append(_table(RESULT, results))
+            results.clear()
+            steps.clear()
+            self.results(done[-1])
+            self._append(LedgerTable.OPERATIONS, behind)
+
+        try:
+            for row in rows:
+                columns = {"run_id": self.facts["run_id"], **row}
+                steps += self._steps(columns, columns.pop(STEPS, ()))
+                results.append(columns)
+                if len(results) >= _ROWS_AT_ONCE or len(steps) >= _STEPS_AT_ONCE:
+                    write()
+        finally:
+            write()
+        return pa.concat_tables(done)
+
     def cleanings(self, rows: pa.Table) -> None:
         """Write what rounds of compaction read and wrote."""
         self._append(LedgerTable.CLEANINGS, rows)
@@ -85,14 +125,26 @@ class Recorder:
             names = {
                 name: partitions[name][ordinal].as_py() for name in ("root", "topic", "partition")
             }
-            rows += [
-                {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
-                for step, operation in enumerate(json.loads(text))
-            ]
-        self._append(
-            LedgerTable.OPERATIONS,
-            pa.Table.from_batches([rows_to_batch(OPERATION, rows)], schema=OPERATION),
-        )
+            rows += self._steps(names, json.loads(text))
+        self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
+
+    @contextmanager
+    def whole_run(self) -> Iterator[None]:
+        """Write the START row before the block, and the END row of what an error ended after it."""
+        self.start()
+        try:
+            yield
+        except BaseException as error:
+            run_apart("write the run's END row", partial(self.fail, error))
+            raise
+
+    def _steps(
+        self, place: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield rows of ``schemas.OPERATION`` for the operations on one partition or folder."""
+        names = {name: place.get(name) for name in ("root", "topic", "partition")}
+        for step, operation in enumerate(operations):
+            yield {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
 
     def _write_run(self, row: Mapping[str, Any]) -> None:
         if self.ledger is not None:
@@ -109,6 +161,10 @@ class Recorder:
         number = self._appended.get(table, 0)
         self._appended[table] = number + 1
         return number
+
+
+def _table(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_batches([rows_to_batch(schema, rows)], schema=schema)
 
 
 def _describe(operation: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Observe what has to be read, read segments in parallel, put each log in order, w
 checkpoints, and, where everything was recovered, the marker that spares the broker all of it.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,34 +13,24 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.guards import check_roots, check_salvage
 from pylog_spark.operations.job import (
-    OBSERVE_TASKS_PER_SLOT,
     Job,
-    brokers_of,
     new_run_id,
     run_context,
 )
 from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
-from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves
-from pylog_spark.operations.run_report import (
-    EXIT_DONE,
-    EXIT_FINDINGS,
-    RunReport,
-    exit_code_of,
-    summarise,
-)
+from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.report import size_text
-from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status, spark_ddl
-from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
@@ -65,12 +54,11 @@ CUT_GUARDS: Final = frozenset(
 )
 
 
-def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
+def recover(
     spark: SparkSession,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    action: str = Action.RECOVER.value,
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
     fail_on: Severity | None = None,
@@ -82,7 +70,6 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing. A mirror is only reported on,
             unless cutting is allowed and what is cut is salvaged.
-        action: The command that asked for it.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         on_progress: Told how far the reading has come.
         fail_on: Cuts as bad as this make the exit status 1; None for none. A cut of which batches
@@ -97,33 +84,23 @@ def recover(  # noqa: PLR0913  # one argument a thing that callers differ in
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     options, notes = check_recovery(log_roots, options)
+    action = Action.RECOVER.value
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     with OpenRun(spark, job, clock) as run:
         recovery = RecoveryStep(run, log_roots, on_progress)
         recovery.run()
-    results = recovery.rows.results()
-    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    exit_code = exit_code_of(results, refused_alone=CUT_GUARDS)
     worst = recovery.rows.worst_cut()
-    if exit_code == EXIT_DONE and fail_on and worst and worst.rank >= fail_on.rank:
-        exit_code = EXIT_FINDINGS
-    report = RunReport(
-        run_id=job.run_id,
-        action=action,
-        dry_run=options.dry_run,
-        notes=(*notes, *run.notes, *recovery.notes),
-        results=results,
-        summary=summary,
-        exit_code=exit_code,
+    return run.report(
+        recovery.rows.results(),
+        notes=(*notes, *recovery.notes),
+        refused_alone=CUT_GUARDS,
+        has_findings=bool(fail_on and worst and worst.rank >= fail_on.rank),
         cuts=recovery.rows.cuts(),
         recoveries=recovery.rows.recoveries(),
     )
-    run.recorder.end(summary, exit_code=exit_code)
-    return report
 
 
 def check_recovery(
@@ -190,7 +167,7 @@ class RecoveryStep:
         self._job = run.job
         self._chosen = tuple(roots)
         self._on_progress = on_progress
-        self._waves = WaveRunner(run.dispatcher, run.job.options.tuning)
+        self._waves = WaveRunner(run.dispatcher, run.job.options.tuning, run.disks)
         self.rows = RecoveryRows(run.job.run_id, Action.RECOVER.value)
         self._recorded: set[int] = set()
         self.notes: list[str] = []
@@ -230,23 +207,17 @@ class RecoveryStep:
         )
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
-        job, dispatcher = self._job, self._dispatcher
-        context = run_context(job, unclean)
-        topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+        context = run_context(self._job, unclean)
 
         def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return observe_recovery(batches, context)
 
-        partitions = discover_partitions(self._run.spark, self._chosen, topics)
-        spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
-        frame = spread.mapInArrow(observe, spark_ddl(RECOVERY_WORK))
-        found = dispatcher.collect(
-            frame, RECOVERY_WORK, f"{job.title}: look what has to be read in {job.places}"
-        )
+        what = f"look what has to be read in {self._job.places}"
+        found = self._run.observe(observe, RECOVERY_WORK, what, self._chosen)
         self.rows.partitions = settle_plans(
             self._run,
             context,
-            refuse_duplicates(found, brokers_of(job.roots)),
+            found,
             action=Action.RECOVER.value,
             plan_of=recovery_plan_of,
             figures_of=recovery_figures_of,

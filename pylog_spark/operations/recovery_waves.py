@@ -1,6 +1,6 @@
 """The stages of a wave of recovery: how its partitions are spread over tasks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pylog_spark.config import Tuning
+from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT
 from pylog_spark.operations.progress import ProgressMeter
@@ -28,6 +29,8 @@ _MOST_PARTITIONS: Final = 5000
 # What scans found goes to the task that folds a log in one Arrow batch, of 2 GiB at most; indexes
 # take about 1/200 of a log.
 _MOST_SPREAD_BYTES: Final = 200 << 30
+# Lanes are hashed to tasks: with this many for each, few share one.
+_BUCKETS_PER_LANE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,13 @@ class WaveRunner:
     Args:
         dispatcher: Starts the stages.
         tuning: How work is spread over tasks.
+        disks: How many tasks may be at one local disk.
     """
 
-    def __init__(self, dispatcher: Dispatcher, tuning: Tuning) -> None:
+    def __init__(self, dispatcher: Dispatcher, tuning: Tuning, disks: Disks) -> None:
         self._dispatcher = dispatcher
         self._tuning = tuning
+        self._disks = disks
 
     def run(
         self,
@@ -92,25 +97,23 @@ class WaveRunner:
         ]
         chosen = {partition.work.ordinal for partition in spread}
         whole = [p for p in due if p.work.ordinal not in chosen]
-        frames = []
-        sizes: list[tuple[int, int]] = []
+        stages = []
         if spread:
-            frame, units = self._spread_scans(spread, context, unit_bytes)
-            frames.append(frame)
-            sizes += units
+            stages.append(self._spread_scans(spread, context, unit_bytes))
         if whole:
-            frame, units = self._whole(whole, context, unit_bytes)
-            frames.append(frame)
-            sizes += units
-        frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-        watch: Any = nullcontext()
-        if meter is not None:
-            watch = meter.stage([size for size, _ in sizes], [count for _, count in sizes])
-        with watch:
-            rows: list[dict[str, Any]] = self._dispatcher.collect(
-                frame, RECOVERED, title
-            ).to_pylist()
-            return rows
+            stages.append(self._whole(whole, context, unit_bytes))
+        if len(stages) > 1 and self._disks.per_disk is None:
+            # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
+            (scans, scan_sizes), (others, other_sizes) = stages
+            stages = [(scans.unionByName(others), scan_sizes + other_sizes)]
+        rows: list[dict[str, Any]] = []
+        for frame, sizes in stages:
+            watch: Any = nullcontext()
+            if meter is not None:
+                watch = meter.stage([size for size, _ in sizes], [count for _, count in sizes])
+            with watch:
+                rows += self._dispatcher.collect(frame, RECOVERED, title).to_pylist()
+        return rows
 
     def _spread_scans(
         self, due: Sequence[Due], context: RecoveryContext, unit_bytes: int
@@ -119,11 +122,17 @@ class WaveRunner:
         works = {partition.work.ordinal: partition.work for partition in due}
         units = pack_units(
             (
-                WorkItem(ordinal=partition.work.ordinal, number=base, size_bytes=size)
+                WorkItem(
+                    ordinal=partition.work.ordinal,
+                    number=base,
+                    size_bytes=size,
+                    disk=self._disks.of(partition.work.root),
+                )
                 for partition in due
                 for base, size in zip(partition.scan_offsets, partition.scan_bytes, strict=True)
             ),
             unit_bytes=unit_bytes,
+            per_disk=self._disks.per_disk,
         )
         listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
 
@@ -135,14 +144,40 @@ class WaveRunner:
 
         scans = self._dispatcher.spread(listed, scan, SEGMENT_SCAN)
         tasks = min(len(due), OBSERVE_TASKS_PER_SLOT * self._dispatcher.slots)
+        keys = ["ordinal"]
+        if self._disks.per_disk is not None:
+            scans, lanes = self._add_lane(scans, works)
+            keys, tasks = ["lane", "ordinal"], max(tasks, _BUCKETS_PER_LANE * lanes)
         frame = (
-            scans.repartition(tasks, "ordinal")
-            .groupBy("ordinal")
+            scans.repartition(tasks, keys[0])
+            .groupBy(*keys)
             .applyInArrow(fold, spark_ddl(RECOVERED))
         )
         return frame, [
             (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
         ]
+
+    def _add_lane(
+        self, scans: DataFrame, works: Mapping[int, RecoveryWork]
+    ) -> tuple[DataFrame, int]:
+        """Return scans with the lane in which their log is put in order, and how many there are.
+
+        What is at one disk has so many lanes as tasks may be there at once.
+        """
+        items = (
+            WorkItem(ordinal=n, number=0, size_bytes=0, disk=self._disks.of(work.root))
+            for n, work in works.items()
+        )
+        units = pack_units(items, unit_bytes=0, per_disk=self._disks.per_disk)
+        lane_of = {item.ordinal: lane for lane, unit in enumerate(units) for item in unit.items}
+
+        def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                lanes = [lane_of[ordinal] for ordinal in batch["ordinal"].to_pylist()]
+                yield batch.append_column("lane", pa.array(lanes, pa.int64()))
+
+        schema = SEGMENT_SCAN.append(pa.field("lane", pa.int64()))
+        return scans.mapInArrow(add, spark_ddl(schema)), len(units)
 
     def _whole(
         self, due: Sequence[Due], context: RecoveryContext, unit_bytes: int
@@ -155,10 +190,12 @@ class WaveRunner:
                     ordinal=partition.work.ordinal,
                     number=0,
                     size_bytes=partition.size_bytes + _PARTITION_BYTES,
+                    disk=self._disks.of(partition.work.root),
                 )
                 for partition in due
             ),
             unit_bytes=unit_bytes,
+            per_disk=self._disks.per_disk,
         )
         members = [[by_ordinal[item.ordinal] for item in unit.items] for unit in units]
         listed = [[partition.work for partition in unit] for unit in members]

@@ -4,7 +4,6 @@ Log starts rise in the checkpoint of a directory before its first file goes. A p
 compacted is not swept here, but after its compaction, by the same step with another scope.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +14,20 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.deletion_guard import refuse_deletions
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
-    OBSERVE_TASKS_PER_SLOT,
     Job,
-    brokers_of,
     new_run_id,
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
-from pylog_spark.operations.plan_table import refuse_duplicates, result_rows
+from pylog_spark.operations.plan_table import result_rows
 from pylog_spark.operations.retention_waves import SweepWaves
-from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import SWEEP, settle_plans
 from pylog_spark.schemas import (
     RETENTION,
@@ -38,9 +35,7 @@ from pylog_spark.schemas import (
     Action,
     Reason,
     Status,
-    spark_ddl,
 )
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.clock import Clock, SystemClock
@@ -66,7 +61,6 @@ def retain(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    action: str = Action.RETAIN.value,
     clock: Clock | None = None,
 ) -> RunReport:
     """Remove the segments that have expired, as Kafka's log manager would.
@@ -75,7 +69,6 @@ def retain(
         spark: The session.
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
-        action: The command that asked for it.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
 
     Raises:
@@ -85,26 +78,14 @@ def retain(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
+    action = Action.RETAIN.value
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     with OpenRun(spark, job, clock) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
-    summary = summarise(step.results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = RunReport(
-        run_id=job.run_id,
-        action=action,
-        dry_run=options.dry_run,
-        notes=(*run.notes, *step.notes),
-        results=step.results,
-        retentions=step.retentions,
-        summary=summary,
-        exit_code=exit_code_of(step.results),
-    )
-    run.recorder.end(summary, exit_code=report.exit_code)
-    return report
+    return run.report(step.results, notes=step.notes, retentions=step.retentions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +158,11 @@ def retain_step(
 
 def _observe(run: OpenRun, context: RetentionContext) -> pa.Table:
     """Return the table of plans: what is in each partition directory, and what of it goes."""
-    job, dispatcher = run.job, run.dispatcher
-    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return observe_retention(batches, context)
 
-    partitions = discover_partitions(run.spark, job.roots, topics, file_list=job.options.file_list)
-    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
-    frame = spread.mapInArrow(observe, spark_ddl(RETENTION_PLAN))
-    title = f"{job.title}: look what has expired in {job.places}"
-    plans = dispatcher.collect(frame, RETENTION_PLAN, title)
-    return refuse_duplicates(plans, brokers_of(job.roots))
+    return run.observe(observe, RETENTION_PLAN, f"look what has expired in {run.job.places}")
 
 
 def _sort(plans: pa.Table) -> pa.Table:

@@ -113,11 +113,13 @@ class SweepWaves:
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
-        items = (
-            WorkItem(ordinal=ordinal, number=0, size_bytes=cost) for ordinal, cost in costs.items()
-        )
         works = {sweep.work.ordinal: sweep.work for sweep in due}
-        units = pack_units(items, unit_bytes=unit_bytes)
+        disks = self._run.disks
+        items = (
+            WorkItem(ordinal=n, number=0, size_bytes=cost, disk=disks.of(works[n].root))
+            for n, cost in costs.items()
+        )
+        units = pack_units(items, unit_bytes=unit_bytes, per_disk=disks.per_disk)
         return [[works[item.ordinal] for item in unit.items] for unit in units]
 
     def _settle(

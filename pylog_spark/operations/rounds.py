@@ -133,12 +133,35 @@ class CompactionRounds:
             if spent is not None:
                 yield {partition.ordinal: _refused(*spent) for partition in chosen}
                 continue
+            lacking = self._lacking_space(chosen)
+            if lacking:
+                yield lacking
+                chosen = [partition for partition in chosen if partition.ordinal not in lacking]
+            if not chosen:
+                continue
             self._budget.use(sum(partition.size_bytes for partition in chosen))
             self._title = f"{self._job} {name_partitions(chosen)}"
             if len(waves) > 1:
                 self._title += f" (wave {number + 1} of {len(waves)})"
             yield self._run_wave(chosen)
             self._dispatcher.release()
+
+    def _lacking_space(self, due: Sequence[DuePartition]) -> Outcomes:
+        """Refuse what does not fit on its disk any more.
+
+        Somebody else may write there, and what former waves put into the trash is not free yet.
+        """
+        room: dict[str, int] = {}
+        refused: Outcomes = {}
+        for partition in due:
+            root = partition.root
+            if root not in room:
+                room[root] = self._budget.usable_of(self._roots[root].free_bytes())
+            if partition.demand.disk_bytes > room[root]:
+                refused[partition.ordinal] = _no_space(partition, room[root])
+            else:
+                room[root] -= partition.demand.disk_bytes
+        return refused
 
     def _run_wave(self, due: Sequence[DuePartition]) -> Outcomes:
         """Bring the partitions of a wave to their end."""
@@ -159,7 +182,7 @@ class CompactionRounds:
         )
         for location, members in _by_root(due).items():
             self._roots[location].allow_commits(partition.directory for partition in members)
-        if spread and whole:
+        if spread and whole and self._limits.disks.per_disk is None:
             # Where the stages of big partitions leave slots idle, at a merge or a last long task,
             # small ones are cleaned.
             jobs = self._cut_beside(whole)
@@ -174,10 +197,12 @@ class CompactionRounds:
             except BaseException:
                 _drop(jobs)  # what has not begun does not begin any more
                 raise
-        elif spread:
-            self._clean_spread(spread, wave)
         else:
-            self._clean_whole(whole, wave)
+            # Stages that run beside each other would have their own tasks at a disk, each.
+            if spread:
+                self._clean_spread(spread, wave)
+            if whole:
+                self._clean_whole(whole, wave)
         for partition in due:
             if partition.strategy is Strategy.FILES:
                 access = self._roots[partition.root].access
@@ -261,7 +286,13 @@ class CompactionRounds:
     ) -> None:
         """Run the stage that ends partitions; its tasks alone change files of the logs."""
         units = wave.stages.pack(
-            WorkItem(ordinal=p.ordinal, number=0, size_bytes=size_of(p)) for p in partitions
+            WorkItem(
+                ordinal=p.ordinal,
+                number=0,
+                size_bytes=size_of(p),
+                disk=self._limits.disks.of(p.root),
+            )
+            for p in partitions
         )
         listed = [[values[ordinal] for ordinal, _ in unit] for unit in units]
         frame = self._dispatcher.spread(listed, work, COMMIT)

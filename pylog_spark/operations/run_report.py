@@ -1,6 +1,6 @@
 """What a run over log directories did: its rows, its numbers, its exit status."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -144,6 +144,25 @@ class RunReport:
         return spark.createDataFrame(table, spark_ddl(pa.schema([PLAN.field(c) for c in columns])))
 
 
+def notes_of_empty_roots(
+    results: pa.Table, roots: Iterable[str], *, are_topics_chosen: bool
+) -> tuple[str, ...]:
+    """Return a line for each root of which there is no row: a wrong glob should not pass unseen.
+
+    Args:
+        results: Rows of ``schemas.RESULT``.
+        roots: Locations of all roots of the run.
+        are_topics_chosen: Whether the run was asked for some topics only.
+    """
+    seen = set(pc.unique(results["root"]).to_pylist())
+    what = (
+        "no partition there is of a topic that --topics and --exclude ask for"
+        if are_topics_chosen
+        else "there is no partition in it"
+    )
+    return tuple(f"{root}: {what}" for root in roots if root not in seen)
+
+
 def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
     """Count the rows of a run."""
     counts = {
@@ -162,20 +181,27 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
     )
 
 
-def exit_code_of(results: pa.Table, *, refused_alone: Collection[Reason] = ()) -> int:
+def exit_code_of(
+    results: pa.Table,
+    *,
+    refused_alone: Collection[Reason] = (),
+    failures: Collection[str] = (),
+) -> int:
     """Return the exit status for a run's rows.
 
-    4 if a partition failed. 3 if a guard refused every partition of a root that was asked for: a
-    scheduler must not take a root that nobody was allowed to touch for one that is done. Single
-    refusals among partitions that are in order are rows of the result, and 0.
+    4 if a partition failed, or the disk of a log directory. 3 if a guard refused every partition of
+    a root that was asked for: a scheduler must not take a root that nobody was allowed to touch for
+    one that is done. Single refusals among partitions that are in order are rows of the result, and
+    0.
 
     Args:
         results: Rows of ``schemas.RESULT``.
         refused_alone: Reasons of which a single row is enough for 3: what was asked for was
             begun, and a person has to decide about the rest.
+        failures: Log directories whose disk failed.
     """
     failed = pc.equal(results["status"], Status.FAILED.value)
-    if pc.any(failed).as_py():
+    if failures or pc.any(failed).as_py():
         return EXIT_PARTLY_FAILED
     refused_alone = {*refused_alone, Reason.INPUTS_CHANGED}
     refused: set[str] = set()

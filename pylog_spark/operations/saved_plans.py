@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import Job
 from pylog_spark.operations.plan_file import (
@@ -25,6 +26,7 @@ from pylog_spark.operations.plan_file import (
     saved_plan,
     write_plan_file,
 )
+from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, pack_units
 from pylog_spark.schemas import FINGERPRINT, Action, Reason, Status
 from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
 from pylog_spark.tasks.run_context import RunContext
@@ -48,6 +50,7 @@ class PlanningRun(Protocol):
 
     job: Job
     dispatcher: Dispatcher
+    disks: Disks
     planned: list[PlannedPartition]
     context: RunContext | None
     refused: set[str]
@@ -186,17 +189,16 @@ def _list_files(
     run: PlanningRun, rows: Sequence[Row], action: str
 ) -> dict[int, tuple[FileFacts, ...]]:
     """Return the files of the planned partitions, by number; none where listing failed."""
-    planned = [
-        (number, row["directory"])
+    items = [
+        WorkItem(ordinal=number, number=0, size_bytes=0, disk=run.disks.of(row["root"]))
         for number, row in enumerate(rows)
         if row["status"] == Status.PLANNED.value
     ]
-    if not planned:
+    if not items:
         return {}
-    units = [
-        planned[start : start + _LISTED_AT_ONCE]
-        for start in range(0, len(planned), _LISTED_AT_ONCE)
-    ]
+    unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
+    packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
+    units = [[(item.ordinal, rows[item.ordinal]["directory"]) for item in u.items] for u in packed]
     frame = run.dispatcher.spread(units, fingerprint_partitions, FINGERPRINT)
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
     table = run.dispatcher.collect(frame, FINGERPRINT, title)

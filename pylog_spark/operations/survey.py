@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import Job, new_run_id, run_context
 from pylog_spark.operations.run_report import exit_code_of, summarise
@@ -78,7 +79,7 @@ def survey(
         run_id=job.run_id,
         action=action,
         dry_run=True,
-        notes=(),
+        notes=dump_notes(options),
         results=results,
         details=details,
         summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),

@@ -1,5 +1,6 @@
 """The trash of a run: what it says of itself there before it touches anything."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
 )
+from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.keep import is_same_filesystem
 from storage_core.maintenance.trash.record import RUN_FILE, TrashedRoot, TrashedRun
 from storage_core.store import LocalStore
@@ -23,7 +25,7 @@ from storage_core.store.local import write_record
 CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
-def begin_trash(job: Job, clock: Clock) -> tuple[str, ...]:
+def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
     """Write down what a run found, so that it can be undone; nothing without a trash.
 
     To be called under the locks of its log directories, before the first file is touched.
@@ -31,6 +33,7 @@ def begin_trash(job: Job, clock: Clock) -> tuple[str, ...]:
     Args:
         job: The run.
         clock: For when it began.
+        held: Keeps the run's trash from a purge and from an undo until it is closed.
 
     Returns:
         What a reader of the report should know.
@@ -52,6 +55,7 @@ def begin_trash(job: Job, clock: Clock) -> tuple[str, ...]:
         roots=tuple(observe_root(root.location) for root in roots),
     )
     write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    held.enter_context(hold_run(Path(place.folder)))
     return tuple(
         f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
         "replaces or removes is copied there, not renamed"

@@ -1,30 +1,36 @@
 """Undo a run on local log directories: put back what it replaced, cut or removed.
 
-Everything that is needed lies in the trash of the run, so no Spark session is started. A partition
-is only touched if every file of it is what the run left; of the others the first file that is not
-is named, and they stay as they are.
+Everything that is needed lies in the trash of the run, so a Spark session is needed only to write
+the ledger. A partition is only touched if every file of it is what the run left; of the others the
+first file that is not is named, and they stay as they are.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
+from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.job import new_run_id
-from pylog_spark.operations.managed_undo import undo_managed_roots
+from pylog_spark.operations.guards import check_ledger
+from pylog_spark.operations.job import Job, new_run_id, open_recorder
+from pylog_spark.operations.managed_undo import undo_managed
+from pylog_spark.operations.recording import STEPS, Recorder
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
-from pylog_spark.schemas import RESULT, Action, Reason, Status, rows_to_batch
+from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ChangedWhileReadError, ConfigError, GuardRefusedError
 from storage_core.filenames import (
@@ -35,6 +41,7 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
+from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.record import (
     RUN_FILE,
     TrashedRoot,
@@ -98,67 +105,109 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
+    spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
 
     Args:
         run_id: The run, as its report and the ledger name it.
-        options: The trash it was given, which topics, and whether this is a dry run.
+        options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        clock: For the name of this run.
+        spark: The session that writes the ledger; None where there is none.
+        clock: For the name of this run, and the times in the ledger.
 
     Raises:
-        ConfigError: There is no trash, or it does not know the run.
-        GuardRefusedError: A log directory is in use.
+        ConfigError: There is no trash, or it does not know the run; the ledger would lie inside of
+            a log directory, or has no session.
+        GuardRefusedError: A log directory is in use, or the run's trash is.
         CheckpointError: The trash cannot be understood.
         StorageError: The disk failed.
     """
     started = time.perf_counter()
-    own_id = new_run_id(clock or SystemClock())
-    rows: list[dict[str, Any]] = []
-    notes: list[str] = []
-    if options.trash is not None or not roots:
-        rows, notes = _undo_local(run_id, options, own_id)
-    rows += undo_managed_roots(roots, run_id, options, own_id)
-    rows = [{"run_id": own_id, "action": Action.UNDO.value} | row for row in rows]
-    results = pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
-    return RunReport(
-        run_id=own_id,
+    clock = clock or SystemClock()
+    job = Job(
+        run_id=new_run_id(clock),
         action=Action.UNDO.value,
+        roots=check_undo(run_id, options, roots),
+        options=options,
+        undoes=run_id,
+    )
+    recorder = open_recorder(spark, job, clock)
+    notes: list[str] = []
+    tables: list[pa.Table] = []
+    with recorder.whole_run():
+        if any(root.role is Role.BROKER for root in job.roots):
+            folder = _run_folder(run_id, options.trash)
+            with nullcontext() if options.dry_run else hold_run(folder):
+                tables += _undo_local(folder, job, recorder, notes)
+        for root in job.roots:
+            if root.role is Role.MANAGED:
+                rows = undo_managed(root.location, run_id, options, job.run_id)
+                tables.append(recorder.each_result(_named(rows)))
+    results = pa.concat_tables(tables) if tables else RESULT.empty_table()
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = RunReport(
+        run_id=job.run_id,
+        action=job.action,
         dry_run=options.dry_run,
         notes=tuple(notes),
         results=results,
-        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
+        summary=summary,
         exit_code=exit_code_of(results, refused_alone=_REFUSALS),
     )
+    recorder.end(summary, exit_code=report.exit_code)
+    return report
 
 
-def _undo_local(
-    run_id: str, options: JobOptions, own_id: str
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Undo what a run did to local log directories, from its trash."""
-    folder = _run_folder(run_id, options.trash)
-    run = read_run(folder)
+def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> tuple[LogRoot, ...]:
+    """Return the roots that an undo is about, before anything is touched.
+
+    Args:
+        run_id: The run that is undone.
+        options: The trash and the ledger.
+        roots: Managed roots; local log directories stand in the trash.
+
+    Raises:
+        ConfigError: There is no trash, it does not know the run, or the ledger would lie inside of
+            a log directory.
+        CheckpointError: The trash cannot be understood.
+    """
+    found = resolve_roots(roots, said=Role.MANAGED) if roots else []
+    if options.trash is not None or not roots:
+        run = read_run(_run_folder(run_id, options.trash))
+        found += [
+            LogRoot(location=root.location, role=Role.BROKER, is_said=True) for root in run.roots
+        ]
+    for root in found:
+        check_ledger(root, options.ledger)
+    return tuple(found)
+
+
+def _undo_local(folder: Path, job: Job, recorder: Recorder, notes: list[str]) -> Iterator[pa.Table]:
+    """Undo what a run did to local log directories, from its trash; yield what became of each."""
+    run, options = read_run(folder), job.options
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     by_root: dict[str, list[_Undo]] = {root.location: [] for root in run.roots}
     for found in _find(folder, by_root):
         if topics.admits(found.partition.topic):
             by_root[found.root].append(found)
-    rows: list[dict[str, Any]] = []
-    notes: list[str] = []
     for number, root in enumerate(run.roots):
         chosen = sorted(by_root[root.location], key=lambda undo: undo.partition)
         if options.dry_run:
-            found_rows = _each(chosen, check_partition, Status.PLANNED)
+            rows = _each(chosen, check_partition, Status.PLANNED)
         else:
             marker_file = folder / _MARKER_FILE.format(number=number)
-            found_rows, note = _undo_root(root, chosen, options, own_id, marker_file)
+            rows, note = _undo_root(root, chosen, job, marker_file)
             notes += note
-        for row in found_rows:
-            del row["directory"]
-        rows += found_rows
-    return rows, notes
+        yield recorder.each_result(_named(rows))
+
+
+def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield columns of result rows, without what only this module needs to know."""
+    for row in rows:
+        known = {name: value for name, value in row.items() if name != "directory"}
+        yield {"action": Action.UNDO.value, **known}
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:
@@ -192,10 +241,10 @@ def _find(folder: Path, roots: Mapping[str, Sequence[_Undo]]) -> Iterator[_Undo]
 
 
 def _undo_root(
-    root: TrashedRoot, chosen: Sequence[_Undo], options: JobOptions, own_id: str, marker_file: Path
+    root: TrashedRoot, chosen: Sequence[_Undo], job: Job, marker_file: Path
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Undo the partitions of one log directory, under its lock."""
-    with BrokerRoot(root.location, run_id=own_id, mark_clean=options.mark_clean) as held:
+    with BrokerRoot(root.location, run_id=job.run_id, mark_clean=job.options.mark_clean) as held:
         checked = _each(chosen, check_partition, Status.PLANNED)
         due = [
             undo
@@ -312,6 +361,8 @@ def _row(
             row |= {"status": Status.SKIPPED.value, "reason": Reason.ALREADY_UNDONE.value}
         else:
             row["status"] = status.value
+        if status is Status.DONE:
+            row[STEPS] = [step for plan in done.plans for step in plan.describe()]
         row |= {
             "bytes_before": done.bytes_before,
             "bytes_after": done.bytes_after,

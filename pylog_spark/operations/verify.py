@@ -23,6 +23,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.config.broker import broker_config
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.operations.disks import Disks, find_disks
 from pylog_spark.operations.dispatch import Dispatcher, Published, run_apart
 from pylog_spark.operations.guards import check_ledger
 from pylog_spark.operations.job import new_run_id
@@ -80,6 +81,7 @@ class _Job:
     options: JobOptions
     request: VerifyRequest
     roots: tuple[LogRoot, ...]
+    disks: Disks
 
     @property
     def title(self) -> str:
@@ -118,6 +120,7 @@ def verify(
         options=options,
         request=request or VerifyRequest(),
         roots=log_roots,
+        disks=find_disks(log_roots, options.limits.per_disk),
     )
     recorder = _open_recorder(spark, job, clock)
     with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
@@ -203,12 +206,17 @@ def _verify_targets(
     parts = dispatcher.publish(
         {target.ordinal: target for target in targets if target.ordinal in is_cut}
     )
-    folded = _fold(verified, parts, options)
+    facts = verified.where(F.col("row") == FACTS_ROW)
+    if job.disks.per_disk is None:
+        facts = facts.repartition(F.col("ordinal"))
+    else:
+        facts = job.disks.deal_out(dispatcher, facts, key="ordinal")
+    folded = _fold(facts, parts, options)
     return verified.where(F.col("row") != FACTS_ROW).unionByName(folded)
 
 
 def _fold(
-    verified: DataFrame, targets: Published[dict[int, Target]], options: VerifyOptions
+    facts: DataFrame, targets: Published[dict[int, Target]], options: VerifyOptions
 ) -> DataFrame:
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         by_ordinal: dict[int, list[pa.RecordBatch]] = {}
@@ -220,20 +228,22 @@ def _fold(
         for parts in by_ordinal.values():
             yield from fold_rows(pa.concat_tables(parts), targets.value, options)
 
-    facts = verified.where(F.col("row") == FACTS_ROW)
-    return facts.repartition(F.col("ordinal")).mapInArrow(fold, spark_ddl(VERIFIED))
+    return facts.mapInArrow(fold, spark_ddl(VERIFIED))
 
 
 def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
     """Return stretches with their bytes: a small partition whole, a big one in several."""
-    places = [{"ordinal": target.ordinal, "directory": target.directory} for target in targets]
+    places = [
+        {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
+        for target in targets
+    ]
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return measure_segments(batches, _SIZES)
 
     listed = dispatcher.frame_of(pa.RecordBatch.from_pylist(places))
-    tasks = min(len(targets), 4 * dispatcher.slots)
-    frame = listed.repartition(tasks).mapInArrow(measure, spark_ddl(_SIZES))
+    dealt = job.disks.deal_out(dispatcher, listed)
+    frame = dealt.mapInArrow(measure, spark_ddl(_SIZES))
     sizes = dispatcher.collect(frame, _SIZES, f"{job.title}: list segments")
     known = dict(
         zip(
@@ -309,11 +319,12 @@ def _units(
     dispatcher: Dispatcher, job: _Job, stretches: Sequence[tuple[Stretch, int]]
 ) -> list[tuple[Stretch, ...]]:
     items = [
-        WorkItem(ordinal=number, number=0, size_bytes=size)
-        for number, (_, size) in enumerate(stretches)
+        WorkItem(ordinal=number, number=0, size_bytes=size, disk=job.disks.of(stretch.target.root))
+        for number, (stretch, size) in enumerate(stretches)
     ]
     total = sum(size for _, size in stretches)
-    units = pack_units(items, unit_bytes=_unit_bytes(dispatcher, job, total))
+    unit_bytes = _unit_bytes(dispatcher, job, total)
+    units = pack_units(items, unit_bytes=unit_bytes, per_disk=job.disks.per_disk)
     return [tuple(stretches[item.ordinal][0] for item in unit.items) for unit in units]
 
 
@@ -377,7 +388,7 @@ def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
     # Settings of the session may hold passwords; what is found does not depend on them.
     said = {
         name: value
-        for name, value in asdict(replace(options, spark_conf={})).items()
+        for name, value in asdict(replace(options, spark_conf={}, topic_dump=None)).items()
         if name != "spark_conf"
     }
     return Recorder(

@@ -95,17 +95,20 @@ class WritableRoot(Protocol):
         ...
 
 
-def writable_root(root: LogRoot, *, run_id: str, mark_clean: bool) -> WritableRoot:
+def writable_root(
+    root: LogRoot, *, run_id: str, mark_clean: bool, is_alone: bool = True
+) -> WritableRoot:
     """Return a root as its role asks for; nothing is locked yet.
 
     Args:
         root: Of a role that may be written.
         run_id: The run.
         mark_clean: Whether a broker's directory gets its marker of a clean shutdown back.
+        is_alone: Whether it is the only root of the run.
     """
     if root.role is Role.MANAGED:
         return ManagedRoot(root.location, run_id=run_id)
-    return BrokerRoot(root.location, run_id=run_id, mark_clean=mark_clean)
+    return BrokerRoot(root.location, run_id=run_id, mark_clean=mark_clean, is_alone=is_alone)
 
 
 def write_context(

@@ -17,11 +17,11 @@ import pyarrow as pa
 from pylog_spark.schemas import COMMIT, Action, rows_to_batches
 from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.record_count import count_records
+from pylog_spark.tasks.record_count import count_if_readable
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
 from pylog_spark.tasks.scratch import keep_scratch
-from storage_core.errors import BadBytesError, OffsetOverflowError
+from storage_core.errors import OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -201,7 +201,7 @@ def _describe(
     """Return the partition's row as it will be when the steps are done."""
     stats = sum((group.stats for group in cleaned.groups), RewriteStats())
     untouched = [s for s in plan.segments if s.base_offset >= cleaned.end_offset]
-    others = _count_if_readable(store, [segment.log_file for segment in untouched])
+    others = count_if_readable(store, [segment.log_file for segment in untouched])
     return {
         "next_offset": cleaned.end_offset,
         "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
@@ -221,14 +221,3 @@ def _statistics(cleaned: CleanedPartition, context: WriteContext) -> str:
         elapsed_secs=round(cleaned.spent_secs, 3),
         elapsed_index_secs=None if cleaned.index_secs is None else round(cleaned.index_secs, 3),
     ).to_json()
-
-
-def _count_if_readable(store: LogStore, files: list[str]) -> int | None:
-    """Count the records of segments that the round did not read; None where they are damaged.
-
-    Damage there is no business of this round, and not known to it: the counts stay unknown then.
-    """
-    try:
-        return count_records(store, files)
-    except BadBytesError:
-        return None

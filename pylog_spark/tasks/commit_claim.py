@@ -22,20 +22,21 @@ boot is written down too, and of another boot nothing is believed: what is on di
 log loader finishes.
 """
 
-import base64
+import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core import plan as plans
+from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.store import LocalStore
+from storage_core.store.json_fields import parse_json_object
+from storage_core.store.local import storage_errors
 
 _OPERATIONS: Final = "operations"
 _DONE: Final = "done"
@@ -43,6 +44,8 @@ _RESULT: Final = "result"
 _LOCATION: Final = "location"
 _BOOT: Final = "boot"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+# The small files that commits write travel in it; indexes do not.
+_MOST_BYTES: Final = 1 << 30
 
 
 class CommitClaim:
@@ -65,6 +68,11 @@ class CommitClaim:
         return self._operations is not None
 
     @property
+    def steps(self) -> tuple[Operation, ...]:
+        """What is done, or going to be; nothing before it is begun."""
+        return self._operations or ()
+
+    @property
     def is_of_this_boot(self) -> bool:
         """Whether all that was written down is there: the machine did not crash since."""
         return self._boot == current_boot()
@@ -77,7 +85,7 @@ class CommitClaim:
             result: What every attempt returns once they are done; plain values.
         """
         self._operations, self._result = plan.operations, result
-        steps = [_encode_operation(step) for step in plan.operations]
+        steps = [encode_step(step) for step in plan.operations]
         self.location, self._boot = plan.location, current_boot()
         self._append(
             {
@@ -97,7 +105,7 @@ class CommitClaim:
         Raises:
             StorageError: The disk failed; what was done until then stays.
         """
-        steps = self._operations or ()
+        steps = self.steps
         for number in range(self._done, len(steps)):
             step = steps[number]
             if number != self._in_doubt or not _happened(step, store):
@@ -116,24 +124,46 @@ class CommitClaim:
             raise StorageError(str(self._path), error.strerror or str(error)) from error
 
     def _read(self) -> None:
-        content = self._path.read_bytes()
+        content = self._content()
         # The last line of a killed attempt may be cut off: what it says did not happen yet, or
         # is found to have happened.
         whole = content[: content.rfind(b"\n") + 1]
         os.ftruncate(self._descriptor, len(whole))
         for line in whole.splitlines():
-            record = json.loads(line)
-            if _OPERATIONS in record:
-                self._operations = tuple(_decode_operation(step) for step in record[_OPERATIONS])
-                self._result = record[_RESULT]
-                self._boot, self.location = record.get(_BOOT), record.get(_LOCATION)
-            self._done = record.get(_DONE, self._done)
+            record = parse_json_object(line, str(self._path))
+            if _OPERATIONS in record.names():
+                self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
+                self._result = dict(record.mapping(_RESULT))
+                self._boot = record.optional_word(_BOOT)
+                self.location = record.text(_LOCATION)
+            if _DONE in record.names():
+                self._done = record.integer(_DONE, most=len(self.steps))
         self._in_doubt = self._done if self.is_begun else None
+
+    def _content(self) -> bytes:
+        """Return what is in the file that is held, whatever has its name by now."""
+        with storage_errors(self._path):
+            size = os.fstat(self._descriptor).st_size
+            if size > _MOST_BYTES:
+                raise StorageError(
+                    str(self._path), f"has {size} bytes, more than the {_MOST_BYTES} it may have"
+                )
+            parts = []
+            position = 0
+            while part := os.pread(self._descriptor, size - position, position):
+                parts.append(part)
+                position += len(part)
+        return b"".join(parts)
 
 
 def create_claim(path: Path) -> None:
-    """Allow the commit of one partition; on the driver, before the commits start."""
-    path.touch(mode=0o600)
+    """Allow the commit of one partition; on the driver, before the commits start.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(path):
+        path.touch(mode=0o600)
 
 
 @contextmanager
@@ -142,11 +172,16 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
 
     Raises:
         GuardRefusedError: The run is over: its driver took the claim away.
+        ManifestError: It is no claim, or what stands in it cannot be.
+        StorageError: It cannot be read, or is a link: no run makes one of it.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise _run_is_over(path) from None
+    except OSError as error:
+        why = "is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+        raise StorageError(str(path), why) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink == 0:
@@ -164,15 +199,19 @@ def current_boot() -> str | None:
         return None
 
 
-def resume_claim(path: Path) -> tuple[str, dict[str, Any]] | None:
-    """Finish the commit that a killed run began; under the lock of the log directory.
+def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
+    """Finish the commit that a killed run began.
+
+    Args:
+        path: Its claim.
+        log_directory: Where the partition is; its lock is held.
 
     Returns:
-        (location, result): the partition's and what was written down of it. None where nothing was
-        begun, so that the partition is as it was.
+        (location, result) of the partition; None where the commit had not begun.
 
     Raises:
         CommitLostError: What was begun is not known, or not wholly.
+        ManifestError: It is no claim of a commit on this log directory.
         StorageError: The disk failed.
     """
     with hold_claim(path) as claim:
@@ -180,6 +219,7 @@ def resume_claim(path: Path) -> tuple[str, dict[str, Any]] | None:
             return None
         if not claim.is_of_this_boot or claim.location is None:
             raise CommitLostError(str(path))
+        require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
         return claim.location, claim.finish(LocalStore(Path(claim.location)))
 
 
@@ -195,16 +235,21 @@ class CommitLostError(PylogError):
 
 
 def revoke_claim(path: Path) -> None:
-    """Take a claim away, after waiting for a commit that is under way; on the driver."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
+    """Take a claim away, after waiting for a commit that is under way; on the driver.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(path):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
 
 
 def _run_is_over(path: Path) -> GuardRefusedError:
@@ -222,20 +267,3 @@ def _happened(step: Operation, store: LocalStore) -> bool:
             return not source.exists() and target.exists()
         case _:
             return False
-
-
-def _encode_operation(step: Operation) -> dict[str, Any]:
-    row: dict[str, Any] = {"operation": type(step).__name__}
-    for field in fields(step):
-        value = getattr(step, field.name)
-        row[field.name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
-    return row
-
-
-def _decode_operation(row: dict[str, Any]) -> Operation:
-    values = dict(row)
-    kind = getattr(plans, values.pop("operation"))
-    if "content" in values:
-        values["content"] = base64.b64decode(values["content"])
-    step: Operation = kind(**values)
-    return step

@@ -8,7 +8,7 @@ is taken. A task that runs twice finds its own commit in the manifest and return
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ import pyarrow as pa
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import INGEST, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
+    REASON_OF_KIND,
     DirectoryKind,
     listed_files,
     open_partition,
@@ -45,13 +46,6 @@ from storage_core.store.lease import LeaseProof, require_lease
 # Objects of one partition that are copied at the same time.
 _COPIES_AT_ONCE: Final = 8
 _ROW: Final = "row"
-_NOT_TAKEN: Final = {
-    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
-    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
-    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
-    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
-    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
-}
 # What a mirror's directory is refused for; another guard, as the lease, fails what it is met in.
 _REFUSALS: Final = frozenset(
     {
@@ -106,7 +100,6 @@ def ingest_partitions(
 
 
 def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
-    started = time.perf_counter()
     name = row["directory"].rpartition("/")[2]
     found = {
         "root": context.root,
@@ -116,21 +109,14 @@ def _compare(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
         "directory": name,
         "listed_ms": SystemClock().now_ms(),
     }
-    try:
-        found |= _look(row, context)
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found |= {"status": Status.FAILED, **describe_failure(error)}
-    return found | {"duration_ms": _milliseconds_since(started)}
+    return found | attempt_row(partial(_look, row, context))
 
 
 def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
-    if row["error_class"] is not None:
-        return {
-            "status": Status.FAILED,
-            "error_class": row["error_class"],
-            "error": row["error"],
-        }
-    reason = _NOT_TAKEN.get(DirectoryKind(row["kind"]))
+    failed = error_of(row)
+    if failed is not None:
+        return failed
+    reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is not None:
         return {"status": Status.SKIPPED, "reason": reason}
     target = _target(row, context)
@@ -145,7 +131,6 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
 
 
 def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -> dict[str, Any]:
-    started = time.perf_counter()
     kept = {
         name: row[name]
         for name in (
@@ -158,19 +143,17 @@ def _attempt(row: Mapping[str, Any], context: IngestContext, checkpoints: Any) -
             "segments_before",
         )
     }
-    try:
-        found = _ingest(row, context, checkpoints())
-    except GuardRefusedError as error:
-        is_refused = error.code in _REFUSALS
-        found = {"status": Status.SKIPPED if is_refused else Status.FAILED}
-        found |= {"reason": error.code if is_refused else None, **describe_failure(error)}
-    except InconsistentTopicIdError as error:
-        reason = Reason.INCONSISTENT_TOPIC_ID
-        found = {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found = {"status": Status.FAILED, **describe_failure(error)}
-    duration_ms = row["duration_ms"] + _milliseconds_since(started)
-    return kept | found | {"duration_ms": duration_ms}
+    found = attempt_row(lambda: _ingest(row, context, checkpoints()), _refusal_of)
+    found["duration_ms"] += row["duration_ms"]
+    return kept | found
+
+
+def _refusal_of(error: Exception) -> str | None:
+    if isinstance(error, InconsistentTopicIdError):
+        return Reason.INCONSISTENT_TOPIC_ID
+    if isinstance(error, GuardRefusedError) and error.code in _REFUSALS:
+        return error.code
+    return None
 
 
 def _ingest(
@@ -270,7 +253,3 @@ def _wait_until_settled(listed_ms: int, settle_ms: int) -> None:
     left_ms = listed_ms + settle_ms - SystemClock().now_ms()
     if left_ms > 0:
         time.sleep(min(left_ms, settle_ms) / 1000)
-
-
-def _milliseconds_since(started: float) -> int:
-    return round((time.perf_counter() - started) * 1000)

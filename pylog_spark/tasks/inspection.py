@@ -19,7 +19,10 @@ from pylog_spark.tasks.run_context import (
     RootCheckpoints,
     read_root_checkpoints,
 )
-from storage_core.catalog.cluster_metadata import read_cluster_metadata
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    read_cluster_metadata,
+)
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     LogDirectoryState,
@@ -230,12 +233,14 @@ def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) 
 
 def _read_catalog(root: RootFiles, state: LogDirectoryState) -> TopicCatalog:
     """Return what the directory's own cluster metadata says of its topics."""
-    metadata = state.of_kind(DirectoryKind.METADATA)
-    if not metadata or local_path(root.location) is None or root.is_managed:
+    # Not an entry of the state where one partition is looked at alone.
+    folder = local_path(root.location)
+    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
+    if metadata is None or root.is_managed or not metadata.is_dir():
         return TopicCatalog()
     properties = state.meta_properties
     return build_topic_catalog(
-        metadata=read_cluster_metadata(Path(metadata[0].path)),
+        metadata=read_cluster_metadata(metadata),
         node_id=None if properties is None else properties.node_id,
     )
 

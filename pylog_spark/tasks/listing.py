@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import PARTITION, SEGMENT, rows_to_batch, rows_to_batches
+from pylog_spark.schemas import PARTITION, SEGMENT, Reason, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.roles import Role
 from storage_core.errors import InvalidNameError, PylogError
@@ -48,6 +48,20 @@ class DirectoryKind(enum.StrEnum):
     DELETE = "delete"
     STRAY = "stray"
     FOREIGN = "foreign"
+
+
+# Why a directory is left alone for what it is.
+REASON_OF_KIND: Final[Mapping[DirectoryKind, Reason]] = {
+    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
+    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
+    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
+    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
+    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
+}
+# The same for what treats a copy of a partition on its way to another directory as a partition.
+REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
+    kind: reason for kind, reason in REASON_OF_KIND.items() if kind is not DirectoryKind.FUTURE
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 The plan pins a generation: the one that a former, killed run had begun with, else the current one.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pylog_spark.schemas import MATERIALIZED, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import rows_of
 from storage_core.errors import GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
@@ -69,24 +69,18 @@ def _attempt(
     context: MaterializeContext,
     work: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, Any]:
-    started = time.perf_counter()
     found = {"root": context.root, "topic": row["topic"], "partition": row["partition"]}
-    try:
-        found |= work(row)
-    except GuardRefusedError as error:
-        found |= {"status": Status.SKIPPED, "reason": error.code, **describe_failure(error)}
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found |= {"status": Status.FAILED, **describe_failure(error)}
-    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+    return found | attempt_row(partial(work, row), _refusal_of)
+
+
+def _refusal_of(error: Exception) -> str | None:
+    return error.code if isinstance(error, GuardRefusedError) else None
 
 
 def _plan(row: Mapping[str, Any], context: MaterializeContext) -> dict[str, Any]:
-    if row["error_class"] is not None:
-        return {
-            "status": Status.FAILED,
-            "error_class": row["error_class"],
-            "error": row["error"],
-        }
+    failed = error_of(row)
+    if failed is not None:
+        return failed
     name = TopicPartition(row["topic"], row["partition"])
     pinned = read_pin(Path(context.directory) / str(name))
     store = ManagedStore(open_object_store(context.root), name, generation=pinned)

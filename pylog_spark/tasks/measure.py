@@ -9,13 +9,12 @@ import pyarrow as pa
 from pylog_spark.schemas import MEASURED, rows_to_batches
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.record_count import count_records
-from storage_core.errors import BadBytesError
+from pylog_spark.tasks.record_count import count_if_readable, count_records
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_group
-from storage_core.store import LogStore, open_store
+from storage_core.store import open_store
 
 
 def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -41,18 +40,10 @@ def _measure(content: bytes) -> dict[str, Any]:
     untouched = [s for s in plan.segments if s.base_offset >= index.end_offset]
     sources = [segment.log_file for group in groups for segment in group]
     read = count_records(store, sources)
-    others = _count_if_readable(store, [segment.log_file for segment in untouched])
+    others = count_if_readable(store, [segment.log_file for segment in untouched])
     return {
         "bytes_after": stats.bytes_written + sum(s.size_bytes for s in untouched),
         "segments_after": len(groups) + len(untouched),
         "records_before": None if others is None else read + others,
         "records_after": None if others is None else stats.messages_written + others,
     }
-
-
-def _count_if_readable(store: LogStore, files: list[str]) -> int | None:
-    """Count records of segments that the round does not read; None where they are damaged."""
-    try:
-        return count_records(store, files)
-    except BadBytesError:
-        return None

@@ -5,7 +5,6 @@ config, the checkpoints, and only then the partition's own small files. A partit
 costs a listing, its indexes' tails and its newest producer snapshot; no record is read.
 """
 
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,8 +17,8 @@ import pyarrow as pa
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
+from pylog_spark.tasks.listing import REASON_OF_KIND, DirectoryKind, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     commits_checkpoints,
     has_expected_topic_id,
@@ -31,7 +30,6 @@ from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.config import LogConfig
-from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import (
     HEADER_BYTES,
@@ -58,13 +56,6 @@ _LEAST_RECORD_BYTES: Final = 7
 _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
 
 _REMOTE_KEY: Final = "remote.storage.enable"
-_REASON_OF_KIND: Final = {
-    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
-    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
-    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
-    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
-    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
-}
 
 
 def observe_partitions(
@@ -92,16 +83,8 @@ def observe_partition(
         context: The run.
         checkpoints_of: The checkpoints of a root.
     """
-    started = time.perf_counter()
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    try:
-        found |= _observe(row, context, checkpoints_of)
-    except RecoveryRequiredError as error:
-        reason = Reason.RECOVERY_REQUIRED
-        found |= {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found |= {"status": Status.FAILED, **describe_failure(error)}
-    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+    return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
 
 
 def _observe(
@@ -109,13 +92,10 @@ def _observe(
     context: RunContext,
     checkpoints_of: Callable[[str], RootCheckpoints],
 ) -> dict[str, Any]:
-    if row["error_class"] is not None:
-        return {
-            "status": Status.FAILED,
-            "error_class": row["error_class"],
-            "error": row["error"],
-        }
-    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    failed = error_of(row)
+    if failed is not None:
+        return failed
+    reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and context.is_unclean(row["root"], row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
     if reason is None and is_switched_off(row["directory"]):

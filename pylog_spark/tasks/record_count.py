@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Final
 
+from storage_core.errors import BadBytesError
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.records.record_counts import count_records_in
 from storage_core.store import LogStore
@@ -29,3 +30,17 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
             ):
                 count += count_records_in(window)
     return count
+
+
+def count_if_readable(store: LogStore, files: Iterable[str]) -> int | None:
+    """Count the records of segments that a round does not read; None where they are damaged.
+
+    Damage there is no business of that round, and not known to it: the counts stay unknown then.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    try:
+        return count_records(store, files)
+    except BadBytesError:
+        return None

@@ -25,9 +25,9 @@ from pylog_spark.schemas import (
     rows_to_batches,
 )
 from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.tasks.failures import attempt, attempt_row, describe_failure, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
-from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, DirectoryKind, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
@@ -57,13 +57,6 @@ from storage_core.maintenance.recovery.salvage import salvage_cuts
 from storage_core.maintenance.trash.keep import observe_trash, with_trash
 from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore, open_store
-
-_REASON_OF_KIND: Final = {
-    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
-    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
-    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
-    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +130,8 @@ def _observe_row(
     checkpoints_of: Callable[[str], RecoveryCheckpoints],
 ) -> dict[str, Any]:
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    if row["error_class"] is not None:
-        error = {name: row[name] for name in ("error_class", "error")}
-        return found | {"status": Status.FAILED} | error
-    seen = attempt(partial(_look, row, context, checkpoints_of))
-    if "error_class" in seen:
-        seen["status"] = Status.FAILED
-    return found | seen
+    failed = error_of(row)
+    return found | (failed or attempt_row(partial(_look, row, context, checkpoints_of)))
 
 
 def _look(
@@ -151,7 +139,7 @@ def _look(
     context: RunContext,
     checkpoints_of: Callable[[str], RecoveryCheckpoints],
 ) -> dict[str, Any]:
-    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    reason = REASON_OF_OTHER_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and is_switched_off(row["directory"]):
         reason = Reason.SWITCHED_OFF
     if reason is not None:
@@ -264,9 +252,7 @@ def _row(
     work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
 ) -> dict[str, Any]:
     step = _plan if context.write is None else _commit
-    row = attempt(partial(step, work, scans, context))
-    if "error_class" in row:
-        row["status"] = Status.FAILED
+    row = attempt_row(partial(step, work, scans, context))
     return {"ordinal": work.ordinal, "touched": False} | row
 
 

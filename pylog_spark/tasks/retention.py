@@ -6,11 +6,10 @@ at again by the task that commits it: what goes then is what was planned, or not
 
 import enum
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,8 +23,8 @@ from pylog_spark.schemas import (
     rows_to_batches,
 )
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import attempt, describe_failure
-from pylog_spark.tasks.listing import DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, DirectoryKind, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     known_timestamps,
@@ -42,21 +41,13 @@ from pylog_spark.tasks.run_context import (
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
-from storage_core.errors import ChangedWhileReadError, RecoveryRequiredError
+from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
-
-# A copy of a partition on its way to another directory is swept with its partition.
-_REASON_OF_KIND: Final = {
-    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
-    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
-    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
-    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
-}
 
 
 class SweepScope(enum.Enum):
@@ -126,16 +117,8 @@ def _observe_row(
     context: RetentionContext,
     checkpoints_of: Callable[[str], RootCheckpoints],
 ) -> dict[str, Any]:
-    started = time.perf_counter()
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    try:
-        found |= _observe(row, context, checkpoints_of)
-    except RecoveryRequiredError as error:
-        reason = Reason.RECOVERY_REQUIRED
-        found |= {"status": Status.SKIPPED, "reason": reason, **describe_failure(error)}
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found |= {"status": Status.FAILED, **describe_failure(error)}
-    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+    return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
 
 
 def _observe(
@@ -143,9 +126,9 @@ def _observe(
     context: RetentionContext,
     checkpoints_of: Callable[[str], RootCheckpoints],
 ) -> dict[str, Any]:
-    if row["error_class"] is not None:
-        error = {name: row[name] for name in ("error_class", "error")}
-        return {"status": Status.FAILED} | error
+    failed = error_of(row)
+    if failed is not None:
+        return failed
     run = context.run
     config = _admit(row, context)
     if isinstance(config, Reason):
@@ -187,7 +170,7 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
     The questions are asked in the order of what they cost.
     """
     run, root, topic = context.run, row["root"], row["topic"]
-    reason = _REASON_OF_KIND.get(DirectoryKind(row["kind"]))
+    reason = REASON_OF_OTHER_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and run.is_unclean(root, row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN
     if reason is not None:

@@ -24,11 +24,11 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
 from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore
+from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.open_objects import MANAGED_PREFIX
 
 # Set by Spark in each of its Python workers; what lies there goes when the executor ends.
 _SPARK_LOCAL_DIRECTORIES: Final = "SPARK_LOCAL_DIRS"
-MANAGED_PREFIX: Final = "managed+"
-_PIN: Final = "#"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,8 @@ class BrokerAccess:
 
 def root_of(location: str) -> str:
     """Return the root of a partition by its location, as rows name it."""
-    return location.removeprefix(MANAGED_PREFIX).partition(_PIN)[0].rpartition("/")[0]
+    place, _, _ = location.removeprefix(MANAGED_PREFIX).partition(GENERATION_MARK)
+    return place.rpartition("/")[0]
 
 
 @contextmanager

@@ -4,18 +4,23 @@ Of a mirror the listing is all that is used, and its root's checkpoint files; of
 one manifest a partition. No file of a partition is opened.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.schemas import SURVEY, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
-from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.listing import DirectoryKind, listed_files, open_partition, rows_of
+from pylog_spark.tasks.failures import attempt_row, error_of
+from pylog_spark.tasks.listing import (
+    REASON_OF_KIND,
+    DirectoryKind,
+    listed_files,
+    open_partition,
+    rows_of,
+)
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
@@ -29,14 +34,6 @@ from storage_core.store import FileInfo, ManagedStore
 from storage_core.store.open_objects import is_managed
 
 CheckpointReader = Callable[[str], RootCheckpoints]
-
-_NOT_SURVEYED: Final = {
-    DirectoryKind.METADATA: Reason.INTERNAL_METADATA,
-    DirectoryKind.FUTURE: Reason.FUTURE_DIRECTORY,
-    DirectoryKind.DELETE: Reason.DELETE_DIRECTORY,
-    DirectoryKind.STRAY: Reason.STRAY_DIRECTORY,
-    DirectoryKind.FOREIGN: Reason.INVALID_DIRECTORY_NAME,
-}
 
 
 def survey_partitions(
@@ -65,25 +62,17 @@ def survey_partitions(
 def _survey_row(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    started = time.perf_counter()
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    try:
-        found |= _survey(row, context, checkpoints_of)
-    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
-        found |= {"status": Status.FAILED, **describe_failure(error)}
-    return found | {"duration_ms": round((time.perf_counter() - started) * 1000)}
+    return found | attempt_row(partial(_survey, row, context, checkpoints_of))
 
 
 def _survey(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    if row["error_class"] is not None:
-        return {
-            "status": Status.FAILED,
-            "error_class": row["error_class"],
-            "error": row["error"],
-        }
-    reason = _NOT_SURVEYED.get(DirectoryKind(row["kind"]))
+    failed = error_of(row)
+    if failed is not None:
+        return failed
+    reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
     if config is None:
         return _skipped(reason or Reason.CONFIG_UNKNOWN)

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -250,3 +251,41 @@ def test_units_are_a_third_of_a_slots_share_within_bounds():
     assert choose_unit_bytes(12, slots=4, **bounds) == MIB
     assert choose_unit_bytes(10**15, slots=4, **bounds) == 512 * MIB
     assert choose_unit_bytes(6 * MIB, slots=0, **bounds) == 2 * MIB
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 64 * MIB), st.sampled_from([None, 1, 2, 3])), max_size=60),
+    st.integers(1, 4),
+)
+def test_what_lies_on_a_disk_is_in_so_many_units_as_may_be_there(drawn, per_disk: int):
+    items = [
+        WorkItem(ordinal=0, number=number, size_bytes=size, disk=disk)
+        for number, (size, disk) in enumerate(drawn)
+    ]
+    units = pack_units(items, unit_bytes=4 * MIB, per_disk=per_disk)
+    packed = [item for unit in units for item in unit.items]
+    assert sorted(packed, key=lambda item: item.number) == items
+    costs = [unit.cost_bytes for unit in units]
+    assert costs == sorted(costs, reverse=True)
+    for disk in (1, 2, 3):
+        there = [unit for unit in units if any(item.disk == disk for item in unit.items)]
+        assert all({item.disk for item in unit.items} == {disk} for unit in there)
+        of_disk = [item for item in items if item.disk == disk]
+        assert len(there) == min(per_disk, len(of_disk))
+        if len(there) > 1:
+            # Dealt out evenly: without its last item, no unit has more to do than any other.
+            least = min(unit.cost_bytes for unit in there)
+            for unit in there:
+                assert unit.cost_bytes - unit.items[-1].size_bytes - ITEM_OVERHEAD_BYTES <= least
+    elsewhere = [replace(item, disk=None) for item in items if item.disk is None]
+    alone = pack_units(elsewhere, unit_bytes=4 * MIB)
+    assert [unit for unit in units if unit.items[0].disk is None] == alone
+
+
+def test_without_a_limit_a_disk_makes_no_difference():
+    items = [WorkItem(ordinal=n, number=0, size_bytes=n * MIB, disk=n % 2) for n in range(9)]
+    plain = pack_units([replace(item, disk=None) for item in items], unit_bytes=4 * MIB)
+    packed = pack_units(items, unit_bytes=4 * MIB)
+    assert [[item.ordinal for item in unit.items] for unit in packed] == [
+        [item.ordinal for item in unit.items] for unit in plain
+    ]

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from pylog_spark import session
 from pylog_spark.java import MissingSoftwareError
 from pylog_spark.session import SparkNotInstalledError, build_session, session_conf
+from storage_core.errors import ConfigError
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
@@ -15,6 +17,12 @@ JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 @pytest.fixture
 def jars(monkeypatch):
     monkeypatch.setattr(session, "delta_jars", lambda _settings=None: JARS)
+
+
+@pytest.mark.parametrize("master", ["foo", "local[", "spark:7077", "spark://", "local2"])
+def test_a_master_that_spark_does_not_know_is_refused_before_spark_starts(master: str):
+    with pytest.raises(ConfigError, match=f"^--master={re.escape(master)}: expected local"):
+        build_session(master)
 
 
 def test_the_callers_settings_win():

@@ -166,3 +166,31 @@ def test_small_logs_need_no_spark(root):
 def test_a_master_asks_for_spark(spark, pylog, root):
     status, answer = ask(pylog, root.path, *CLOCK, "--master", "local[2]")
     assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("absent", "no such directory"),
+        ("empty", "is its disk mounted?"),
+        ("log/t-0", "is the directory of one partition; expected its log directory"),
+        ("log/meta.properties", "is not a directory"),
+        ("s3://bucket/kafka", "no broker starts on it; `pylog verify` looks at URLs"),
+    ],
+)
+def test_what_is_no_log_directory_gets_no_verdict(pylog, root, place: str, said: str):
+    (root.path.parent / "empty").mkdir()
+    result = pylog("doctor", place if "://" in place else root.path.parent / place)
+    assert result.exit_code == ExitCode.USAGE
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_files_that_this_process_may_not_read_are_not_held_against_the_broker(
+    pylog, root, monkeypatch
+):
+    monkeypatch.setattr("os.access", lambda path, _: Path(path) != root.file(30))
+    result = pylog("doctor", root.path, *CLOCK)
+    assert result.exit_code == ExitCode.FAILED
+    assert f"{root.file(30)}: this process may not read it" in result.stderr
+    assert result.stdout == ""

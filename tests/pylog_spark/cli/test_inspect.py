@@ -101,6 +101,17 @@ def test_one_partition_directory_is_a_root_too(pylog, tmp_path: Path):
     assert (row["topic"], row["partition"], row["log_end_offset"]) == ("orders", 1, 21)
 
 
+def test_one_partition_directory_has_the_policy_that_its_brokers_metadata_says(pylog, broker_dir):
+    result = pylog("inspect", broker_dir / "compacted-delete-0", "--output", "json")
+    (row,) = lines_of(result)
+    assert row["cleanup_policy"] == "compact,delete"
+
+
+def test_a_glob_that_matches_no_topic_is_said(pylog, broker_dir):
+    result = pylog("inspect", broker_dir, "--topics", "nope*")
+    assert "no partition of these topics" in result.stdout
+
+
 def test_the_time_span_is_that_of_the_records(pylog, tmp_path: Path):
     batch = BatchSpec(
         records=(RecordSpec(timestamp=SOME_TIME_MS + 7), RecordSpec(timestamp=SOME_TIME_MS + 5))

@@ -25,8 +25,10 @@ from storage_core.errors import (
 )
 
 COMMANDS = [
-    *("run", "compact", "retain", "inspect", "dump"),
-    *("partition clean", "partition retain", "config show", "warmup"),
+    *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
+    *("survey", "apply", "undo", "purge", "ingest", "materialize"),
+    *("partition clean", "partition recover", "partition retain", "partition truncate"),
+    *("config show", "warmup"),
 ]
 HEAVY = {"pyspark", "pandas", "delta", "py4j", "s3fs", "fsspec"}
 
@@ -59,7 +61,7 @@ def test_the_help_of_a_command_has_an_example(pylog, command: str):
 def test_a_command_that_is_not_there_yet_does_not_exist(pylog):
     result = pylog("audit", "/logs")
     assert result.exit_code == ExitCode.USAGE
-    assert "No such command" in result.stderr
+    assert "no such command" in result.stderr
 
 
 def test_a_misspelled_command_names_the_nearest_one(pylog):
@@ -72,8 +74,39 @@ def test_the_version_is_the_packages_own(pylog):
     assert pylog("--version").stdout.startswith("pylog 0.")
 
 
-def test_a_wrong_option_is_wrong_usage(pylog):
-    assert pylog("dump", "--nonsense", "x").exit_code == ExitCode.USAGE
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--nonsense", "no such option: --nonsense (see: pylog --help)"),
+        ("dump --nonsense x", "no such option: --nonsense (see: pylog dump --help)"),
+        ("run", "missing argument 'ROOT' (see: pylog run --help)"),
+        ("run x --role boss", "'boss' is not one of 'broker', 'mirror', 'managed'"),
+        ("run x --dry-run=exakt", "expected --dry-run or --dry-run=exact"),
+        ("partition klean", "Did you mean 'clean'? (see: pylog partition --help)"),
+        ("partition clean t-0 --now-ms soon", "found 'soon' (see: pylog partition clean --help)"),
+    ],
+)
+def test_wrong_usage_is_one_line_that_says_where_help_is(pylog, arguments: str, said: str):
+    result = pylog(*arguments.split())
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stdout == ""
+    assert result.stderr.startswith("pylog: ")
+    assert result.stderr.count("\n") == 1
+    assert said in result.stderr
+    assert "Value error" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["partition"], ["config"]])
+def test_a_group_without_a_command_shows_its_help(pylog, arguments: list[str]):
+    result = pylog(*arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert "Usage: pylog" in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_offers_to_install_completion(pylog, command: str):
+    assert "completion" not in pylog(*command.split(), "--help").stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compact", "--help"], ["partition", "--help"]])

@@ -1,11 +1,13 @@
 """From files and flags to options: who wins, and who is refused."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pylog_spark.config import ConfigEntry, HighWatermarkSource, JobConfig
 from pylog_spark.config.load import Flags, load_config
+from pylog_spark.operations.catalogs import dump_notes
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash
@@ -199,6 +201,10 @@ def test_secrets_of_the_spark_session_are_not_shown(tmp_path: Path):
         ("topics: {orders: {cleanup.policy: shrink}}", "topics.orders.cleanup.policy=shrink"),
         ("topics: {orders: compact}", "topics.orders"),
         ("role: broker\nrole: mirror", "the key 'role' stands twice"),
+        ("max_bytes: lots", "max_bytes=lots: expected a number of bytes"),
+        ("max_delete_ratio: 7", "max_delete_ratio=7: expected a number between 0 and 1"),
+        ("trash: s3://b/t", "trash=s3://b/t: expected a folder of this machine"),
+        ("purge_after: soon", "purge_after=soon: expected a duration"),
         ("- role", "expected a mapping"),
         ("role: [", "is no YAML"),
         ("role: !!python/object/apply:os.getcwd []", "is no YAML"),
@@ -211,6 +217,15 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, text: str, said
     with pytest.raises(ConfigError) as refused:
         load(config_files=[file])
     assert said in str(refused.value)
+    assert str(file) in str(refused.value)
+
+
+def test_a_flag_that_is_wrong_is_not_blamed_on_the_file_that_says_it_too(tmp_path: Path):
+    file = written(tmp_path / "a.yaml", "max_bytes: 1GiB\nsettings: {retention.ms: 1}\n")
+    with pytest.raises(ConfigError, match=r"^--max-bytes=lots: "):
+        load(config_files=[file], max_bytes="lots")
+    with pytest.raises(ConfigError, match=r"^retention\.ms=soon: "):
+        load(config_files=[file], settings=["retention.ms=soon"])
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path):
@@ -249,3 +264,65 @@ def test_a_wrong_setting_is_refused(setting: str, said: str | None):
     with pytest.raises(ConfigError) as refused:
         load(settings=[setting])
     assert said in str(refused.value)
+
+
+DUMP = """\
+All configs for topic orders are:
+  cleanup.policy=compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact}
+"""
+DAY_MS = 86_400_000
+
+
+def aged(path: Path, days: int) -> Path:
+    path.write_text(DUMP)
+    seconds = NOW_MS // 1000 - days * DAY_MS // 1000
+    os.utime(path, (seconds, seconds))
+    return path
+
+
+def test_an_export_of_topics_is_read_with_its_age_and_shown_with_its_origin(tmp_path: Path):
+    aged(tmp_path / "topics.txt", days=2)
+    file = written(tmp_path / "a.yaml", "topic_dump: topics.txt\n")
+    config = load(config_files=[file])
+    dump = config.options.topic_dump
+    assert dump is not None
+    assert dump.topics == {"orders": {"cleanup.policy": "compact"}}
+    assert dump.taken_ms == NOW_MS - 2 * DAY_MS
+    assert entry_of(config, "topic_dump").origin == str(file)
+    shown = entry_of(config, "topic_dump.orders")
+    assert shown.value == "cleanup.policy=compact"
+    assert shown.origin == f"{tmp_path / 'topics.txt'}, exported 2023-11-12T22:13:20.000Z"
+    (note,) = dump_notes(config.options)
+    assert "configs of 1 topics" in note
+    assert "2 days before the run's clock" in note
+    assert "WARNING" not in note
+
+
+@pytest.mark.parametrize(
+    ("days", "said", "is_old"), [(7, "7d", False), (8, "7d", True), (8, "9d", False)]
+)
+def test_an_export_that_is_too_old_is_warned_of(tmp_path: Path, days: int, said: str, is_old: bool):
+    file = written(tmp_path / "a.yaml", f"topic_dump_max_age: {said}\n")
+    dump = aged(tmp_path / "topics.txt", days)
+    (note,) = dump_notes(load(config_files=[file], topic_dump=dump).options)
+    assert note.startswith("WARNING") == is_old
+    assert dump_notes(load().options) == ()
+
+
+def test_an_export_that_cannot_be_understood_is_a_bad_option_with_its_line(tmp_path: Path):
+    bad = written(tmp_path / "topics.txt", DUMP + "nonsense\n")
+    with pytest.raises(ConfigError, match=r"topics\.txt: line 3: expected"):
+        load(topic_dump=bad)
+    with pytest.raises(ConfigError, match="No such file"):
+        load(topic_dump=tmp_path / "none")
+    with pytest.raises(ConfigError, match="topic_dump_max_age"):
+        load(config_files=[written(tmp_path / "a.yaml", "topic_dump_max_age: old\n")])
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "many"])
+def test_a_limit_of_tasks_at_a_disk_is_at_least_one(tmp_path: Path, said: str):
+    with pytest.raises(ConfigError, match=r"per[-_]disk"):
+        load(config_files=[written(tmp_path / "a.yaml", f"per_disk: {said}\n")])
+    config = load(config_files=[written(tmp_path / "b.yaml", "per_disk: 2\n")])
+    assert config.options.limits.per_disk == 2
+    assert load(per_disk=3).options.limits.per_disk == 3

@@ -1,4 +1,7 @@
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -8,9 +11,11 @@ from pyspark.sql import SparkSession
 from pylog_spark.ledger import Ledger, LedgerTable, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.purge import purge
+from pylog_spark.operations.undo import undo
 from pylog_spark.schemas import RESULT, rows_to_batch
 from storage_core.clock import ManualClock
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 pytestmark = pytest.mark.spark
@@ -118,3 +123,41 @@ def test_a_run_that_an_error_ended_says_so(spark, tmp_path, monkeypatch):
     assert rows["END"]["error_class"] == "GuardRefusedError"
     assert "not today" in rows["END"]["error"]
     assert (root.path / ".kafka_cleanshutdown").exists()
+
+
+def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [NAME])
+    location, trash = str(tmp_path / "ledger"), str(tmp_path / "trash")
+    options = root.options(FIRST_ROUNDS_MS, trash=trash)
+    cleaned = compact(spark, [root.path], options)
+    told = replace(options, ledger=location)
+    with pytest.raises(ConfigError, match="needs a Spark session"):
+        undo(cleaned.run_id, told)
+    dry = undo(cleaned.run_id, replace(told, dry_run=True), spark=spark)
+    assert dry.summary.planned == 1
+    assert not (tmp_path / "ledger").exists()
+    undone = undo(cleaned.run_id, told, spark=spark)
+    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0), spark=spark)
+
+    runs = delta_rows(location, LedgerTable.RUNS)
+    assert {(row["run_id"], row["action"], row["event"]) for row in runs} == {
+        (report.run_id, report.action, event)
+        for report in (undone, purged)
+        for event in ("START", "END")
+    }
+    assert {row["exit_code"] for row in runs if row["event"] == "END"} == {0}
+    told_of = {row["action"]: json.loads(row["options"]).get("undoes") for row in runs}
+    assert told_of == {"undo": cleaned.run_id, "purge": None}
+    results = {row["action"]: row for row in delta_rows(location, LedgerTable.RESULTS)}
+    assert (results["undo"]["topic"], results["undo"]["status"]) == (NAME, "done")
+    assert results["undo"]["bytes_after"] > results["undo"]["bytes_before"]
+    assert (results["purge"]["topic"], results["purge"]["status"]) == (None, "done")
+    steps = sorted(delta_rows(location, LedgerTable.OPERATIONS), key=lambda row: row["step"])
+    back = [row for row in steps if row["run_id"] == undone.run_id]
+    assert {row["topic"] for row in back} == {NAME}
+    assert [row["step"] for row in back] == list(range(len(back)))
+    assert {"RestoreFile", "RenameFile"} <= {row["operation"] for row in back}
+    gone = [row["file"] for row in steps if row["run_id"] == purged.run_id]
+    place = Path(str(root.path).lstrip("/"), f"{NAME}-0", "0000", "record.json")
+    assert str(place) in gone
+    assert not Path(trash, cleaned.run_id).exists()

@@ -9,6 +9,8 @@ from pylog_spark.operations.guards import check_roots
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
+from storage_core.testing.builders import some_batches
+from storage_core.testing.directories import SegmentSpec, write_partition
 
 META = "version=1\nnode.id={node}\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
 
@@ -61,6 +63,30 @@ def test_a_ledger_inside_a_log_directory_is_refused(tmp_path):
     check(root, ledger="s3://bucket/ledger")
 
 
+def test_a_partitions_directory_is_refused_as_a_root_and_its_log_directory_named(tmp_path):
+    partition = write_partition(
+        tmp_path / "log s" / "or-ders-3",
+        [SegmentSpec(base_offset=0, batches=some_batches(count=1))],
+    )
+    with pytest.raises(ConfigError) as refused:
+        check(partition)
+    assert str(refused.value).endswith(f"'{tmp_path / 'log s'}' --topics or-ders")
+
+
+def test_a_log_directory_may_be_named_as_a_partition_is(tmp_path):
+    check(log_directory(tmp_path / "kafka-1"))
+
+
+def test_a_directory_with_nothing_of_a_log_directory_in_it_is_refused(tmp_path):
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount" / "readme.txt").touch()
+    for role in (Role.BROKER, Role.MIRROR):
+        with pytest.raises(ConfigError, match="is its disk mounted"):
+            resolve_roots([tmp_path / "mount"], said=role)
+    # Whoever ingests makes this one.
+    assert resolve_roots([tmp_path / "mount"], said=Role.MANAGED)
+
+
 @pytest.mark.item("DIR-11")
 def test_directories_of_two_brokers_are_refused(tmp_path):
     first, second = log_directory(tmp_path / "a"), log_directory(tmp_path / "b", node=2)
@@ -72,8 +98,10 @@ def test_directories_of_two_brokers_are_refused(tmp_path):
 def test_a_root_has_to_be_one_directory_once(tmp_path):
     root = log_directory(tmp_path / "log")
     (tmp_path / "link").symlink_to(root)
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match="no such directory"):
         check(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="is not a directory"):
+        check(root / "meta.properties")
     with pytest.raises(ConfigError, match="is the same directory"):
         check(root, tmp_path / "link")
     with pytest.raises(ConfigError, match="at least one"):

@@ -8,10 +8,10 @@ import pytest
 from pylog_spark.config import HighWatermarkSource, JobOptions
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize
-from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError
+from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError, StorageError
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import open_object_store
-from storage_core.store.lease import acquire_lease
+from storage_core.store.lease import Lease, acquire_lease
 from storage_core.store.managed_root import create_root
 from tests.golden_data import Golden
 
@@ -84,6 +84,19 @@ def test_a_second_ingest_reads_manifests_and_nothing_else(spark, mirror, tmp_pat
     assert {name: after[name] for name in before if name != "lease.json"} == {
         name: content for name, content in before.items() if name != "lease.json"
     }
+
+
+def test_what_was_taken_counts_though_the_lease_cannot_be_given_back(
+    spark, mirror, tmp_path, monkeypatch
+):
+    def fail(lease: Lease) -> None:
+        lease._ended.set()
+        raise StorageError("lease.json", "the store went away")
+
+    monkeypatch.setattr(Lease, "release", fail)
+    report = ingest(spark, str(mirror), str(tmp_path / "managed"), OPTIONS, rules=PLAIN)
+    assert (report.exit_code, report.summary.failed) == (0, 0)
+    assert report.summary.done
 
 
 def test_a_dry_run_plans_all_of_it_and_writes_nothing(spark, mirror, tmp_path):

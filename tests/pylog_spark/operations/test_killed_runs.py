@@ -42,14 +42,13 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> None:
     partition = directory / "orders-0"
     root.allow_commits([partition])
     scratch = Path(root.scratch or partition)
-    (scratch / "made").write_bytes(b"new segment")
+    made = scratch / "pylog-scratch-killed-made"
+    made.write_bytes(b"new segment")
     plan = Plan(
         location=str(partition),
         operations=(
             WriteFile(name="a", content=b"1", reason="first"),
-            PromoteFile(
-                scratch_path=str(scratch / "made"), name="b.cleaned", size_bytes=11, reason="put"
-            ),
+            PromoteFile(scratch_path=str(made), name="b.cleaned", size_bytes=11, reason="put"),
             RenameFile(source="b.cleaned", target="b", reason="name it"),
         ),
     )
@@ -149,3 +148,102 @@ def test_a_claim_that_cannot_be_read_is_left_to_recovery(directory, line):
     resumed = resume_killed_runs(directory)
     assert resumed.points == {}
     assert resumed.marker is None
+
+
+def begun_claim(directory: Path) -> Path:
+    begun(directory, steps_done=0)
+    (path,) = directory.parent.glob("pylog-scratch-*/*/*.claim")
+    return path
+
+
+def change_claim(path: Path, **changes) -> None:
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps(record | changes) + "\n")
+
+
+HOSTILE = [
+    {
+        "operation": "WriteFile",
+        "name": "../../out",
+        "content": "MQ==",
+        "reason": "",
+        "modified_ms": 1,
+    },
+    {"operation": "DeleteFile", "name": "../../out", "reason": ""},
+    {"operation": "RenameFile", "source": "{out}", "target": "a", "reason": ""},
+    {
+        "operation": "PromoteFile",
+        "scratch_path": "{out}",
+        "name": "a",
+        "size_bytes": 1,
+        "reason": "",
+    },
+    {"operation": "WriteRecord", "path": "{out}", "content": "MQ==", "reason": ""},
+    {"operation": "RecordLeft", "path": "{out}", "reason": ""},
+    {
+        "operation": "KeepFile",
+        "name": "mine",
+        "path": "{out}/kept/mine",
+        "size_bytes": 1,
+        "is_copy": True,
+        "reason": "",
+    },
+    {"operation": "RemoveDirectory", "reason": ""},
+    {"operation": "commit"},
+    {"operation": ["WriteFile"]},
+    {"operation": "TruncateFile", "name": "mine", "size_bytes": 2**70, "reason": ""},
+    {"operation": "TruncateFile", "name": "mine", "size_bytes": 0.0, "reason": ""},
+    {"operation": "DeleteFile", "name": "mine", "reason": "", "more": 1},
+]
+
+
+@pytest.mark.parametrize("step", HOSTILE, ids=lambda step: f"{step['operation']}")
+def test_a_claim_that_somebody_else_wrote_changes_nothing(directory, step):
+    out = directory.parent / "out"
+    out.write_bytes(b"not yours")
+    (directory / "orders-0" / "mine").write_bytes(b"records")
+    path = begun_claim(directory)
+    values = {n: v.format(out=out) if isinstance(v, str) else v for n, v in step.items()}
+    change_claim(path, operations=[values])
+    before = read_tree(directory / "orders-0")
+    resumed = resume_killed_runs(directory)
+    assert (resumed.points, resumed.marker) == ({}, None)
+    assert read_tree(directory / "orders-0") == before
+    assert out.read_bytes() == b"not yours"
+
+
+@pytest.mark.parametrize(
+    "location", ["{parent}/other", "{root}", "{root}/orders-0/..", "{root}/none/../..", "", 7, None]
+)
+def test_a_claim_of_another_directory_changes_nothing(directory, location):
+    (directory.parent / "other").mkdir()
+    path = begun_claim(directory)
+    if isinstance(location, str):
+        location = location.format(parent=directory.parent, root=directory)
+    change_claim(path, location=location)
+    resumed = resume_killed_runs(directory)
+    assert (resumed.points, resumed.marker) == ({}, None)
+    assert not list((directory.parent / "other").iterdir())
+    assert read_tree(directory / "orders-0") == {"a": b"1"}
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000 + b"\n", b'{"done": 99}\n', b"\xff\n", b"1\n"])
+def test_a_claim_of_any_bytes_is_left_to_recovery(directory, content):
+    begun_claim(directory).write_bytes(content)
+    assert resume_killed_runs(directory).marker is None
+
+
+def test_a_claim_that_is_a_link_is_not_followed(directory):
+    out = directory.parent / "out"
+    out.write_bytes(b"a line\nand one without an end")
+    path = begun_claim(directory)
+    path.unlink()
+    path.symlink_to(out)
+    assert resume_killed_runs(directory).marker is None
+    assert out.read_bytes() == b"a line\nand one without an end"
+
+
+@pytest.mark.parametrize("point", [-1, 2**63, True, "7", 1.5])
+def test_a_cleaner_point_that_cannot_be_is_not_written(directory, point):
+    change_claim(begun_claim(directory), result={"next_offset": point})
+    assert resume_killed_runs(directory).points == {}

@@ -1,7 +1,9 @@
 """A plan as a file: what goes in comes out, in both forms."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +134,68 @@ def test_a_newer_version_is_refused_by_name(tmp_path: Path):
     path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(ConfigError, match="expected pylog-plan 1, found"):
         read_plan_file(path)
+
+
+DEEP: Any = 1
+for _ in range(200):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("action",), ["compact"]),
+        (("run_id",), 7),
+        (("now_ms",), "7"),
+        (("now_ms",), True),
+        (("now_ms",), 2**80),
+        (("roots",), "/logs"),
+        (("roots", 0, "role"), "owner"),
+        (("roots", 0, "location"), None),
+        (("roots", 0, "more"), 1),
+        (("options",), []),
+        (("options", "now_ms"), -1),
+        (("options", "trash"), 5),
+        (("options", "strategy"), "magic"),
+        (("options", "limits", "max_delete_ratio"), 1.5),
+        (("options", "limits", "max_delete_ratio"), float("nan")),
+        (("options", "limits", "max_bytes"), -1),
+        (("options", "limits", "order"), ["name"]),
+        (("options", "tuning", "unit_min_bytes"), 0),
+        (("options", "tuning", "wave_max_tasks"), 2**64),
+        (("options", "cleaner", "threads"), -1),
+        (("options", "include"), "orders-*"),
+        (("configs", "/logs", "topics", "orders", "source"), "hearsay"),
+        (("configs", "/logs", "topics"), []),
+        (("configs", "/logs", "broker", "log.retention.ms"), 5),
+        (("partitions",), {"orders": 1}),
+        (("partitions", 0, "directory"), ["/logs/orders-3"]),
+        (("partitions", 0, "partition"), 1.0),
+        (("partitions", 0, "status"), None),
+        (("partitions", 0, "plan"), [1]),
+        (("partitions", 0, "plan", "operations"), DEEP),
+        (("partitions", 0, "files", 0), ["0.log", 12]),
+        (("partitions", 0, "files", 0), ["0.log", "12", 1]),
+        (("partitions", 0, "more"), 1),
+    ],
+    ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else repr(part)[:20],
+)
+def test_a_plan_that_somebody_else_wrote_is_checked_value_by_value(tmp_path, place, value):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, PLAN)
+    content = json.loads(path.read_bytes())
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError):
+        read_plan_file(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b'"plan"', b"[]", b"{}", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet"])
+def test_any_other_file_is_no_plan(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_plan_file(tmp_path / name)

@@ -11,6 +11,8 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.maintenance.trash.hold import hold_run
+from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
 
@@ -82,3 +84,18 @@ def test_a_directory_in_use_and_a_role_that_nobody_said_are_refused(root):
         purge([root], options(role=None))
     with pytest.raises(ConfigError, match="--trash"):
         purge([], options())
+
+
+def test_the_trash_that_its_run_or_an_undo_works_with_is_left_alone(tmp_path):
+    folder = tmp_path / "trash" / "20260102T030405Z-0a1b2c3d"
+    folder.mkdir(parents=True)
+    run = TrashedRun(run_id=folder.name, action="retain", started_ms=0, roots=())
+    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    chosen = options(trash=str(folder.parent))
+    with hold_run(folder):
+        (row,) = purge([], chosen).results.to_pylist()
+    assert (row["status"], row["reason"]) == ("skipped", "TRASH_IN_USE")
+    assert (folder / RUN_FILE).exists()
+    (row,) = purge([], chosen).results.to_pylist()
+    assert row["status"] == "done"
+    assert not folder.exists()

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,7 @@ from tests.pylog_spark.crashed_roots import (
 pytestmark = pytest.mark.spark
 
 TORN, WHOLE = "clean-group-all-s211", "clean-epochs-mixed-s151"
+OTHER = "clean-hw-none-s161"
 SPREAD = Tuning(unit_min_bytes=1, unit_max_bytes=1)
 
 
@@ -416,3 +418,22 @@ def test_a_commit_that_the_disk_stops_half_way_is_a_failed_row_and_can_be_made_a
     assert (report.exit_code, row_of(report)["status"]) == (0, "done")
     assert root.trees()[directory.name] == twin.trees()[directory.name]
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
+
+
+def test_an_inventory_takes_the_place_of_listing_a_mirror_and_of_nothing_else(spark, tmp_path):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE, OTHER])
+    listed = [TORN, WHOLE]
+    inventory = tmp_path / "inventory.jsonl"
+    rows = [
+        {"key": str(path), "size": path.stat().st_size, "mtime": path.stat().st_mtime_ns // 10**6}
+        for name in listed
+        for path in sorted((root.path / f"{name}-0").iterdir())
+    ]
+    inventory.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = root.with_options(role=Role.MIRROR, file_list=str(inventory))
+    report = recover(spark, [root.path], options)
+    assert report.dry_run
+    found = {row["topic"]: row["segments_before"] for row in report.results.to_pylist()}
+    assert found == {name: len(list((root.path / f"{name}-0").glob("*.log"))) for name in listed}
+    with pytest.raises(ConfigError, match="none of the roots is one"):
+        recover(spark, [root.path], replace(options, role=Role.BROKER))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pylog_spark.config import Tuning
+from pylog_spark.config import RunLimits, Tuning
+from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.rounds import CompactionRounds
@@ -66,6 +67,35 @@ def test_a_run_that_is_stopped_keeps_what_finished_waves_committed(
     report = compact(spark, [root.path], options, strategy=strategy)
     assert report.summary.done == 2
     assert differences_from_kafka(root.path, NAMES, tmp_path / "second") == []
+
+
+def test_waves_end_where_a_disk_has_less_than_min_free(spark, tmp_path, monkeypatch):
+    """Looked at before each wave: another writer, or the trash, takes of it meanwhile."""
+    root = broker_directory(tmp_path / "log", NAMES)
+    before = {name: read_tree(root.path / f"{name}-0") for name in NAMES}
+    done: list[str] = []
+    run_wave = CompactionRounds._run_wave
+
+    def note(self, due):
+        done.extend(partition.partition.topic for partition in due)
+        return run_wave(self, due)
+
+    monkeypatch.setattr(CompactionRounds, "_run_wave", note)
+    monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9 if len(done) < 2 else 10**6)
+    options = root.options(
+        FIRST_ROUNDS_MS,
+        tuning=Tuning(wave_max_bytes=1),
+        limits=RunLimits(min_free_bytes=10**6),
+    )
+    report = compact(spark, [root.path], options)
+    assert (len(done), report.summary.done, report.exit_code) == (2, 2, 0)
+    left = [row for row in report.results.to_pylist() if row["topic"] not in done]
+    assert {(row["status"], row["reason"]) for row in left} == {("skipped", "NO_SPACE")}
+    assert all("0 may be used" in row["error"] for row in left)
+    assert differences_from_kafka(root.path, done, tmp_path) == []
+    for name in set(NAMES) - set(done):
+        assert read_tree(root.path / f"{name}-0") == before[name]
+    assert (root.path / ".kafka_cleanshutdown").exists()
 
 
 def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path, monkeypatch):

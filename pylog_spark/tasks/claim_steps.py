@@ -1,0 +1,141 @@
+"""The operations of a commit as a claim file keeps them, and which of them are believed.
+
+A claim lies where its run could write, and the run that finishes it may be root's. So nothing in it
+is taken on trust: a step is of a kind that commits have, its files are plain names of one partition
+directory of the log directory that is being worked on, and what it takes in or keeps lies where
+runs put that.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.errors import ManifestError
+from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.maintenance.trash.record import is_place_of
+from storage_core.plan import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    Operation,
+    PromoteFile,
+    RecordLeft,
+    RenameFile,
+    SyncDirectory,
+    SyncFile,
+    TruncateFile,
+    WriteFile,
+    WriteRecord,
+)
+from storage_core.store.json_fields import MAX_INTEGER, JsonFields
+from storage_core.store.local import storage_errors
+
+_KINDS: Final[Mapping[str, type[Operation]]] = {
+    kind.__name__: kind
+    for kind in (
+        CopyRange,
+        CreateEmptyFile,
+        DeleteFile,
+        KeepFile,
+        PromoteFile,
+        RecordLeft,
+        RenameFile,
+        SyncDirectory,
+        SyncFile,
+        TruncateFile,
+        WriteFile,
+        WriteRecord,
+    )
+}
+_FILE_NAMES: Final = frozenset({"name", "source", "target"})
+_KIND: Final = "operation"
+
+
+def encode_step(step: Operation) -> dict[str, Any]:
+    """Return an operation as plain values."""
+    row: dict[str, Any] = {_KIND: type(step).__name__}
+    for field in fields(step):
+        value = getattr(step, field.name)
+        row[field.name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return row
+
+
+def decode_step(row: JsonFields) -> Operation:
+    """Return the operation that ``encode_step`` encoded.
+
+    Raises:
+        ManifestError: It is none of a commit, or a field cannot be what it is.
+    """
+    kind = _KINDS.get(row.word(_KIND))
+    if kind is None:
+        raise row.error(_KIND, "expected an operation of a commit")
+    names = [field.name for field in fields(kind)]
+    row.require_names([_KIND, *names])
+    values = {field.name: _value(row, field.name, field.type) for field in fields(kind)}
+    step: Operation = kind(**values)
+    return step
+
+
+def _value(row: JsonFields, name: str, kind: Any) -> Any:
+    if name in _FILE_NAMES:
+        return row.file_name(name)
+    if kind is bytes:
+        return _content(row, name)
+    if kind is bool:
+        return row.boolean(name)
+    if kind == int | None:
+        # A file may be older than the epoch.
+        return row.optional_integer(name, least=-MAX_INTEGER)
+    if kind is int:
+        # Some sizes are -1 for one that is not known.
+        return row.integer(name, least=-MAX_INTEGER)
+    return row.text(name)
+
+
+def _content(row: JsonFields, name: str) -> bytes:
+    try:
+        return base64.b64decode(row.text(name), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise row.error(name, f"expected base64: {error}") from error
+
+
+def require_places(
+    steps: Iterable[Operation], location: str, *, claim: Path, log_directory: Path
+) -> None:
+    """Check that steps stay where a commit of a run on a log directory may work.
+
+    Args:
+        steps: What a killed run was going to do.
+        location: Path of the partition directory that it says it worked on.
+        claim: The file that says so.
+        log_directory: The directory whose lock is held.
+
+    Raises:
+        ManifestError: They do not.
+        StorageError: A directory cannot be looked at.
+    """
+    directory = Path(location)
+    with storage_errors(directory):
+        is_inside = directory.name not in {"", ".."} and directory.parent.samefile(log_directory)
+    if not is_inside:
+        raise ManifestError(
+            str(claim), "location", f"expected a directory in {log_directory}, found {location}"
+        )
+    for step in steps:
+        match step:
+            case PromoteFile(scratch_path=path):
+                place = Path(path)
+                is_ours = place.name.startswith(SCRATCH_PREFIX)
+                is_ours = is_ours and place.parent in {claim.parent, directory}
+            case KeepFile(path=path) | WriteRecord(path=path) | RecordLeft(path=path):
+                is_ours = is_place_of(Path(path), directory)
+            case _:
+                continue
+        if not is_ours:
+            raise ManifestError(
+                str(claim), type(step).__name__, f"expected a place of a run, found {path}"
+            )
