@@ -168,8 +168,17 @@ class PreparedRound:
         return plan_commit(self.log, self.plan, self.groups[:group_count])
 
 
-def prepare(directory: Path, cleaning: Cleaning, *, attempt: str = "prepared") -> PreparedRound:
-    """Make both passes of a round, in process, and leave its scratch files in the directory."""
+def prepare(
+    directory: Path, cleaning: Cleaning, *, attempt: str = "prepared", scratch: Path | None = None
+) -> PreparedRound:
+    """Make both passes of a round, in process, and leave its scratch files.
+
+    Args:
+        directory: The partition.
+        cleaning: The round.
+        attempt: Part of the files' names.
+        scratch: Where they are left; None for the directory.
+    """
     store = LocalStore(directory)
     log = cleaning.load(store)
     plan = plan_compaction(
@@ -183,7 +192,9 @@ def prepare(directory: Path, cleaning: Cleaning, *, attempt: str = "prepared") -
     index = CompactionIndexer(store, plan).run()
     tracker = TransactionTracker()
     groups = tuple(
-        clean_group(store, plan, index, group, tracker, scratch=directory, attempt=attempt)
+        clean_group(
+            store, plan, index, group, tracker, scratch=scratch or directory, attempt=attempt
+        )
         for group in group_segments(plan, index.end_offset)
     )
     return PreparedRound(log=log, plan=plan, groups=groups)

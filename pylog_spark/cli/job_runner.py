@@ -90,7 +90,9 @@ def run_job(
                     session, roots, options, on_progress=line.on_progress, fail_on=fail_on
                 )
             case "run":
-                report = run_nightly(session, roots, options, on_progress=line.on_progress)
+                report = run_nightly(
+                    session, roots, options, on_progress=line.on_progress, fail_on=fail_on
+                )
             case _:
                 report = _OPERATIONS[job](session, roots, options)
     empty = notes_of_empty_roots(

@@ -41,6 +41,7 @@ from pylog_spark.cli.options import (
     WorkOrder,
 )
 from pylog_spark.cli.output import OutputFormat
+from pylog_spark.cli.verify import FailOn, FailOnCut
 from pylog_spark.planning import Strategy
 
 app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
@@ -77,6 +78,7 @@ def run(  # noqa: PLR0913  # one argument an option
     salvage: Salvage = None,
     max_truncate_bytes: MaxTruncateBytes = None,
     allow_truncate: AllowTruncate = False,
+    fail_on: FailOnCut = FailOn.NEVER,
     config_files: ConfigFiles = None,
     server_properties: ServerProperties = None,
     topic_dump: TopicDump = None,
@@ -100,8 +102,16 @@ def run(  # noqa: PLR0913  # one argument an option
     """
     flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
+    from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
-    status = run_job("run", roots, flags, as_json=output is OutputFormat.JSON, page=report)
+    status = run_job(
+        "run",
+        roots,
+        flags,
+        as_json=output is OutputFormat.JSON,
+        page=report,
+        fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
+    )
     if status:
         raise typer.Exit(status)
 

@@ -16,10 +16,10 @@ from storage_core.config import (
 )
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.compaction.partition import clean_and_load
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.maintenance.retention.partition import retain_partition
+from storage_core.maintenance.retention.partition import retain_loaded
 from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
@@ -82,17 +82,11 @@ def run_clean(arguments: CleanArguments) -> str:
     )
     if arguments.dry_run:
         return json.dumps(_describe(arguments.directory, config, cleaner, request))
-    result = clean_partition(arguments.directory, config=config, cleaner=cleaner, request=request)
+    directory = arguments.directory
+    result, log = clean_and_load(directory, config=config, cleaner=cleaner, request=request)
     if not arguments.then_retain:
         return result.to_json()
-    swept = retain_partition(
-        arguments.directory,
-        config=config,
-        cleaner=cleaner,
-        now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
-    )
+    swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
     return json.dumps(asdict(result) | asdict(swept))
 
 

@@ -32,7 +32,7 @@ from pylog_spark.cli.options import (
     Trash,
 )
 from pylog_spark.cli.output import OutputFormat
-from pylog_spark.cli.verify import FailOn
+from pylog_spark.cli.verify import FailOn, FailOnCut
 
 app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
@@ -59,12 +59,7 @@ def recover(  # noqa: PLR0913  # one argument an option
     salvage: Salvage = None,
     max_truncate_bytes: MaxTruncateBytes = None,
     allow_truncate: AllowTruncate = False,
-    fail_on: Annotated[
-        FailOn,
-        typer.Option(
-            help="Exit with 1 if something is cut: warn for any cut, error for readable records."
-        ),
-    ] = FailOn.NEVER,
+    fail_on: FailOnCut = FailOn.NEVER,
     no_mark_clean: NoMarkClean = False,
     per_disk: PerDisk = None,
     override: Override = None,

@@ -35,6 +35,16 @@ class FailOn(enum.StrEnum):
     NEVER = "never"
 
 
+# Of the jobs that recover.
+FailOnCut = Annotated[
+    FailOn,
+    typer.Option(
+        "--fail-on",
+        help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
+    ),
+]
+
+
 @app.command(epilog="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`")
 def verify(  # noqa: PLR0913  # one argument an option
     roots: Roots,

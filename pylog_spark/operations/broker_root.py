@@ -12,7 +12,7 @@ checkpoints are not written, none of its partitions can be committed, and it get
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -67,8 +67,7 @@ def _unless_failed(
         except StorageError as error:
             if self.is_alone:
                 raise
-            self.failure = error
-            _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
+            self.give_up(error)
 
     return guarded
 
@@ -127,6 +126,16 @@ class BrokerRoot:
         with ExitStack() as last:
             last.callback(self._lock.release)
             self._give_back()
+            # On a disk that failed as far as it goes: a late commit there would not be known.
+            for path in self._claims:
+                with suppress(StorageError):
+                    revoke_claim(path)
+
+    def give_up(self, error: StorageError) -> None:
+        """Take note that the disk has failed: nothing more is done in this directory."""
+        if self.failure is None:
+            self.failure = error
+            _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
 
     @property
     def was_clean(self) -> bool:

@@ -1,11 +1,12 @@
 """Purge of a managed root: generations and objects that no reader and no undo needs any more."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store
@@ -34,27 +35,26 @@ class PurgedPartition:
 
 
 def purge_managed(
-    location: str, topics: TopicFilter, *, grace_start_ms: int, fence: Callable[[], None] | None
+    location: str, topics: TopicFilter, *, grace_start_ms: int, root: ManagedRoot | None
 ) -> Iterator[PurgedPartition]:
     """Purge the partitions of a managed root.
 
     Args:
-        location: Path or URL of the root; its lease is held.
+        location: Path or URL of the root.
         topics: Which topics.
         grace_start_ms: What is needed since then is kept, epoch milliseconds.
-        fence: Called before every request that deletes; raises if the lease is not held any more.
-            None for a dry run.
+        root: The root under its lease; None for a dry run.
 
     Raises:
         StorageError: The root cannot be listed, or what was left in it cannot be deleted.
     """
     objects = open_object_store(location)
     chosen = sorted(p for p in list_partitions(objects) if topics.admits(p.topic))
-    work = partial(_purge, objects, grace_start_ms=grace_start_ms, fence=fence)
+    work = partial(_purge, objects, grace_start_ms=grace_start_ms, root=root)
     with ThreadPoolExecutor(_WORKERS) as pool:
         yield from pool.map(work, chosen)
-    if fence is not None:
-        fence()
+    if root is not None:
+        root.begin_writing()
         delete_leftovers(objects, grace_start_ms=grace_start_ms)
 
 
@@ -63,13 +63,14 @@ def _purge(
     partition: TopicPartition,
     *,
     grace_start_ms: int,
-    fence: Callable[[], None] | None,
+    root: ManagedRoot | None,
 ) -> PurgedPartition:
     try:
         garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
         keys = garbage.keys()
-        if fence is not None:
-            delete_garbage(objects, garbage, fence=fence)
+        if root is not None:
+            token = root.access.lease.token
+            delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
     except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
         return PurgedPartition(partition=partition, error=error)
     return PurgedPartition(partition=partition, objects=tuple(keys), size_bytes=garbage.size_bytes)

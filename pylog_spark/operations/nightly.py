@@ -29,6 +29,7 @@ from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
+from storage_core.maintenance.verification.findings import Severity
 
 ACTION: Final = "run"
 
@@ -40,6 +41,7 @@ def run_nightly(
     *,
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
+    fail_on: Severity | None = None,
 ) -> RunReport:
     """Do what is due, record it and report it.
 
@@ -49,6 +51,7 @@ def run_nightly(
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         on_progress: Told how far the reading of a recovery has come.
+        fail_on: Cuts of a recovery as bad as this make the exit status 1; None for none.
 
     Raises:
         ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
@@ -79,6 +82,7 @@ def run_nightly(
         merge_steps(night.tables),
         notes=night.notes,
         refused_alone=CUT_GUARDS,
+        has_findings=bool(fail_on and night.worst_cut and night.worst_cut.rank >= fail_on.rank),
         summarise=summarise_steps,
         plans=night.plans,
         cuts=night.cuts,
@@ -99,6 +103,7 @@ class _Night:
         self.notes: list[str] = []
         self.plans = PLAN.empty_table()
         self.cuts = CUT.empty_table()
+        self.worst_cut: Severity | None = None
         self.recoveries = RECOVERY.empty_table()
         self.retentions = [RETENTION.empty_table()]
         self.cleanings = CLEANING.empty_table()
@@ -119,6 +124,7 @@ class _Night:
         self.tables.append(step.rows.results())
         self.notes += step.notes
         self.cuts, self.recoveries = step.rows.cuts(), step.rows.recoveries()
+        self.worst_cut = step.rows.worst_cut()
         if not self._run.job.options.dry_run:
             # What was recovered is in order, whether or not the directory may say so to a broker.
             recovered = {root.location for root in chosen}

@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.catalogs import build_catalogs
+from pylog_spark.operations.catalogs import build_catalogs, dump_notes
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
+from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.recording import STEPS, Recorder
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.writable_root import WritableRoot, writable_root
@@ -146,7 +147,7 @@ def purge(
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=(),
+        notes=dump_notes(options),
         results=results,
         summary=summary,
         exit_code=exit_code_of(results),
@@ -228,7 +229,7 @@ def _purge_managed_roots(scope: PurgeScope) -> Iterator[dict[str, Any]]:
             root.location,
             scope.topics,
             grace_start_ms=scope.now_ms - scope.older_than_ms,
-            fence=None if held is None else held.begin_writing,
+            root=held if isinstance(held, ManagedRoot) else None,
         ):
             name = {
                 "root": root.location,

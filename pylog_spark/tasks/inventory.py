@@ -27,6 +27,9 @@ from storage_core.store.listing import is_plain_name
 
 OPTION: Final = "--file-list"
 _BLOCK_BYTES: Final = 8 << 20
+# A line has a key, which S3 cuts at 1,024 bytes, and a few numbers.
+_MOST_LINE_BLOCKS: Final = 4
+_MANIFEST_BYTES: Final = 64 << 20
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz", ".json", ".jsonl", ".json.gz", ".jsonl.gz")
 # What a column may be called; the first of each is ours, the others are those of S3 Inventory.
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -246,7 +249,12 @@ def _standard_columns(part: InventoryPart, table: pa.Table) -> pa.Table:
             is_current = pc.and_(is_current, pc.invert(is_marker))
     except pa.ArrowException as error:
         raise ConfigError(OPTION, part.location, f"a column is not of its kind: {error}") from error
-    return result.filter(is_current)
+    result = result.filter(is_current)
+    for name in ("size", "mtime"):
+        least = pc.min(result[name]).as_py()
+        if least is not None and least < 0:
+            raise ConfigError(OPTION, part.location, f"expected a {name} from 0 on, found {least}")
+    return result
 
 
 def _find_columns(part: InventoryPart, names: Sequence[str]) -> dict[str, str]:
@@ -311,7 +319,7 @@ def _tables(part: InventoryPart) -> Iterator[pa.Table]:
         if _kind(part.location) == ".csv":
             yield from _csv_tables(part, stream)
         else:
-            yield from _json_tables(stream)
+            yield from _json_tables(stream, part.location)
 
 
 def _csv_tables(part: InventoryPart, stream: IO[bytes]) -> Iterator[pa.Table]:
@@ -333,21 +341,24 @@ def _every_spelling() -> list[str]:
     return ["key", "Key", "size", "Size", "mtime", "LastModifiedDate", "etag", "ETag", "bucket"]
 
 
-def _json_tables(stream: IO[bytes]) -> Iterator[pa.Table]:
+def _json_tables(stream: IO[bytes], location: str) -> Iterator[pa.Table]:
     rest = b""
     while block := stream.read(_BLOCK_BYTES):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
             yield arrow_json.read_json(pa.BufferReader(whole + newline))
-        else:
-            rest = whole + rest
+        elif len(rest) > _MOST_LINE_BLOCKS * _BLOCK_BYTES:
+            raise ConfigError(OPTION, location, f"has a line of more than {len(rest)} bytes")
     if rest.strip():
         yield arrow_json.read_json(pa.BufferReader(rest))
 
 
 def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart]:
     """Return the files that the manifest of an S3 Inventory names."""
-    manifest = json.loads(system.cat_file(path))
+    content = system.cat_file(path, end=_MANIFEST_BYTES + 1)
+    if len(content) > _MANIFEST_BYTES:
+        raise ConfigError(OPTION, location, f"has more than {_MANIFEST_BYTES} bytes")
+    manifest = json.loads(content)
     try:
         schema, keys = manifest["fileSchema"], [file["key"] for file in manifest["files"]]
         kind = manifest["fileFormat"]

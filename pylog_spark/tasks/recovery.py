@@ -293,7 +293,8 @@ def _commit(
                 claim.begin(steps, answer | {"status": Status.DONE.value})
             return claim.finish(store)
         except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
-            return {"touched": claim.is_begun, **describe_failure(error)}
+            failure = describe_failure(error)
+            return {"status": Status.FAILED, "touched": claim.is_begun} | failure
 
 
 _CHANGED: Final = {

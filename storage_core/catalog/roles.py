@@ -64,11 +64,14 @@ def require_said_role(said: Role | None, root: str | Path) -> Role:
     """
     if said is None:
         guessed = guess_role(root)
+        # A mirror's role would be no override: it is never written.
+        is_writable = guessed is not Role.MIRROR
         raise GuardRefusedError(
             "ROLE_NOT_SAID",
-            f"{root} looks like {_with_article(guessed)}, but nobody said so; what writes to a "
+            f"{root} looks like {_with_article(guessed)}, "
+            f"{'but nobody said so' if is_writable else 'which is only read'}; what writes to a "
             "root needs its role said",
-            f"{_ROLE_SWITCH} {guessed}",
+            f"{_ROLE_SWITCH} {guessed if is_writable else 'broker or managed, if it is one'}",
         )
     if said is Role.MIRROR:
         raise GuardRefusedError(

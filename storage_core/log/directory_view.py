@@ -34,6 +34,7 @@ from storage_core.plan.operations import (
     WriteFile,
 )
 from storage_core.store.base import FileInfo, FileReader, LogStore
+from storage_core.store.object_reader import BytesReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ class DirectoryView:
         """Open a file for ranged reads, as long as it will be."""
         file = self._files[name]
         if file.content is not None:
-            return _BytesReader(name, file.content)
+            return BytesReader(name, file.content)
         reader = self.store.open_file(file.info.name)
         if file.start == 0 and file.info.size_bytes == reader.size_bytes:
             return reader
@@ -295,24 +296,6 @@ _LAST_INDEX = 4
 
 def _is_cut(step: Operation) -> bool:
     return isinstance(step, TruncateFile) and kind_of(step.name) == LOG_SUFFIX
-
-
-class _BytesReader:
-    """Ranged reads of bytes that are not on the store yet."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        self.name = name
-        self.size_bytes = len(content)
-        self._content = np.frombuffer(content, np.uint8)
-
-    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Fill target from position on and return how many bytes there were."""
-        part = self._content[position : position + target.size]
-        target[: part.size] = part
-        return int(part.size)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class _SliceReader:

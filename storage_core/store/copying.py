@@ -11,7 +11,7 @@ from typing import Final
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.object_store import ObjectStore
+from storage_core.store.object_store import ObjectStore, validate_key
 
 # Ranged reads of this size; what is copied is never held whole.
 WINDOW_BYTES: Final = 16 << 20
@@ -37,6 +37,7 @@ def copy_object(
 
     Raises:
         ChangedWhileReadError: The object has another version now.
+        InvalidNameError: A key is not one.
         StorageError: A store failed.
     """
     if is_server_side(source, target):
@@ -44,7 +45,7 @@ def copy_object(
         if tag == etag:
             return tag
     elif isinstance(source, LocalObjectStore):
-        tag = target.put_file(target_key, str(Path(source.url) / key))
+        tag = target.put_file(target_key, str(Path(source.url) / validate_key(key)))
     else:
         with tempfile.TemporaryDirectory(prefix="pylog-copy-") as folder:
             path = Path(folder) / "object"
@@ -79,6 +80,7 @@ def _copy_on_s3(
 ) -> str:
     """Copy by CopyObject, which is enough: Kafka's segments have at most 2 GiB, it takes 5."""
     from storage_core.store.s3_objects import S3ObjectStore  # noqa: PLC0415  # of an extra
+    from storage_core.store.s3_transfer import error_code, tag_of  # noqa: PLC0415  # likewise
 
     if not isinstance(source, S3ObjectStore) or not isinstance(target, S3ObjectStore):
         raise TypeError("expected two stores on S3")
@@ -87,24 +89,13 @@ def _copy_on_s3(
     try:
         answer = target.call(
             "copy_object",
-            Key=_whole_key(target, target_key),
-            CopySource={"Bucket": source.bucket, "Key": _whole_key(source, key)},
+            Key=target.whole_key(target_key),
+            CopySource={"Bucket": source.bucket, "Key": source.whole_key(key)},
             **condition,
         )
-    except Exception as error:
-        code = _code_of(error)
+    except OSError as error:
+        code = error_code(error)
         if code in _REFUSED:
             raise ChangedWhileReadError(place, f"version {etag}", "another one") from error
         raise StorageError(place, f"was not copied: {code or error}") from error
-    return str(answer["CopyObjectResult"]["ETag"]).strip('"')
-
-
-def _whole_key(store: ObjectStore, key: str) -> str:
-    prefix = store.url.partition("://")[2].partition("/")[2]
-    return f"{prefix}/{key}" if prefix else key
-
-
-def _code_of(error: BaseException) -> str:
-    """Return S3's own code for an error, which s3fs keeps as the cause of its own."""
-    response = getattr(error.__cause__ or error, "response", None) or {}
-    return str(response.get("Error", {}).get("Code", ""))
+    return tag_of(answer["CopyObjectResult"])

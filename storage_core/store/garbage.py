@@ -20,7 +20,7 @@ from typing import Final
 from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError
 from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, TopicPartition
 from storage_core.store.conditional_write import PROBE_FOLDER
-from storage_core.store.generations import read_head, read_history
+from storage_core.store.generations import raise_fence, read_head, read_history
 from storage_core.store.local_objects import TEMPORARY_FOLDER
 from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_adopted
 from storage_core.store.object_store import KeepsParts, ObjectInfo, ObjectStore
@@ -44,6 +44,7 @@ class PartitionGarbage:
         data: Data objects that may go.
         adopted: Adopted objects that may go: the entries of superseded manifests, by URL.
         kept_bytes: Bytes of all other data objects.
+        head: The current generation, None without one.
     """
 
     partition: TopicPartition
@@ -53,6 +54,7 @@ class PartitionGarbage:
     data: tuple[ObjectInfo, ...]
     adopted: Mapping[str, FileEntry] = field(default_factory=dict)
     kept_bytes: int
+    head: Manifest | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -135,13 +137,21 @@ def find_garbage(
         data=tuple(data),
         adopted=_adopted_only_by(objects, partition, histories, needed),
         kept_bytes=kept_bytes,
+        head=kept[0],
     )
 
 
 def delete_garbage(
-    objects: ObjectStore, garbage: PartitionGarbage, *, fence: Callable[[], None] | None = None
+    objects: ObjectStore,
+    garbage: PartitionGarbage,
+    *,
+    fencing_token: int = 0,
+    fence: Callable[[], None] | None = None,
 ) -> None:
     """Delete what was found; the root's lease is held since it was looked for.
+
+    A run that lost the lease may be about to bring back an old generation, whose objects it has
+    found to be there. So the current one gets this run's token before an object goes.
 
     Stopped anywhere, the next purge finds the rest: adopted objects go while a manifest still
     names them, data when none does any more.
@@ -149,13 +159,18 @@ def delete_garbage(
     Args:
         objects: The root.
         garbage: What may go.
-        fence: Called before every request that deletes; raises if the lease is not held any more:
-            its next holder may have brought back a generation that needs what is still to go.
+        fencing_token: Of the lease.
+        fence: Called before every request that changes something; raises if the lease is not held
+            any more: its next holder may bring back a generation that needs what is still to go.
 
     Raises:
+        ChangedWhileReadError: Another generation is current than when garbage was looked for.
         StorageError: A store failed.
     """
     fence = fence or (lambda: None)
+    if garbage.head is not None and (garbage.data or garbage.adopted):
+        fence()
+        raise_fence(objects, garbage.partition, garbage.head, fencing_token)
     for url, entry in garbage.adopted.items():
         store, key = split_adopted(url, objects.url)
         elsewhere = open_object_store(store)

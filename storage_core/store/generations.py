@@ -6,10 +6,15 @@ writes it, so that writing it twice is once.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from storage_core.errors import ConditionFailedError, ObjectNotFoundError, PartitionNotFoundError
+from storage_core.errors import (
+    ChangedWhileReadError,
+    ConditionFailedError,
+    ObjectNotFoundError,
+    PartitionNotFoundError,
+)
 from storage_core.filenames import TopicPartition
 from storage_core.store.manifest import (
     MAX_MANIFEST_BYTES,
@@ -124,7 +129,7 @@ def commit_generation(
     content = encode_manifest(manifest)
     _parse(objects, partition, key, content)
     if head.etag:
-        objects.put_if_absent(history_key(partition, head.manifest.generation), head.content)
+        _keep_history(objects, head)
     if fence is not None:
         fence()
     if head.etag:
@@ -132,6 +137,48 @@ def commit_generation(
     else:
         etag = objects.put_if_absent(key, content)
     return Head(manifest=manifest, etag=etag, content=content)
+
+
+def raise_fence(
+    objects: ObjectStore, partition: TopicPartition, head: Manifest, token: int
+) -> None:
+    """Let nobody who has read the current generation replace it any more, but under this token.
+
+    Whoever lost the lease after he asked for it may still be about to write. He replaces what he
+    has read, and that is not there any more: the same generation, under a higher token, is.
+
+    Args:
+        objects: The managed root.
+        partition: Which partition.
+        head: Its current generation, as it was read under the lease.
+        token: Of the lease that is held now.
+
+    Raises:
+        ChangedWhileReadError: Another generation is the current one.
+        ConditionFailedError: Somebody replaces it at this moment.
+        StorageError: The store failed.
+    """
+    found = read_head(objects, partition)
+    if found.manifest.generation != head.generation:
+        raise ChangedWhileReadError(
+            partition_location(objects, partition),
+            f"generation {head.generation}",
+            f"generation {found.manifest.generation}",
+        )
+    if found.manifest.fencing_token < token:
+        content = encode_manifest(replace(found.manifest, fencing_token=token))
+        objects.put_if_match(manifest_key(partition), content, found.etag)
+
+
+def _keep_history(objects: ObjectStore, head: Head) -> None:
+    """Copy the current manifest into the history; who did so before may have had a lower token."""
+    manifest = head.manifest
+    try:
+        objects.put_if_absent(history_key(manifest.partition, manifest.generation), head.content)
+    except ConditionFailedError:
+        kept = read_history(objects, manifest.partition, manifest.generation)
+        if replace(kept, fencing_token=manifest.fencing_token) != manifest:
+            raise
 
 
 def _parse(objects: ObjectStore, partition: TopicPartition, key: str, content: bytes) -> Manifest:

@@ -247,6 +247,10 @@ class LocalStore:
         return next((kin for kin in candidates if kin.is_file()), self.directory)
 
 
+# As any program gives it to a folder: the rest is the umask's.
+PUBLIC_MODE: Final = 0o777
+
+
 def sync_folder(folder: Path) -> None:
     """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -256,12 +260,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder that only its owner may open, and those above it; durable."""
+def make_folder(folder: Path, *, mode: int = 0o700) -> None:
+    """Create a folder, and those above it; durable.
+
+    Args:
+        folder: Nothing happens if it is there.
+        mode: Who may open it; only its owner where nothing else is said.
+    """
     if folder.is_dir():
         return
-    make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_folder(folder.parent, mode=mode)
+    folder.mkdir(mode=mode, exist_ok=True)
     sync_folder(folder.parent)
 
 

@@ -192,9 +192,8 @@ class LocalObjectStore:
     def _temporary(self, source: bytes | Path) -> Iterator[Path]:
         """Yield a synced file with that content, under a name that nobody else has."""
         temporary = self._folder / TEMPORARY_FOLDER / secrets.token_hex(16)
-        _in_folder(temporary, lambda: _write(source, temporary))
         stamp = self._clock.now_ms() * 1_000_000 + secrets.randbelow(1_000_000)
-        os.utime(temporary, ns=(stamp, stamp))
+        _in_folder(temporary, lambda: _write(source, temporary, stamp))
         try:
             yield temporary
         finally:
@@ -207,13 +206,15 @@ def _sort_name(entry: os.DirEntry[str]) -> str:
     return entry.name + "/" if entry.is_dir() else entry.name
 
 
-def _write(source: bytes | Path, target: Path) -> None:
+def _write(source: bytes | Path, target: Path, modified_ns: int) -> None:
     with target.open("xb") as file:
         if isinstance(source, bytes):
             file.write(source)
         else:
             _copy(source, file)
         file.flush()
+        # Before the sync: the time is the version's tag, by which a durable manifest names it.
+        os.utime(file.fileno(), ns=(modified_ns, modified_ns))
         os.fsync(file.fileno())
 
 
@@ -232,7 +233,8 @@ def _in_folder(path: Path, action: Callable[[], None]) -> None:
         try:
             return action()
         except FileNotFoundError:
-            with suppress(FileNotFoundError):
+            # Somebody removed its folder, or it itself just after it was found to be there.
+            with suppress(FileNotFoundError, FileExistsError):
                 _make_folder(path.parent)
     return action()
 

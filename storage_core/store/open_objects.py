@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from storage_core.errors import MissingDriverError
+from storage_core.errors import ConfigError, MissingDriverError, StorageError
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.memory_objects import MEMORY_SCHEME, MemoryObjectStore
 from storage_core.store.object_store import ObjectStore
@@ -40,7 +40,9 @@ def open_object_store(url: str) -> ObjectStore:
             managed root's prefix is left out.
 
     Raises:
+        ConfigError: fsspec knows no such kind of URL.
         MissingDriverError: The package that reaches such a URL is not installed.
+        StorageError: What such a package itself needs is not there.
     """
     url = url.removeprefix(MANAGED_PREFIX)
     if not is_url(url):
@@ -56,4 +58,11 @@ def open_object_store(url: str) -> ObjectStore:
 
         return FsspecObjectStore(url)
     except ImportError as error:
+        if error.name is None and not url.startswith(_S3_SCHEMES):
+            # fsspec's own words: which package reaches this kind of URL.
+            raise ConfigError("location", url, str(error)) from error
         raise MissingDriverError(url, error.name or "s3fs", "s3") from error
+    except ValueError as error:
+        raise ConfigError("location", url, f"expected a URL that fsspec knows: {error}") from error
+    except OSError as error:
+        raise StorageError(url, next(iter(str(error).splitlines()), "cannot be opened")) from error

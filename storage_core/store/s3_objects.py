@@ -80,6 +80,10 @@ class S3ObjectStore:
         """Name of the bucket."""
         return str(self._bucket)
 
+    def whole_key(self, key: str) -> str:
+        """Return a key as the bucket has it."""
+        return self._prefix + validate_key(key)
+
     def call(self, method: str, **arguments: Any) -> Any:
         """Call an operation of S3 by botocore's name for it, on this bucket.
 
@@ -118,7 +122,7 @@ class S3ObjectStore:
     def put(self, key: str, content: bytes) -> str:
         """Create or replace an object by one PUT."""
         with self._errors(key):
-            return tag_of(self.call("put_object", Key=self._key(key), Body=content))
+            return tag_of(self.call("put_object", Key=self.whole_key(key), Body=content))
 
     def put_file(self, key: str, path: str) -> str:
         """Create or replace an object by a local file, in parts if it is large."""
@@ -142,7 +146,7 @@ class S3ObjectStore:
     def head(self, key: str) -> ObjectInfo:
         """Return what is known of an object without reading it."""
         with self._errors(key):
-            facts = self.call("head_object", Key=self._key(key))
+            facts = self.call("head_object", Key=self.whole_key(key))
             return ObjectInfo(
                 key=key,
                 size_bytes=int(facts["ContentLength"]),
@@ -171,7 +175,7 @@ class S3ObjectStore:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, a thousand a request."""
         for first in range(0, len(keys), DELETE_AT_ONCE):
-            some = [{"Key": self._key(key)} for key in keys[first : first + DELETE_AT_ONCE]]
+            some = [{"Key": self.whole_key(key)} for key in keys[first : first + DELETE_AT_ONCE]]
             with self._errors(keys[first]):
                 answer = self.call("delete_objects", Delete={"Objects": some, "Quiet": True})
             for failure in answer.get("Errors", ()):
@@ -213,9 +217,6 @@ class S3ObjectStore:
             arguments["KeyMarker"] = page["NextKeyMarker"]
             arguments["UploadIdMarker"] = page["NextUploadIdMarker"]
 
-    def _key(self, key: str) -> str:
-        return self._prefix + validate_key(key)
-
     def _pages(self, prefix: str, delimiter: str) -> Iterator[Mapping[str, Any]]:
         arguments: dict[str, Any] = {"Prefix": self._prefix + prefix}
         if delimiter:
@@ -246,7 +247,9 @@ class S3ObjectStore:
         for attempt in range(_CONFLICT_ATTEMPTS):
             try:
                 with self._errors(key):
-                    answer = self.call("put_object", Key=self._key(key), Body=content, **condition)
+                    answer = self.call(
+                        "put_object", Key=self.whole_key(key), Body=content, **condition
+                    )
                     return tag_of(answer)
             except StorageError as error:
                 code = error_code(error)
@@ -263,7 +266,7 @@ class S3ObjectStore:
         raise AssertionError("the last attempt returns or raises")
 
     def _sync(self, action: Callable[..., Awaitable[Any]], key: str, *arguments: Any) -> Any:
-        return sync(self._fs.loop, action, self._fs, self._bucket, self._key(key), *arguments)
+        return sync(self._fs.loop, action, self._fs, self._bucket, self.whole_key(key), *arguments)
 
     @contextmanager
     def _errors(self, key: str, etag: str | None = None) -> Iterator[None]:

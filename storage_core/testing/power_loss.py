@@ -80,6 +80,7 @@ class Disk:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._prefix = f"{root.absolute()}{os.sep}"
+        self._inode = 0
         self._durable = _Tree()
         self._present = _Tree()
         self._pins: dict[int, int] = {}
@@ -100,6 +101,7 @@ class Disk:
             Whether the work was stopped.
         """
         self._durable, self.changes = _Tree(), []
+        self._inode = self._root.stat().st_ino
         self._stop_at, self._is_dead = stop_at, False
         try:
             self._note_all(self._root)
@@ -124,10 +126,10 @@ class Disk:
             loss: What is lost.
             seed: Chooses among what may have become of each file, where there is a choice.
         """
-        root = self._root.stat().st_ino
         shutil.rmtree(self._root)
         self._root.mkdir()
-        self._make(self._root, root, _Choice(self._durable, self._present, loss, seed), {})
+        choice = _Choice(self._durable, self._present, loss, seed)
+        self._make(self._root, self._inode, choice, {})
 
     def _make(self, folder: Path, inode: int, choice: "_Choice", made: dict[int, Path]) -> None:
         for name, child in sorted(choice.entries(inode).items()):

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
+from pylog_spark.tasks import commit_claim
 from storage_core.store.local import LocalStore
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from storage_core.testing.power_loss import Disk, Loss
@@ -121,6 +123,19 @@ def power_losses(
             return
         yield f"before change {number}"
         number += stride
+
+
+def is_end(where: str) -> bool:
+    """Whether the work was done, and whoever asked for it knew, before the power was lost."""
+    return "after all" in where
+
+
+@contextmanager
+def restarted() -> Iterator[None]:
+    """Let the machine be another one than before: it was started anew."""
+    boot = SimpleNamespace(read_text=lambda: "the boot after the power was back")
+    with patch.object(commit_claim, "_BOOT_FILE", boot):
+        yield
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from storage_core.store.local import LocalStore
 from storage_core.testing.builders import end_txn_marker
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
 from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
 from tests.golden_data import Golden, goldens
 from tests.oracle.kafka import Kafka
@@ -45,7 +45,7 @@ from tests.storage_core.maintenance.compaction.hand_made import (
 LOADS_STRIDE = 1 if ALL else 11
 KAFKA_STRIDE = 1 if ALL else 5
 # Of how many points one is tried at which the power may fail.
-POWER_STRIDE = 1 if ALL else 5
+POWER_STRIDE = 1 if ALL else 11
 KAFKA_POWER_STRIDE = 1 if ALL else 23
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
@@ -289,6 +289,7 @@ def test_a_commit_may_stop_anywhere(case: Case, way: Interruption, tmp_path: Pat
         check_loaded(directory, round_, expected, where)
         tree = read_tree(directory)
         seen |= {i for i, prefix in enumerate(expected.prefixes) if prefix == tree}
+        assert tree == expected.prefixes[-1] or not is_end(where), where
         check_rerun(directory, case, round_, expected, where)
     if way in KILLS[:1] or (way.is_of_power and ALL):
         assert seen == set(range(len(expected.prefixes)))

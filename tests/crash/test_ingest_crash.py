@@ -1,8 +1,11 @@
 """An ingest, killed at every change of the managed root: the old generation, or the new one.
 
 Then another run ends in the state of one that was never killed. Both the first ingest of a
-partition and a later one, copied and adopted in place.
+partition and a later one, copied and adopted in place; and copied to a local disk that loses its
+power.
 """
+
+import shutil
 
 import pytest
 
@@ -11,9 +14,11 @@ from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
 from storage_core.maintenance.ingest.partition import IngestRules, observe_and_plan
 from storage_core.store import ManagedStore
 from storage_core.store.garbage import find_garbage
+from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
 from storage_core.testing.wrapped_objects import FaultyObjects
+from tests.crash.interruptions import POWER, is_end, power_losses
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     mirror_of,
@@ -95,6 +100,40 @@ def test_a_killed_ingest_leaves_the_old_or_the_new_generation_and_is_finished_by
         assert state_of(objects) in (before, after)
         run(mirror, objects, rules)
         assert state_of(objects) == after, f"stopped {moment.value} change {number}"
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@pytest.mark.item("FLT-08")
+def test_what_a_loss_of_power_leaves_of_an_ingest_to_a_local_disk_is_finished_by_the_next(
+    way, is_first, tmp_path
+):
+    forget_memory("memory://test-crash")
+    mirror = MemoryObjectStore("memory://test-crash/power")
+    objects = LocalObjectStore(tmp_path / "disk" / "managed")
+    sync(write_files(tmp_path / "early", segment(0), segment(6)), mirror)
+    (tmp_path / "disk").mkdir()
+    if not is_first:
+        ingest(mirror, objects)
+    sync(write_files(tmp_path, segment(0), segment(6), segment(12), segment(18)), mirror)
+    shutil.copytree(tmp_path / "disk", tmp_path / "saved")
+
+    def reset():
+        shutil.rmtree(tmp_path / "disk")
+        shutil.copytree(tmp_path / "saved", tmp_path / "disk")
+
+    def work():
+        run(mirror, objects, PLAIN)
+
+    before = state_of(objects)
+    work()
+    after = state_of(objects)
+    assert after != before
+    for where in power_losses(work, tmp_path / "disk", way.way, reset=reset):
+        assert state_of(objects) in ((after,) if is_end(where) else (before, after)), where
+        work()
+        assert state_of(objects) == after, where
+    forget_memory("memory://test-crash")
 
 
 def test_what_a_killed_ingest_uploaded_is_found_by_a_purge(prepared):

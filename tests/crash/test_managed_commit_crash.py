@@ -1,10 +1,13 @@
 """A commit to a managed root, stopped at every single request that changes something.
 
+On a local disk also by a loss of power, at every change of a name and every sync.
+
 Whoever reads then sees the old generation or the new one, whole. The commit made again, by another
 attempt, ends with the same bytes. The attempt that was stopped, were it to come back to life, does
 not get through. And a purge deletes what was left, and nothing else.
 """
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +34,7 @@ from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
 from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
 from storage_core.testing.wrapped_objects import FaultyObjects
+from tests.crash.interruptions import POWER, Interruption, is_end, power_losses
 from tests.storage_core.store.managed_homes import FILES, NOW_MS, PARTITION, contents
 
 pytestmark = pytest.mark.crash
@@ -222,6 +226,82 @@ def test_a_first_commit_that_is_stopped_leaves_no_partition_or_a_whole_one(new_r
                 read(objects)
             create(objects, clock)
             assert read(objects) == FILES
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+@pytest.mark.item("DIR-15", "FLT-08")
+def test_what_a_loss_of_power_leaves_of_a_commit_on_a_local_disk_is_whole(way, tmp_path):
+    clock = ManualClock(NOW_MS)
+    root, saved = tmp_path / "disk" / "root", tmp_path / "saved"
+    objects = LocalObjectStore(root, clock)
+    create(objects, clock)
+    shutil.copytree(root, saved)
+    names = (f"attempt-{number}" for number in range(10_000))
+
+    def reset() -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(saved, root)
+
+    def commit_again() -> None:
+        publish(attempt(objects, tmp_path, next(names), clock), 2)
+
+    for where in power_losses(commit_again, root.parent, way.way, reset=reset):
+        found = read(objects)
+        assert found == AFTER or (found == FILES and not is_end(where)), where
+        if found != AFTER:
+            commit_again()
+        assert read(objects) == AFTER, where
+        check_purge(objects, clock)
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+@pytest.mark.item("FLT-08")
+def test_what_a_loss_of_power_leaves_of_a_first_commit_is_nothing_or_whole(
+    way: Interruption, tmp_path
+):
+    clock = ManualClock(NOW_MS)
+    root = tmp_path / "disk" / "managed" / "root"
+
+    def reset() -> None:
+        shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+        (tmp_path / "disk").mkdir()
+
+    def create_root() -> None:
+        create(LocalObjectStore(root, clock), clock)
+
+    for where in power_losses(create_root, tmp_path / "disk", way.way, reset=reset):
+        objects = LocalObjectStore(root, clock)
+        try:
+            found = read(objects)
+        except PartitionNotFoundError:
+            assert not is_end(where), where
+            create_root()
+            found = read(objects)
+        assert found == FILES, where
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+def test_a_lease_survives_a_loss_of_power_or_was_never_given(way: Interruption, tmp_path):
+    clock = ManualClock(NOW_MS)
+    root = tmp_path / "disk" / "root"
+    given = []
+
+    def reset() -> None:
+        given.clear()
+        shutil.rmtree(tmp_path / "disk", ignore_errors=True)
+        (tmp_path / "disk").mkdir()
+
+    def take() -> None:
+        given.append(
+            acquire_lease(LocalObjectStore(root, clock), holder="a", ttl_ms=TTL_MS, clock=clock)
+        )
+
+    for where in power_losses(take, tmp_path / "disk", way.way, reset=reset):
+        objects = LocalObjectStore(root, clock)
+        clock.advance(TTL_MS)
+        after = acquire_lease(objects, holder="b", ttl_ms=TTL_MS, clock=clock)
+        # A token that somebody was given is never given again.
+        assert after.token > max((lease.token for lease in given), default=0), where
 
 
 class PausedObjects(FaultyObjects):

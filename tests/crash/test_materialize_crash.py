@@ -1,5 +1,9 @@
-"""Writing a plain directory, killed at every change of the disk; another run finishes it."""
+"""Writing a plain directory, killed at every change of the disk; another run finishes it.
 
+Or stopped by a loss of power; once it has ended nothing of it is lost any more.
+"""
+
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,10 @@ from storage_core.maintenance.materialize.partition import (
     read_pin,
     release_partition,
 )
-from storage_core.store import ManagedStore
+from storage_core.store import LocalStore, ManagedStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.testing.faulty_store import SimulatedCrash
+from tests.crash.interruptions import POWER, is_end, power_losses
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,
@@ -92,3 +97,32 @@ def test_a_killed_run_is_finished_by_the_next_whatever_is_committed_meanwhile(
         found = {path.name: path.read_bytes() for path in directory.iterdir()}
         found.pop("note", None)
         assert found == expected, f"stopped at {number}"
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+@pytest.mark.item("FLT-08")
+def test_what_a_loss_of_power_leaves_is_finished_by_the_next_run(managed, tmp_path, way):
+    objects, source = managed
+    disk = tmp_path / "disk"
+    directory = disk / "new" / "orders-0"
+    expected = {path.name: path.read_bytes() for path in source.iterdir()}
+    times = {file.name: file.modified_ms for file in target_of(objects).list_files()}
+
+    def reset():
+        shutil.rmtree(disk, ignore_errors=True)
+        disk.mkdir()
+
+    def work():
+        write(objects, directory)
+        release_partition(directory)
+
+    for where in power_losses(work, disk, way.way, reset=reset):
+        # Without a pin, and with files, it is finished: the job has written that down before.
+        is_finished = directory.exists() and any(directory.glob("*.log"))
+        is_finished = is_finished and read_pin(directory) is None
+        assert is_finished or not is_end(where)
+        if not is_finished:
+            work()
+        assert {path.name: path.read_bytes() for path in directory.iterdir()} == expected, where
+        found = {file.name: file.modified_ms for file in LocalStore(directory).list_files()}
+        assert {name: found[name] for name in times} == times, where

@@ -1,4 +1,4 @@
-"""A purge stopped at every single change, loaded, and made again: the same end."""
+"""A purge stopped at every single change or by a loss of power, and made again: the same end."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,8 @@ from storage_core.maintenance.purge.directories import plan_purge_directory, pla
 from storage_core.plan.executor import commit
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from storage_core.testing.faulty_store import FaultyStore, SimulatedCrash
+from tests.crash.interruptions import KILLS, POWER, is_end
 from tests.crash.test_compaction_crash import settle, three_groups
 from tests.oracle.kafka import Kafka
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
@@ -43,23 +44,29 @@ def state_of(directory: Path):
     return read_tree(directory) if directory.exists() else None
 
 
+@pytest.mark.item("FLT-08")
+@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
 @pytest.mark.parametrize("name", ["t-0", f"t-0.{UNIQUE}-delete"])
-def test_a_purge_may_stop_anywhere(name, tmp_path):
-    whole = with_deleted_files(tmp_path / "whole" / name)
-    counter = FaultyStore(LocalStore(whole))
-    commit(plan_of(whole), counter)
-    assert len(counter.changes) > 4
-    expected = state_of(whole)
-    for number in range(len(counter.changes)):
-        for moment in Moment:
-            directory = with_deleted_files(tmp_path / f"{number}-{moment.name}" / name)
-            store = FaultyStore(LocalStore(directory), stop_at=number, moment=moment)
-            with pytest.raises(SimulatedCrash):
-                commit(plan_of(directory), store)
-            if directory.exists():
-                commit(plan_of(directory), LocalStore(directory))
-            assert state_of(directory) == expected, f"{moment.value} {number}"
-            shutil.rmtree(directory.parent)
+def test_a_purge_may_stop_anywhere(name, way, tmp_path):
+    disk = tmp_path / "disk"
+    directory = with_deleted_files(disk / name)
+    saved = shutil.copytree(directory, tmp_path / "saved")
+    commit(plan_of(directory), LocalStore(directory))
+    expected = state_of(directory)
+
+    def reset():
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(saved, directory)
+
+    tried = 0
+    for where in way.strikes(
+        lambda store: commit(plan_of(directory), store), directory, reset=reset, root=disk
+    ):
+        if directory.exists() and not is_end(where):
+            commit(plan_of(directory), LocalStore(directory))
+        assert state_of(directory) == expected, where
+        tried += 1
+    assert tried > 4 or way not in KILLS[:1]
 
 
 @pytest.mark.oracle

@@ -20,7 +20,7 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from tests.crash.interruptions import ALL, KILLS, POWER
+from tests.crash.interruptions import ALL, KILLS, POWER, is_end
 from tests.golden_data import Golden, goldens
 from tests.golden_loading import settings_of
 from tests.golden_retention import offsets_of, sweep_golden
@@ -28,7 +28,7 @@ from tests.oracle.kafka import Kafka
 from tests.partition_views import data_records
 
 KAFKA_STRIDE = 1 if ALL else 6
-POWER_STRIDE = 1 if ALL else 3
+POWER_STRIDE = 1 if ALL else 7
 KAFKA_POWER_STRIDE = 1 if ALL else 17
 SOME = ["retain-both-s501", "retain-time-all-s501", "retain-size-zero-s501"]
 CASES = [
@@ -74,6 +74,10 @@ def tree_of(directory: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.endswith(TEMPORARY_SUFFIX)}
 
 
+def logs_of(directory: Path) -> set[str]:
+    return {path.name for path in directory.glob("*.log")}
+
+
 def commit_sweep(place: Place, store: LogStore) -> None:
     """Sweep; the log start has risen before."""
     commit(place.sweep(store).steps, store)
@@ -98,6 +102,8 @@ def test_a_sweep_that_is_stopped_anywhere_and_made_again_ends_the_same(golden, w
         stride=POWER_STRIDE if way.is_of_power else 1,
     ):
         check_loads(place, start, survivors, where)
+        if is_end(where):
+            assert logs_of(place.directory) == {name for name in expected if name.endswith(".log")}
         # By the checkpoint that was written first, and, as if that were lost, by the old one.
         crashed = place.directory.with_name("crashed")
         shutil.copytree(place.directory, crashed, dirs_exist_ok=True)

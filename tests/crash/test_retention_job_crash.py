@@ -1,14 +1,15 @@
 """A whole sweep of a log directory, driver and tasks, killed at every change of a file.
 
 Checkpoints, marker and partitions are changed by different hands; what a kill leaves between any
-two of these changes opens at the log start that is checkpointed, and a run that is made again ends
-as one that was not killed. The stages run in this process; ``make kills`` kills real ones.
+two of these changes, or a loss of power, opens at the log start that is checkpointed, and a run
+that is made again ends as one that was not killed. The stages run in this process; ``make kills``
+kills real ones.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +17,13 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
+    DELETED_SUFFIX,
     LOG_START_FILE,
     SCRATCH_PREFIX,
     TEMPORARY_SUFFIX,
@@ -30,12 +33,12 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import SimulatedCrash
+from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.golden_data import Golden
 from tests.golden_loading import settings_of
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 from tests.pylog_spark.tasks.test_retention import Sweeper
 
-ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 # Of one clock: size, a raised log start inside a segment and at one, and a roll.
 NAMES = (
     [
@@ -50,6 +53,7 @@ NAMES = (
 CHANGES = ("write_file", "create_empty", "rename", "delete", "truncate", "sync_directory")
 # Of how many changes one is tried.
 STRIDE = 1 if ALL else 7
+POWER_STRIDE = 1 if ALL else 47
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
 
 
@@ -109,6 +113,7 @@ def sweep(root: BrokerDirectory) -> list[dict[str, Any]]:
             job=SimpleNamespace(title="retain", options=root.options(sweeper.context.run.now_ms)),
             budget=SimpleNamespace(refusal=lambda: None),
             dispatcher=InProcess(),
+            disks=Disks(),
             roots={location: held},
             write_context=write_context,
         )
@@ -130,7 +135,8 @@ def state_of(root: BrokerDirectory) -> dict[str, Any]:
         if path.is_dir()
     }
     state[LOG_START_FILE] = read_points(root.path, LOG_START_FILE)
-    state["marker"] = (root.path / CLEAN_SHUTDOWN_FILE).read_text()
+    marker = root.path / CLEAN_SHUTDOWN_FILE
+    state["marker"] = marker.read_text() if marker.exists() else None
     return state
 
 
@@ -162,6 +168,49 @@ def test_a_sweep_that_is_killed_at_any_change_opens_and_is_finished_by_the_next(
         sweep(root)
         assert state_of(root) == expected, where
         shutil.rmtree(root.path)
+
+
+@pytest.mark.item("FLT-08", "CKP-04", "DIR-03")
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+def test_a_sweep_that_loses_its_power_opens_and_is_finished_by_the_next(way, tmp_path):
+    made = broker_directory(tmp_path / "made", NAMES)
+    marker = (made.path / CLEAN_SHUTDOWN_FILE).read_text()
+    whole = made.copy(tmp_path / "whole")
+    sweep(whole)
+    expected = state_of(whole)
+    disk = tmp_path / "disk"
+    root = replace(made, path=disk / "log")
+
+    def reset() -> None:
+        shutil.rmtree(disk, ignore_errors=True)
+        disk.mkdir()
+        made.copy(root.path)
+
+    for where in power_losses(lambda: sweep(root), disk, way.way, reset=reset, stride=POWER_STRIDE):
+        check_opens(root, made, where)
+        state = without_deleted(state_of(root))
+        is_known = all(
+            state[f"{name}-0"] in (read_tree(made.path / f"{name}-0"), expected[f"{name}-0"])
+            for name in NAMES
+        )
+        assert is_known or state["marker"] is None, where
+        assert not is_end(where) or state == expected, where
+        with restarted(), BrokerRoot(str(root.path), run_id="resumed", mark_clean=True) as held:
+            assert held.was_clean == (state["marker"] is not None), where
+        (root.path / CLEAN_SHUTDOWN_FILE).write_text(marker)
+        with restarted():
+            sweep(root)
+        assert state_of(root) == expected, where
+
+
+def without_deleted(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without files that any start of a broker unlinks."""
+    return {
+        name: {file: data for file, data in tree.items() if not file.endswith(DELETED_SUFFIX)}
+        if isinstance(tree, dict) and name.endswith("-0")
+        else tree
+        for name, tree in state.items()
+    }
 
 
 def check_opens(root: BrokerDirectory, made: BrokerDirectory, where: str) -> None:

@@ -24,7 +24,7 @@ from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
 from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
 from tests.golden_cleaning import Cleaning, prepare
 from tests.golden_data import Golden, goldens
@@ -37,7 +37,7 @@ KAFKA_STRIDE = 1 if ALL else 5
 KAFKA_POWER_STRIDE = 1 if ALL else 23
 # Of how many changes one is tried; every one of the case by hand.
 STRIDE = 1 if ALL else 5
-POWER_STRIDE = 1 if ALL else 7
+POWER_STRIDE = 1 if ALL else 13
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
 
@@ -218,6 +218,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
         root=cleaned.disk,
         stride=step_of(case, way),
     ):
+        assert cleaned.tree() == cleaned.before or not is_end(where), where
         left, trash = keep(cleaned.directory), tmp_path / "trash-left"
         shutil.copytree(cleaned.place.folder, trash)
         # Made again at once.

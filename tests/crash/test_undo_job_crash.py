@@ -1,15 +1,15 @@
 """A whole ``pylog undo`` of a log directory, killed at every change of a file.
 
 Marker, checkpoints and partitions are changed one after the other. What a kill leaves between any
-two of these changes opens as the state before the run or the one after it, and the same command,
-given again, ends with the bytes, the checkpoints and the marker of one that was not killed.
+two of these changes, or a loss of power, opens as the state before the run or the one after it, and
+the same command, given again, ends with the bytes, the checkpoints and the marker of one that was
+not killed.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,11 @@ from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import SimulatedCrash
+from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.golden_cleaning import Cleaning, cleaning_of, prepare
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
-ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RUN = "20260102T030405Z-0a1b2c3d"
 CHANGES = (
@@ -43,6 +43,7 @@ CHANGES = (
     "write_record",
 )
 STRIDE = 1 if ALL else 5
+POWER_STRIDE = 1 if ALL else 61
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
 
 
@@ -102,51 +103,97 @@ def compacted(tmp_path: Path) -> tuple[BrokerDirectory, JobOptions, dict[str, An
     return root, options, before
 
 
-def test_an_undo_of_a_directory_may_be_killed_anywhere(tmp_path):
-    root, options, before = compacted(tmp_path)
-    after = partitions(root.path)
-    assert after != before
-    copy = tmp_path / "copy"
-    for place in ("log", "trash"):
-        shutil.copytree(tmp_path / place, copy / place)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """A directory that was compacted, and what has to become of it.
 
-    def reset() -> None:
-        for place in ("log", "trash"):
-            shutil.rmtree(tmp_path / place)
-            shutil.copytree(copy / place, tmp_path / place)
+    Attributes:
+        disk: What it lies on, with the trash.
+        root: The directory.
+        options: Of the undo.
+        before: Its partitions before the compaction.
+        after: The same after it.
+        copy: The disk as the compaction left it.
+    """
 
-    def check(where: str) -> None:
-        assert partitions(root.path) == before, where
-        assert read_points(root.path) == {}, where
-        marker = (root.path / CLEAN_SHUTDOWN_FILE).read_text()
+    disk: Path
+    root: BrokerDirectory
+    options: JobOptions
+    before: dict[str, Any]
+    after: dict[str, Any]
+    copy: Path
+
+    def reset(self) -> None:
+        """Make the disk as the compaction left it."""
+        shutil.rmtree(self.disk)
+        shutil.copytree(self.copy, self.disk)
+
+    def undo(self) -> int:
+        """Undo the compaction; return in how many partitions."""
+        return undo(RUN, self.options).summary.done
+
+    def check_undone(self, where: str) -> None:
+        """Check what an undo that was made to its end leaves."""
+        assert partitions(self.root.path) == self.before, where
+        assert read_points(self.root.path) == {}, where
+        marker = (self.root.path / CLEAN_SHUTDOWN_FILE).read_text()
         assert marker == '{"version":0,"brokerEpoch":-1}', where
 
-    with killed_at(-1) as changes:
-        assert undo(RUN, options).summary.done == len(NAMES)
-    check("not killed")
-    count = len(changes)
-    assert count > 40
-    for number in range(0, count, STRIDE):
-        where = f"change {number} of {count}"
-        reset()
-        with killed_at(number), pytest.raises(SimulatedCrash):
-            undo(RUN, options)
+    def check_opens(self, where: str) -> None:
+        """Check that every log opens as it was before the compaction or after it."""
         # Before the first file of a partition is touched, the directory is unclean.
-        if partitions(root.path) not in (before, after):
-            assert not (root.path / CLEAN_SHUTDOWN_FILE).exists(), where
+        if partitions(self.root.path) not in (self.before, self.after):
+            assert not (self.root.path / CLEAN_SHUTDOWN_FILE).exists(), where
         for name in NAMES:
-            round_ = round_of(root, name)
-            loaded = round_.load(LocalStore(root.path / f"{name}-0"))
+            round_ = round_of(self.root, name)
+            loaded = round_.load(LocalStore(self.root.path / f"{name}-0"))
             sizes = sorted(segment.size_bytes for segment in loaded.segments)
             logs = [
                 sorted(
                     len(data) for file, data in tree[f"{name}-0"].items() if file.endswith(".log")
                 )
-                for tree in (before, after)
+                for tree in (self.before, self.after)
             ]
             assert sizes in logs, where
             if sizes == logs[0] != logs[1]:
                 # The former segments never stand beside the new cleaner point.
-                assert TopicPartition(name, 0) not in read_points(root.path), where
-        undo(RUN, options)
-        check(where)
+                assert TopicPartition(name, 0) not in read_points(self.root.path), where
+
+
+@pytest.fixture
+def compaction(tmp_path) -> Compacted:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    root, options, before = compacted(disk)
+    after = partitions(root.path)
+    assert after != before
+    copy = shutil.copytree(disk, tmp_path / "copy")
+    return Compacted(disk=disk, root=root, options=options, before=before, after=after, copy=copy)
+
+
+def test_an_undo_of_a_directory_may_be_killed_anywhere(compaction):
+    with killed_at(-1) as changes:
+        assert compaction.undo() == len(NAMES)
+    compaction.check_undone("not killed")
+    count = len(changes)
+    assert count > 40
+    for number in range(0, count, STRIDE):
+        where = f"change {number} of {count}"
+        compaction.reset()
+        with killed_at(number), pytest.raises(SimulatedCrash):
+            compaction.undo()
+        compaction.check_opens(where)
+        compaction.undo()
+        compaction.check_undone(where)
+
+
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+def test_an_undo_of_a_directory_may_lose_its_power_anywhere(compaction, way):
+    for where in power_losses(
+        compaction.undo, compaction.disk, way.way, reset=compaction.reset, stride=POWER_STRIDE
+    ):
+        compaction.check_opens(where)
+        if not is_end(where):
+            with restarted():
+                compaction.undo()
+        compaction.check_undone(where)

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -83,12 +83,20 @@ def clean_partition(
         PylogError: Something is wrong with the partition; it is untouched then, but for what
             loading it repairs, unless the store itself failed while the result was put into place.
     """
+    return clean_and_load(directory, config=config, cleaner=cleaner, request=request)[0]
+
+
+@located
+def clean_and_load(
+    directory: Path, *, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+) -> tuple[CleanResult, LoadedLog]:
+    """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
     store = LocalStore(directory)
     log = _load(store, config, cleaner, request)
     cleanable = choose_range(log, config, request)
     if not cleanable.is_due:
         commit(Plan(location=store.location, operations=log.operations), store)
-        return _nothing(log, cleanable, request)
+        return _nothing(log, cleanable, request), log
     plan = plan_compaction(
         log,
         config,
@@ -125,7 +133,7 @@ def clean_partition(
                 Path(file.path).unlink(missing_ok=True)
         raise
     commit(operations, store)
-    return _done(log, index, groups, request)
+    return _done(log, index, groups, request), log
 
 
 def _load(
@@ -154,7 +162,9 @@ def _load(
             clean_shutdown=True,
         )
         commit(Plan(location=store.location, operations=repaired.operations), store)
-        return load()
+        # Only the files are looked at again: a second load, of a log whose start lies at its end,
+        # would forget the snapshot and the epoch that the first one left there.
+        return replace(repaired, segments=load().segments, operations=())
 
 
 def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -> CleanResult:

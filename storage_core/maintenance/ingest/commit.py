@@ -9,7 +9,7 @@ and ends in the same state.
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs
 from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
@@ -26,10 +26,8 @@ from storage_core.maintenance.ingest.plan import IngestPlan, TakenSegment
 from storage_core.store.copying import copy_object
 from storage_core.store.listing import ListedFile
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import Checkpoints, FileEntry, data_key
+from storage_core.store.manifest import URL_MARK, Checkpoints, FileEntry, data_key
 from storage_core.store.uploads import encode_location
-
-_URL_MARK: Final = "://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +136,7 @@ def _take_in(
 
 
 def _adopt_all(plan: IngestPlan, mirror: MirrorPartition, target: ManagedStore) -> None:
-    url = mirror.location if _URL_MARK in mirror.location else f"file://{mirror.location}"
+    url = mirror.location if URL_MARK in mirror.location else f"file://{mirror.location}"
     for file in plan.files:
         is_empty = not file.size_bytes
         target.adopt(

@@ -19,7 +19,7 @@ from storage_core.errors import GuardRefusedError, ManifestError, StorageError
 from storage_core.filenames import PARTITION_METADATA_FILE, SCRATCH_PREFIX, TEMPORARY_SUFFIX
 from storage_core.store.base import FileInfo
 from storage_core.store.json_fields import parse_json_object
-from storage_core.store.local import LocalStore, storage_errors
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import Checkpoints, validate_file_name
 
@@ -82,7 +82,7 @@ def materialize_partition(source: ManagedStore, directory: Path) -> Materialized
     manifest = source.manifest
     files = [file for file in source.list_files() if validate_file_name(file.name)]
     with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory, mode=PUBLIC_MODE)
     target = LocalStore(directory)
     _refuse_foreign(target, files)
     if read_pin(directory) is None:

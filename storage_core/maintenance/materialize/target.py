@@ -27,7 +27,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TEMPORARY_SUFFIX, TopicPartition, parse_partition_directory
 from storage_core.store.json_fields import parse_json_object
-from storage_core.store.local import LocalStore, storage_errors
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 
 STATE_FILE: Final = "pylog-materialize.json"
 _FORMAT: Final = "pylog-materialize"
@@ -61,7 +61,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetS
     """
     state = read_target(directory, root=root, root_id=root_id)
     with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory, mode=PUBLIC_MODE)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

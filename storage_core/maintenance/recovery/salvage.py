@@ -32,7 +32,7 @@ from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.lost_records import lost_batches
 from storage_core.store.base import FileReader, LogStore
-from storage_core.store.local import LocalStore
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
 _COPY_BYTES = 8 << 20
 
@@ -76,7 +76,7 @@ def salvage_cuts(
     """
     cuts = tuple(cut for cut in cuts if cut.size_bytes)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory, mode=PUBLIC_MODE)
         for name in (f"*{LOG_SUFFIX}", f"*{OFFSET_INDEX_SUFFIX}", f"*{TIME_INDEX_SUFFIX}"):
             for former in directory.glob(name):
                 former.unlink()

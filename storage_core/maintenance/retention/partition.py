@@ -8,7 +8,9 @@ from pathlib import Path
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError, located
 from storage_core.filenames import (
+    LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    offset_of,
     segment_file,
     snapshot_file,
 )
@@ -325,6 +327,42 @@ def retain_partition(  # noqa: PLR0913  # as plan_retain
         high_watermark=high_watermark,
         log_start_offset=log_start_offset,
     )
+    return _commit(store, decision, log)
+
+
+@located
+def retain_loaded(
+    directory: Path, loaded: LoadedLog, *, config: LogConfig, cleaner: CleanerConfig, now_ms: int
+) -> RetainResult:
+    """Make the deletion pass that follows something else on one and the same open log.
+
+    Args:
+        directory: The partition directory; what was done before is on the disk.
+        loaded: The log as it was loaded then. A second load would see another one where the log
+            starts at its end.
+        config: The topic's configuration.
+        cleaner: As `plan_retain`.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: As `retain_log`; the partition is untouched then.
+    """
+    store = LocalStore(directory)
+    log = LoadingLog(store, config=config, cleaner=cleaner, now_ms=now_ms)
+    log.base_offsets = sorted(
+        offset
+        for name in log.view.names
+        if name.endswith(LOG_SUFFIX) and (offset := offset_of(name)) is not None
+    )
+    log.log_start_offset = loaded.log_start_offset
+    log.log_end_offset = loaded.log_end_offset
+    log.recovery_point = loaded.recovery_point
+    watermark = loaded.high_watermark
+    decision = retain_log(log, RetentionRules.of(config), now_ms=now_ms, high_watermark=watermark)
+    return _commit(store, decision, log.close(high_watermark=watermark))
+
+
+def _commit(store: LocalStore, decision: RetentionPlan, log: LoadedLog) -> RetainResult:
     commit(Plan(location=store.location, operations=log.operations), store)
     return RetainResult(
         deleted_segments=len(decision.removals),

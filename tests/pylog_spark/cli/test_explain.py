@@ -131,3 +131,21 @@ def test_a_topic_that_nobody_knows_is_said_so(pylog, tmp_path):
     (tmp_path / "orders-0").mkdir()
     result = pylog("explain", tmp_path, "--output", "json")
     assert held_by(explained(result)["orders-0"]) == ("CONFIG_UNKNOWN", "CONFIG_UNKNOWN")
+
+
+def test_exported_configs_are_heard_and_an_old_export_is_warned_of(pylog, tmp_path):
+    golden = Golden("clean-headers-none-s101")
+    golden.unpack(tmp_path / "log").rename(tmp_path / "log" / "orders-0")
+    dump = tmp_path / "topics.json"
+    dump.write_text(
+        '{"format": "pylog-topics", "version": 1, "taken_ms": 1699900000000, '
+        '"topics": {"orders": {"cleanup.policy": "delete"}}}'
+    )
+    said = (tmp_path / "log", "--high-watermark", "log-end", "--output", "json")
+    unknown = explained(pylog("explain", *said))["orders-0"]
+    assert held_by(unknown)[0] == "CONFIG_UNKNOWN"
+    for now_ms, is_old in ((1_700_000_000_000, False), (1_701_000_000_000, True)):
+        result = pylog("explain", *said, "--topic-dump", dump, "--now-ms", now_ms)
+        assert held_by(explained(result)["orders-0"])[0] == "NOT_COMPACTED"
+        assert "exported 2023-11-13T18:26:40.000Z" in result.stderr
+        assert result.stderr.startswith("WARNING") == is_old

@@ -158,3 +158,31 @@ def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path):
 
 def test_a_root_is_asked_for(pylog):
     assert pylog("run", "--role", "broker").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.spark
+def test_exported_configs_do_as_well_as_said_ones_and_their_age_is_in_the_report(
+    spark, pylog, root, tmp_path
+):
+    dump = tmp_path / "topics.txt"
+    dump.write_text(
+        "".join(
+            f"Dynamic configs for topic {topic} are:\n"
+            + "".join(
+                f"  {key}={text} sensitive=false synonyms={{}}\n" for key, text in config.items()
+            )
+            for topic, config in root.configs.items()
+        )
+    )
+    plans = []
+    said = options_of(root, tmp_path)[1:3]
+    for source in (said, ["--topic-dump", dump]):
+        clock = ["--now-ms", FIRST_ROUNDS_MS, "--dry-run", "--output", "json"]
+        result = pylog("compact", root.path, *source, *clock)
+        assert result.exit_code == ExitCode.DONE, result.stderr
+        *rows, run = lines_of(result)
+        plans.append({row["topic"]: (row["status"], row["plan"]) for row in rows})
+        noted = [note for note in run["notes"] if "configs of 2 topics" in note]
+        assert len(noted) == ("--topic-dump" in source)
+    assert plans[0] == plans[1]
+    assert {status for status, _ in plans[1].values()} == {"planned"}

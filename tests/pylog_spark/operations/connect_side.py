@@ -6,26 +6,35 @@ Started as a program by test_connect.py: a process has sessions of one kind.
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import Tuning
+from pylog_spark.config import JobOptions, RunLimits, Tuning
 from pylog_spark.java import find_java
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.verify import verify
 from pylog_spark.planning import Strategy
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 
 # Small enough that golden partitions are worth several tasks.
 SMALL_UNITS = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
 WAYS = (Strategy.AUTO, Strategy.SHUFFLE)
+# A partition of which retention removes some segments.
+EXPIRING = "retain-size-s501"
+
+
+def night_of(folder: Path, names: list[str]) -> tuple[BrokerDirectory, JobOptions]:
+    """Return a directory that was not closed, with all that a night does in it."""
+    root = broker_directory(folder, [*names, EXPIRING])
+    (root.path / ".kafka_cleanshutdown").unlink()
+    limits = RunLimits(max_delete_ratio=1.0)
+    return root, root.options(FIRST_ROUNDS_MS, tuning=SMALL_UNITS, limits=limits)
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Compact a directory in each way, recover and verify one; print what the runs said."""
+    """Compact a directory in each way, work a night over one, verify it; print what they said."""
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -43,13 +52,11 @@ def main(folder: Path, names: list[str]) -> None:
             "errors": report.results["error"].to_pylist(),
             "notes": list(report.notes),
         }
-    crashed = broker_directory(folder / "crashed", names)
-    (crashed.path / ".kafka_cleanshutdown").unlink()
-    options = replace(crashed.options(FIRST_ROUNDS_MS), tuning=SMALL_UNITS)
-    recovered = recover(spark, [crashed.path], options)
-    verified = verify(spark, [crashed.path], options)
-    said["recover"] = {"exit": recovered.exit_code, "rows": recovered.results["status"].to_pylist()}
-    said["verify"] = {"exit": verified.exit_code}
+    crashed, options = night_of(folder / "night", names)
+    night = run_nightly(spark, [crashed.path], options)
+    steps = night.results.select(["topic", "action", "status"]).to_pylist()
+    said["night"] = {"exit": night.exit_code, "steps": sorted(list(row.values()) for row in steps)}
+    said["verify"] = {"exit": verify(spark, [crashed.path], options).exit_code}
     sys.stdout.write(json.dumps(said) + "\n")
     spark.stop()
 

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
+from pylog_spark.operations.nightly import run_nightly
+from storage_core.testing.compare import read_tree
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     expected_points,
     read_points,
 )
+from tests.pylog_spark.operations.connect_side import EXPIRING, night_of
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +22,7 @@ NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"
 
 
 @pytest.mark.timeout(400)
-def test_a_connect_session_leaves_what_kafka_left_and_recovers_and_verifies(tmp_path):
+def test_a_connect_session_leaves_what_kafka_left_and_works_a_night_as_any_other(spark, tmp_path):
     pytest.importorskip("grpc", reason="pyspark's own extra 'connect' is not installed")
     ended = subprocess.run(
         [sys.executable, "-m", "tests.pylog_spark.operations.connect_side", tmp_path, *NAMES],
@@ -42,5 +45,17 @@ def test_a_connect_session_leaves_what_kafka_left_and_recovers_and_verifies(tmp_
         assert differences_from_kafka(tmp_path / way, NAMES, expected) == []
         assert read_points(tmp_path / way) == expected_points(NAMES)
         assert list(tmp_path.glob("pylog-scratch-*")) == []
-    assert said["recover"] == {"exit": 0, "rows": ["done"] * len(NAMES)}
+    twin, options = night_of(tmp_path / "twin", NAMES)
+    assert run_nightly(spark, [twin.path], options).exit_code == 0
+    names = [*NAMES, EXPIRING]
+    assert said["night"] == {
+        "exit": 0,
+        "steps": sorted(
+            [name, step, "done"]
+            for name in names
+            for step in ("recover", "retain" if name == EXPIRING else "compact")
+        ),
+    }
+    for name in names:
+        assert read_tree(tmp_path / "night" / f"{name}-0") == read_tree(twin.path / f"{name}-0")
     assert said["verify"] == {"exit": 0}

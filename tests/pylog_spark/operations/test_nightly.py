@@ -11,6 +11,7 @@ from pylog_spark.operations import nightly
 from pylog_spark.operations.nightly import run_nightly
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.maintenance.verification.findings import Severity
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
@@ -18,7 +19,12 @@ from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     read_points,
 )
-from tests.pylog_spark.crashed_roots import MARKER_OF_OURS, crashed_directory, tear
+from tests.pylog_spark.crashed_roots import (
+    MARKER_OF_OURS,
+    crashed_directory,
+    forget_high_watermarks,
+    tear,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -74,6 +80,20 @@ def test_a_log_that_cannot_be_recovered_is_compacted_by_nobody(spark, tmp_path):
         ("recover", "done"),
     ]
     assert not (crashed.path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "exit_code"), [(None, 0), (Severity.WARN, 1), (Severity.FATAL, 0)]
+)
+def test_what_a_night_cuts_is_a_finding_like_any_other(spark, tmp_path, fail_on, exit_code):
+    crashed = crashed_directory(tmp_path / "log", SMALL[:1])
+    forget_high_watermarks(crashed.path)
+    tear(crashed.path / f"{SMALL[0]}-0")
+    options = replace(crashed.options, now_ms=FIRST_ROUNDS_MS)
+    report = run_nightly(spark, [crashed.path], options, fail_on=fail_on)
+    assert len(report.cuts) == 1
+    assert ("recover", "done") in {row[1:3] for row in steps_of(report)}
+    assert report.exit_code == exit_code
 
 
 def test_a_dry_run_of_a_night_writes_nothing(spark, tmp_path):

@@ -212,6 +212,32 @@ def test_a_size_that_is_no_number_is_refused(tmp_path):
         find_parts(str(tmp_path / "files.csv"))
 
 
+@pytest.mark.parametrize("column", ["size", "mtime"])
+def test_a_number_below_nothing_is_refused(tmp_path, column):
+    path = tmp_path / "files.jsonl"
+    rows = table(NOON_MS).to_pylist()
+    rows[1][column] = -1
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match=f"{column} from 0 on, found -1"):
+        read(path)
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("pylog_spark.tasks.inventory._BLOCK_BYTES", 1000)
+    path = tmp_path / "files.jsonl"
+    path.write_text('{"key": "' + "x" * 9000)
+    with pytest.raises(ConfigError, match="a line of more than"):
+        read(path)
+
+
+def test_a_manifest_of_any_size_is_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("pylog_spark.tasks.inventory._MANIFEST_BYTES", 1000)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"fileSchema": "x" * 1000}))
+    with pytest.raises(ConfigError, match="more than 1000 bytes"):
+        find_parts(str(path))
+
+
 @pytest.mark.parametrize("name", ["absent.csv", "absent.parquet"])
 def test_an_inventory_that_is_not_there_is_an_error(tmp_path, name):
     with pytest.raises((ConfigError, StorageError), match="absent"):

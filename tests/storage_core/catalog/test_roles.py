@@ -55,6 +55,12 @@ def test_what_writes_needs_the_role_said(tmp_path: Path):
     assert require_said_role(Role.MANAGED, tmp_path) is Role.MANAGED
 
 
+def test_nobody_is_told_to_call_a_root_a_mirror_in_order_to_write_it(tmp_path: Path):
+    with pytest.raises(GuardRefusedError, match="looks like a mirror, which is only read") as said:
+        require_said_role(None, tmp_path)
+    assert said.value.override == "--role broker or managed, if it is one"
+
+
 def test_a_mirror_is_never_written(tmp_path: Path):
     with pytest.raises(GuardRefusedError) as raised:
         require_said_role(Role.MIRROR, tmp_path)

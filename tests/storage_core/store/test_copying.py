@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.errors import ChangedWhileReadError, InvalidNameError, StorageError
 from storage_core.store import copying
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.local_objects import LocalObjectStore
@@ -52,3 +52,13 @@ def test_an_object_that_is_gone_is_an_error(stores):
     source, target = stores
     with pytest.raises(StorageError):
         copy_object(source, "t-0/a", "tag", target, "b")
+
+
+@pytest.mark.parametrize("key", ["../outside", "t-0/../../outside", "/etc", ""])
+def test_a_key_that_leads_elsewhere_is_none(stores, tmp_path, key):
+    source, target = stores
+    (tmp_path / "outside").write_bytes(b"not yours")
+    source.put("t-0/a", CONTENT)
+    with pytest.raises(InvalidNameError):
+        copy_object(source, key, "", target, "b")
+    assert not [info.key for info in target.list()]

@@ -3,7 +3,13 @@
 import pytest
 
 from storage_core.clock import ManualClock
-from storage_core.errors import LeaseLostError, ManifestError, StorageError
+from storage_core.errors import (
+    ChangedWhileReadError,
+    ConditionFailedError,
+    LeaseLostError,
+    ManifestError,
+    StorageError,
+)
 from storage_core.filenames import TopicPartition
 from storage_core.store.garbage import (
     delete_garbage,
@@ -72,14 +78,48 @@ def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(objects, c
 
     def fence() -> None:
         asked.append(len(list(objects.list())))
-        if len(asked) > 1:
+        if len(asked) > 2:
             raise LeaseLostError(objects.url, "the purge", "went to an undo")
 
     with pytest.raises(LeaseLostError):
         delete_garbage(objects, garbage, fence=fence)
-    assert len(asked) == 2
+    assert len(asked) == 3
     # The manifests were gone, the data was not.
     assert all(objects.head(info.key) for info in garbage.data)
+
+
+def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    undo = ManagedStore(objects, PARTITION, generation=3, clock=clock)
+    undo.restore(1)
+
+    def lose_the_lease() -> None:
+        """The last question was answered with yes; then the undo's process stood still."""
+        garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+        delete_garbage(objects, garbage, fencing_token=2)
+
+    with pytest.raises(ConditionFailedError):
+        undo.publish(run_id="undo", fencing_token=1, fence=lose_the_lease)
+    current = ManagedStore(objects, PARTITION)
+    assert (current.manifest.generation, current.manifest.run_id) == (3, "run-3")
+    assert current.read_file("00000000000000000000.log", limit_bytes=9) == b"xxx"
+    # Nobody else is kept from going on, be it after a commit that was stopped in the middle.
+    current.write_file("00000000000000000000.log", b"next")
+    with pytest.raises(LeaseLostError):
+        current.publish(run_id="zombie", fencing_token=1)
+    assert current.publish(run_id="next", fencing_token=2).generation == 4
+
+
+def test_a_purge_gives_way_to_a_commit_that_was_a_little_faster(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    commit(objects, clock, 4)
+    before = [info.key for info in objects.list()]
+    with pytest.raises(ChangedWhileReadError):
+        delete_garbage(objects, garbage, fencing_token=2)
+    assert [info.key for info in objects.list()] == before
 
 
 def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objects, clock):

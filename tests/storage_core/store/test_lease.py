@@ -128,17 +128,24 @@ def test_a_thread_renews_it_until_the_end(objects, clock):
             renewed.set()
             return super().put_if_match(key, content, etag)
 
+    others = renewing_threads()
     # The clock stands still: on a busy machine the thread may come late, never too late.
     lease = acquire_lease(Noticing(objects.url), holder="run one", ttl_ms=40, clock=clock)
     before = lease.expires_ms
     lease.keep_renewing()
     lease.keep_renewing()
+    assert len(renewing_threads() - others) == 1
     assert renewed.wait(10)
     lease.release()
     facts, _ = read_lease(objects)
     assert facts.is_released
     assert facts.expires_ms >= before
-    assert not [thread for thread in threading.enumerate() if thread.name == "pylog-lease"]
+    assert renewing_threads() <= others
+
+
+def renewing_threads() -> set[threading.Thread]:
+    """Return the threads that renew a lease, those that other tests left behind among them."""
+    return {thread for thread in threading.enumerate() if thread.name == "pylog-lease"}
 
 
 def test_a_store_that_fails_for_a_while_does_not_end_the_renewing(objects, clock):

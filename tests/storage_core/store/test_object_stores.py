@@ -1,15 +1,16 @@
 """The object stores that need no server: memory, a local folder, any filesystem of fsspec."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from storage_core.errors import MissingDriverError, UnsafeStoreError
+from storage_core.errors import ConfigError, MissingDriverError, UnsafeStoreError
 from storage_core.store import open_object_store, open_objects
 from storage_core.store.conditional_write import require_conditional_writes
 from storage_core.store.fsspec_objects import FsspecObjectStore
-from storage_core.store.local_objects import LocalObjectStore
+from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.object_store import ObjectStore
 from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
@@ -43,6 +44,16 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     monkeypatch.delitem(__import__("sys").modules, "storage_core.store.s3_transfer", raising=False)
     with pytest.raises(MissingDriverError, match=r"pylog-spark\[s3\]"):
         open_objects.open_object_store("s3://bucket/root")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [("foo://bucket/root", "expected a URL that fsspec knows"), ("gs://bucket/root", "gcsfs")],
+)
+def test_a_url_that_nothing_reaches_is_wrong_usage(url: str, said: str):
+    with pytest.raises(ConfigError, match=said) as refused:
+        open_object_store(url)
+    assert url in str(refused.value)
 
 
 def test_any_filesystem_of_fsspec_can_be_read(tmp_path: Path):
@@ -128,3 +139,22 @@ def test_deleting_leaves_no_empty_folders(tmp_path: Path):
     assert not (tmp_path / "root" / "t-0" / "data").exists()
     objects.delete(["t-0/manifest.json"])
     assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another writer's last temporary file goes, and the folder of them with it."""
+    make = Path.mkdir
+    errors = [FileExistsError(errno.EEXIST, "made by another writer, and gone again")]
+
+    def make_once_more(path: Path, *args, **options) -> None:
+        if path.name == TEMPORARY_FOLDER and errors:
+            raise errors.pop()
+        make(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", make_once_more)
+    objects = LocalObjectStore(tmp_path / "root")
+    objects.put("a", b"1")
+    assert objects.get("a") == b"1"
+    assert not errors

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.golden_data import Golden, goldens
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
+from storage_core.maintenance.recovery.partition import recover_partition
+from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from tests.golden_data import Golden, Side, goldens
 from tests.golden_loading import problems_of
 
 
@@ -16,6 +20,34 @@ def name_of(golden: Golden) -> str:
 )
 def test_whole_logs_are_rebuilt_as_they_were(golden, tmp_path):
     assert problems_of(golden, tmp_path) == []
+
+
+@pytest.mark.item("REC-01", "REC-10", "REC-14", "REC-21", "REC-27")
+@pytest.mark.parametrize("name", ["broker-dir", "broker-dir-unclean"])
+def test_every_log_of_a_broker_ends_by_its_checkpoints_as_kafka_left_it(name, tmp_path):
+    golden = Golden(name)
+    root = golden.unpack(tmp_path / "ours")
+    kafkas = golden.unpack(tmp_path / "kafkas", Side.AFTER)
+    is_closed = (root / CLEAN_SHUTDOWN_FILE).exists()
+    assert is_closed == (name == "broker-dir")
+    for partition, case in golden.case["expected"].items():
+        if partition.startswith(CLUSTER_METADATA_TOPIC):
+            continue  # a replicated log of another kind, which no job touches
+        expected = case["expected"]
+        result = recover_partition(
+            root / partition,
+            config=LogConfig.from_topic_overrides(case["config"]),
+            cleaner=CleanerConfig(),
+            now_ms=golden.case["clock_ms"],
+            recovery_point=case["recovery_point_checkpoint"] or 0,
+            log_start_offset=case["log_start_checkpoint"] or 0,
+            clean_shutdown=is_closed,
+        )
+        ours, theirs = read_tree(root / partition), read_tree(kafkas / partition)
+        assert compare_partitions(theirs, ours, Exactness.BYTES) == [], partition
+        assert result.log_end_offset == expected["leo"]
+        assert result.log_start_offset == expected["log_start"]
+        assert result.recovery_point == expected["recovery_point"]
 
 
 @pytest.mark.item("REC-13")

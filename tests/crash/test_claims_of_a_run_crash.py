@@ -1,0 +1,244 @@
+"""What a run says of its work in a log directory's files is true, also after a loss of power.
+
+The marker of a clean shutdown, cleaner points and recovery points are claims that the next start
+believes: it does not clean again below the one, and does not look at bytes below the other. So
+none of them may be on the disk before what it claims is. The stages of the run are made in this
+process. ``PYLOG_CRASH_ALL=1`` (``make crash``) loses the power at every change and every sync.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.scratch import claim_path
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    RECOVERY_POINT_FILE,
+    SNAPSHOT_SUFFIX,
+    TopicPartition,
+)
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
+from storage_core.plan import Plan, commit
+from storage_core.store.local import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
+from tests.golden_cleaning import Cleaning, cleaning_of, prepare
+from tests.golden_data import Golden
+from tests.golden_loading import loading_of, plan_golden
+from tests.partition_views import committed_values, data_records
+from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
+STRIDE = 1 if ALL else 61
+CLEANED = ["clean-headers-none-s101", "clean-hw-none-s161"]
+RECOVERED = ["recover-earlier-above-length-none-s400", "recover-torn061-none-s400"]
+
+Tree = dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """A log directory on a disk that loses its power.
+
+    Attributes:
+        disk: What it lies on, with the scratch files beside it.
+        root: The directory.
+        made: The same as it is before the run.
+    """
+
+    disk: Path
+    root: BrokerDirectory
+    made: BrokerDirectory
+
+    def reset(self) -> None:
+        """Make the directory as it was before the run."""
+        shutil.rmtree(self.disk, ignore_errors=True)
+        self.disk.mkdir()
+        self.made.copy(self.root.path)
+
+    def directory(self, name: str) -> Path:
+        """Return a partition's directory."""
+        return self.root.path / f"{name}-0"
+
+    def tree(self, name: str) -> Tree:
+        """Return the files of a partition that count."""
+        return {
+            file: data
+            for file, data in read_tree(self.directory(name)).items()
+            if not file.endswith(DELETED_SUFFIX)
+        }
+
+    def points(self, file: str) -> dict[TopicPartition, int]:
+        """Return the entries of a checkpoint, none where there is no file."""
+        return read_points(self.root.path, file) if (self.root.path / file).exists() else {}
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the directory says that its broker closed every log."""
+        return (self.root.path / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def lab_of(tmp_path: Path, names: list[str]) -> Lab:
+    made = broker_directory(tmp_path / "made", names)
+    lab = Lab(disk=tmp_path / "disk", root=replace(made, path=tmp_path / "disk" / "log"), made=made)
+    lab.reset()
+    return lab
+
+
+def run(
+    lab: Lab,
+    names: list[str],
+    work: Callable[[str, Path], tuple[Plan, int]],
+    settle: Callable[[BrokerRoot, dict[TopicPartition, int]], None],
+) -> None:
+    """Do what a run does, driver and tasks: claims, commits, checkpoints, marker."""
+    with BrokerRoot(str(lab.root.path), run_id="run", mark_clean=True) as held:
+        held.begin_writing()
+        assert held.scratch is not None
+        held.allow_commits(lab.directory(name) for name in names)
+        points = {}
+        for name in names:
+            plan, point = work(name, Path(held.scratch))
+            with hold_claim(claim_path(held.scratch, lab.directory(name), "run")) as claim:
+                claim.begin(plan, {"next_offset": point})
+                claim.finish(LocalStore(lab.directory(name)))
+            points[TopicPartition(name, 0)] = point
+        settle(held, points)
+
+
+def round_of(lab: Lab, name: str) -> Cleaning:
+    return replace(cleaning_of(Golden(name)), config=lab.root.config(name))
+
+
+def compact(lab: Lab) -> None:
+    """Clean every partition, and say how far."""
+
+    def work(name: str, scratch: Path) -> tuple[Plan, int]:
+        round_ = round_of(lab, name)
+        made = prepare(lab.directory(name), round_, attempt=name, scratch=scratch)
+        return made.commit_of(), made.plan.first_uncleanable_offset
+
+    run(lab, CLEANED, work, lambda held, points: held.settle_commits(points, is_whole=True))
+
+
+def load(directory: Path, round_: Cleaning) -> LoadedLog:
+    """Start a log as a broker does after a loss of power, and put it in order."""
+    store = LocalStore(directory)
+    loader = LogLoader(
+        store,
+        config=round_.config,
+        cleaner=round_.cleaner,
+        now_ms=round_.request.now_ms,
+        clean_shutdown=False,
+    )
+    log = loader.load().close()
+    commit(Plan(location=store.location, operations=log.operations), store)
+    return log
+
+
+@pytest.mark.item("DIR-03", "CKP-04", "FLT-08")
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+def test_a_cleaner_point_and_the_marker_are_there_only_with_what_was_cleaned(way, tmp_path):
+    lab = lab_of(tmp_path, CLEANED)
+    before = {name: lab.tree(name) for name in CLEANED}
+    compact(lab)
+    after = {name: lab.tree(name) for name in CLEANED}
+    points = lab.points(CLEANER_FILE)
+    records = {name: data_records(lab.directory(name)) for name in CLEANED}
+    values = {name: committed_values(lab.directory(name), 2**62) for name in CLEANED}
+    marked = set()
+    for where in power_losses(
+        lambda: compact(lab), lab.disk, way.way, reset=lab.reset, stride=STRIDE
+    ):
+        trees = {name: lab.tree(name) for name in CLEANED}
+        if lab.is_marked:
+            assert all(trees[name] in (before[name], after[name]) for name in CLEANED), where
+        for name in CLEANED:
+            partition = TopicPartition(name, 0)
+            point = points[partition]
+            if (
+                lab.points(CLEANER_FILE).get(partition)
+                == point
+                != lab.made.cleaner_points.get(partition)
+            ):
+                assert trees[name] == after[name], where
+        if is_end(where):
+            assert lab.is_marked
+            assert trees == after
+            assert lab.points(CLEANER_FILE) == points
+        marked.add(lab.is_marked)
+        # Nothing of what a run before the loss of power remembered is believed.
+        was_marked = lab.is_marked
+        with restarted(), BrokerRoot(str(lab.root.path), run_id="next", mark_clean=True) as held:
+            assert held.was_clean == was_marked, where
+        for name in CLEANED:
+            load(lab.directory(name), round_of(lab, name))
+            assert committed_values(lab.directory(name), 2**62) == values[name], where
+        with restarted():
+            compact(lab)
+        for name in CLEANED:
+            assert data_records(lab.directory(name)) == records[name], where
+        assert lab.points(CLEANER_FILE) == points, where
+    assert marked == {False, True}
+
+
+def recover(lab: Lab) -> None:
+    """Recover every partition, and mark the directory."""
+
+    def work(name: str, _scratch: Path) -> tuple[Plan, int]:
+        log = plan_golden(Golden(name), LocalStore(lab.directory(name)))
+        return Plan(location=log.location, operations=log.operations), log.log_end_offset
+
+    def settle(held: BrokerRoot, points: dict[TopicPartition, int]) -> None:
+        held.write_recovered(recovery_points=points, log_starts={}, high_watermarks={})
+        held.claim_clean()
+        held.settle_commits({}, is_whole=True)
+
+    run(lab, RECOVERED, work, settle)
+
+
+def recovered(tree: Tree) -> Tree:
+    """Return what a start that finds nothing to recover leaves as it is."""
+    return {
+        name: data
+        for name, data in tree.items()
+        if name != LEADER_EPOCH_FILE and not name.endswith(SNAPSHOT_SUFFIX)
+    }
+
+
+@pytest.mark.item("DIR-03", "CKP-04", "FLT-08")
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+def test_a_recovery_point_and_the_marker_are_there_only_with_what_was_recovered(way, tmp_path):
+    lab = lab_of(tmp_path, RECOVERED)
+    for path in (lab.made.path, lab.root.path):
+        (path / CLEAN_SHUTDOWN_FILE).unlink()
+        (path / RECOVERY_POINT_FILE).unlink(missing_ok=True)
+    recover(lab)
+    after = {name: lab.tree(name) for name in RECOVERED}
+    points = lab.points(RECOVERY_POINT_FILE)
+    assert (
+        loading_of(Golden(RECOVERED[0]))["recovery_point"] < points[TopicPartition(RECOVERED[0], 0)]
+    )
+    for where in power_losses(
+        lambda: recover(lab), lab.disk, way.way, reset=lab.reset, stride=STRIDE
+    ):
+        claimed = lab.points(RECOVERY_POINT_FILE)
+        for name in RECOVERED:
+            if lab.is_marked or TopicPartition(name, 0) in claimed:
+                assert lab.tree(name) == after[name], where
+        assert lab.is_marked or not is_end(where), where
+        with restarted():
+            recover(lab)
+        for name in RECOVERED:
+            assert recovered(lab.tree(name)) == recovered(after[name]), where
+        assert lab.points(RECOVERY_POINT_FILE) == points, where
+        assert lab.is_marked, where
