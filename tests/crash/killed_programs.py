@@ -91,7 +91,7 @@ def kill_driver(pid: int) -> bool:
 
 
 def kill_executor(_: int) -> bool:
-    """Kill one executor of the cluster's newest application."""
+    """Kill the newest executor of the clusters that this process has started."""
     return _kill_newest(_EXECUTOR)
 
 
@@ -134,7 +134,8 @@ def _kill(pid: int) -> bool:
 
 
 def _kill_newest(name: str) -> bool:
-    found = [pid for pid, command in _commands() if name in command]
+    ours = set(_descendants(os.getpid()))  # another Spark of this machine is not ours to kill
+    found = [pid for pid, command in _commands() if pid in ours and name in command]
     return bool(found) and _kill(max(found, key=_started))
 
 
