@@ -112,7 +112,9 @@ class ConfigError(PylogError):
         self.key, self.value, self.reason = key, value, reason
 
     def __str__(self) -> str:
-        return f"{self.key}={self.value}: {self.reason}"
+        # None: it is not said at all.
+        said = self.key if self.value is None else f"{self.key}={self.value}"
+        return f"{said}: {self.reason}"
 
 
 class MissingDriverError(ConfigError):

@@ -8,6 +8,7 @@ those that contradict it; so order matters, and nothing but the form is judged h
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from storage_core.checkpoint.checkpoint_text import (
     INT_MAX,
@@ -16,6 +17,9 @@ from storage_core.checkpoint.checkpoint_text import (
     parse_entries,
     parse_number,
 )
+
+# Some million entries; a log has few.
+MAX_LEADER_EPOCH_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -17,7 +17,7 @@ from storage_core.log.local_log import LocalLog, plan_first_segment
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_append import ActiveProducers
 from storage_core.plan import Plan, commit
-from storage_core.store.local import LocalStore
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def open_for_appends(  # noqa: PLR0913 - a broker says as much
         PylogError: It cannot be loaded.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory, mode=PUBLIC_MODE)
     except OSError as error:
         raise StorageError(str(directory), error.strerror or str(error)) from error
     store = LocalStore(directory)

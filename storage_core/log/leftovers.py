@@ -62,12 +62,17 @@ def _drop_unfinished(view: DirectoryView) -> None:
     lowest = min(
         (offset for name in cleaned if (offset := offset_of(name)) is not None), default=MAX_OFFSET
     )
-    for name in view.names:
-        offset = offset_of(name)
-        if name.endswith(SWAP_SUFFIX) and offset is not None and offset >= lowest:
-            view.delete_now(
-                name, f"swap that was not complete: a .cleaned file at {lowest} is left"
-            )
+    unfinished = [
+        name
+        for name in view.names
+        if name.endswith(SWAP_SUFFIX)
+        and (offset := offset_of(name)) is not None
+        and offset >= lowest
+    ]
+    for name in unfinished:
+        view.delete_now(name, f"swap that was not complete: a .cleaned file at {lowest} is left")
+    if unfinished:
+        view.sync("without .cleaned files these would count")
     for name in cleaned:
         view.delete_now(name, "leftover of a cleaning that did not finish")
 
@@ -83,10 +88,17 @@ def _drop_replaced(view: DirectoryView) -> None:
         index = name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX) + OFFSET_INDEX_SUFFIX + SWAP_SUFFIX
         first = min(first, base)
         end = max(end, find_next_offset(view, base, name, index))
-    for name in view.names:
-        offset = offset_of(name)
-        if not name.endswith(SWAP_SUFFIX) and offset is not None and first <= offset < end:
-            view.delete_now(name, f"replaced by the swap of offsets {first} to {end}")
+    replaced = [
+        name
+        for name in view.names
+        if not name.endswith(SWAP_SUFFIX)
+        and (offset := offset_of(name)) is not None
+        and first <= offset < end
+    ]
+    for name in replaced:
+        view.delete_now(name, f"replaced by the swap of offsets {first} to {end}")
+    if replaced:
+        view.sync("without the suffix the swap would not replace them any more")
 
 
 def _finish_swaps(view: DirectoryView) -> None:

@@ -3,7 +3,11 @@
 Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
 """
 
-from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.checkpoint.leader_epoch_file import (
+    MAX_LEADER_EPOCH_BYTES,
+    encode_leader_epochs,
+    parse_leader_epochs,
+)
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (
@@ -25,7 +29,6 @@ from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.plan.operations import Operation, SyncDirectory, SyncFile
 from storage_core.store.base import LogStore
 
-_MAX_EPOCH_FILE_BYTES = 1 << 26
 _FIRST_EPOCH_LINE = 3
 
 
@@ -230,7 +233,7 @@ class LoadingLog:
         if LEADER_EPOCH_FILE not in self.view:
             self.view.write(LEADER_EPOCH_FILE, b"", "the leader epoch file is missing")
             return LeaderEpochCache()
-        data = self.view.read(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
+        data = self.view.read(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
         entries = parse_leader_epochs(data, file=LEADER_EPOCH_FILE)
         for number, entry in enumerate(entries):
             if entry.epoch < 0 or entry.start_offset < 0:

@@ -93,8 +93,11 @@ def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
     )
     times = truncate_time_index(base_offset, times, offset)
     if txn_name in log.view:
-        aborted = truncate_aborted(read_aborted(log.view, base_offset), offset)
-        log.view.write(txn_name, encode_transaction_index(aborted), reason)
+        aborted = read_aborted(log.view, base_offset)
+        kept = truncate_aborted(aborted, offset)
+        # Where no entry goes, a tail that is no whole entry stays too.
+        if len(kept) < len(aborted):
+            log.view.write(txn_name, encode_transaction_index(kept), reason)
     if position is not None:
         log.cut_segment(base_offset, position, offset, reason)
     if is_age_known or TimeIndex.parse(base_offset, times).last_timestamp >= 0:

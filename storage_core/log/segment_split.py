@@ -139,6 +139,7 @@ def _plan(view: DirectoryView, base_offset: int, parts: list[_Part], size_bytes:
     ]
     for name in replaced:
         view.rename(name, name + DELETED_SUFFIX, "split into parts that fit")
+    view.sync("what was split is gone")
     for part in parts:
         for suffix in _NEW_SUFFIXES:
             name = segment_file(part.base_offset, suffix)

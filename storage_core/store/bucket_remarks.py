@@ -65,6 +65,7 @@ def inspect_bucket(url: str) -> list[BucketRemark]:
 
     Raises:
         MissingDriverError: The package that reaches such a URL is not installed.
+        StorageError: The store was not reached.
     """
     objects = open_object_store(url)
     call = getattr(objects, "call", None)

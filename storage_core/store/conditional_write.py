@@ -15,7 +15,7 @@ from storage_core.errors import (
     StorageError,
     UnsafeStoreError,
 )
-from storage_core.store.object_store import ObjectStore
+from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectStore
 
 PROBE_FOLDER: Final = ".pylog-probe"
 
@@ -34,7 +34,7 @@ def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: st
     """
     path = f"{store.url}/{key}"
     try:
-        found, etag = store.get_with_etag(key)
+        found, etag = store.get_with_etag(key, limit_bytes=max(DEFAULT_LIMIT_BYTES, len(content)))
     except ObjectNotFoundError:
         raise ConditionFailedError(path, expected_etag, "") from None
     if found != content:

@@ -172,19 +172,26 @@ def delete_garbage(
         fence()
         raise_fence(objects, garbage.partition, garbage.head, fencing_token)
     for url, entry in garbage.adopted.items():
-        store, key = split_adopted(url, objects.url)
-        elsewhere = open_object_store(store)
+        elsewhere, name = _folder_of(url, objects.url)
         try:
-            found = elsewhere.head(key)
+            found = elsewhere.head(name)
         except ObjectNotFoundError:
             continue
         if found.etag == entry.etag:
             fence()
-            elsewhere.delete([key])
+            elsewhere.delete([name])
     for infos in (garbage.histories, garbage.data):
         for first in range(0, len(infos), _DELETED_AT_ONCE):
             fence()
             objects.delete([info.key for info in infos[first : first + _DELETED_AT_ONCE]])
+
+
+def _folder_of(url: str, root: str) -> tuple[ObjectStore, str]:
+    """Return the folder of an adopted object, and its name: nothing above it is ours to tidy up."""
+    store, key = split_adopted(url, root)
+    folder, _, name = key.rpartition("/")
+    is_path = URL_MARK not in root
+    return open_object_store(f"/{folder}" if is_path else f"{store}/{folder}"), name
 
 
 def _adopted_only_by(

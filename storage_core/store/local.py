@@ -140,7 +140,8 @@ class LocalStore:
             kin = self._kin_of(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                _adopt_manners(descriptor, kin)
+                if _adopt_manners(descriptor, kin):
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -150,7 +151,9 @@ class LocalStore:
         with storage_errors(path):
             descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                _adopt_manners(descriptor, self._kin_of(path))
+                # What it was given before, its writer has synced.
+                if _adopt_manners(descriptor, self._kin_of(path)):
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             Path(scratch_path).replace(path)
@@ -342,30 +345,39 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
     os.utime(descriptor, ns=(nanoseconds, nanoseconds))
 
 
-def _adopt_manners(descriptor: int, kin: Path) -> None:
-    """Give an open file owner, group and mode of its kin, and what else a file hands on."""
-    _adopt_owner(descriptor, kin.stat())
+def _adopt_manners(descriptor: int, kin: Path) -> bool:
+    """Give an open file owner, group and mode of its kin, and what else a file hands on.
+
+    Returns:
+        Whether it did not have all of that before.
+    """
+    is_changed = _adopt_owner(descriptor, kin.stat())
     if kin.is_file():
-        _adopt_attributes(descriptor, kin)
+        is_changed |= _adopt_attributes(descriptor, kin)
+    return is_changed
 
 
-def _adopt_owner(descriptor: int, kin: os.stat_result) -> None:
+def _adopt_owner(descriptor: int, kin: os.stat_result) -> bool:
     mine = os.fstat(descriptor)
-    if (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0:
+    is_foreign = (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0
+    if is_foreign:
         os.fchown(descriptor, kin.st_uid, kin.st_gid)
     mode = stat.S_IMODE(kin.st_mode) & 0o666
     if stat.S_IMODE(mine.st_mode) != mode:
         os.fchmod(descriptor, mode)
+        return True
+    return is_foreign
 
 
-def _adopt_attributes(descriptor: int, path: Path) -> None:
-    """Copy extended attributes, access control lists among them."""
+def _adopt_attributes(descriptor: int, path: Path) -> bool:
+    """Copy extended attributes, access control lists among them; return whether one was new."""
     try:
         names = os.listxattr(path)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
-            return
+            return False
         raise
+    is_changed = False
     present = set(os.listxattr(descriptor))
     for name in names:
         value = os.getxattr(path, name)
@@ -373,7 +385,9 @@ def _adopt_attributes(descriptor: int, path: Path) -> None:
             continue
         try:
             os.setxattr(descriptor, name, value)
+            is_changed = True
         except OSError as error:
             # Labels of a security module are its own to give; only a privileged process may.
             if error.errno not in {errno.EPERM, errno.EACCES, errno.ENOTSUP}:
                 raise
+    return is_changed

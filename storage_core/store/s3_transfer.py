@@ -182,12 +182,16 @@ async def _upload_some(
                 "upload_part", **names, PartNumber=number, Body=chunk
             )
             for number, chunk in enumerate(chunks, first)
-        )
+        ),
+        # A part that arrives after the upload was dropped would stay, unseen and paid for.
+        return_exceptions=True,
     )
-    return [
-        {"PartNumber": number, "ETag": answer["ETag"]}
-        for number, answer in enumerate(answers, first)
-    ]
+    parts = []
+    for number, answer in enumerate(answers, first):
+        if isinstance(answer, BaseException):
+            raise answer
+        parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+    return parts
 
 
 async def _find_upload(

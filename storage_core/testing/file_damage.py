@@ -45,6 +45,7 @@ from storage_core.formats.index_entries import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
+from storage_core.formats.legacy import ENTRY_ATTRIBUTES_AT, ENTRY_CRC_AT
 from storage_core.formats.producer_snapshot import SNAPSHOT_HEADER
 from storage_core.testing.builders import with_valid_crc
 
@@ -85,6 +86,11 @@ METADATA_FILES: Final = (
     "version: -1\ntopic_id: 3BBfqQbWRHy_3kC4SIuLMw",
     "version 0\ntopic_id 3BBfqQbWRHy_3kC4SIuLMw",
 )
+_ENTRY_BYTES: Final = {
+    OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY.itemsize,
+    TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY.itemsize,
+    TXN_INDEX_SUFFIX: TXN_INDEX_ENTRY.itemsize,
+}
 _SMALL_CHANGES: Final = (-(2**31), -1, 0, 1, 2, 5, 61, 2**31 - 1)
 _MAX_GARBAGE_BYTES: Final = 300
 _FILES_OF_SIDE: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX)
@@ -107,6 +113,8 @@ class Accident(enum.Enum):
     BYTE_IN_FILE = "a byte of any file is another"
     FIELD = "a header field is another, the CRC as it was"
     FIELD_AND_CRC = "a header field is another, the CRC right"
+    LEGACY_FIELD = "a field of a v0 or v1 entry is another"
+    OFFSETS_SWAPPED = "two batches have each other's base offset"
     ZEROS_AFTER_LOG = "zeros after a .log"
     GARBAGE_AFTER_LOG = "garbage after a .log"
     HALF_BATCH_AFTER_LOG = "the start of another batch after a .log"
@@ -119,6 +127,9 @@ class Accident(enum.Enum):
     SIDE_FILE_EMPTY = "a side file is empty"
     SIDE_FILE_ODD = "a side file has a few bytes more or less"
     SIDE_FILE_PADDED = "an index ends in zeros"
+    INDEX_BACKWARDS = "an index begins with its last entry"
+    INDEX_ENTRY_BAD = "an index entry is all ones, or begins with other bytes"
+    INDEX_LONGER = "the last entry of an index stands there many times"
     SIDE_FILE_GARBAGE = "a side file holds garbage"
     SIDE_FILE_STALE = "a side file is that of another segment"
     SNAPSHOT_STRAY = "a snapshot at an offset of no segment"
@@ -242,6 +253,53 @@ def _with_field(batch: bytes, name: str, dice: random.Random) -> bytes:
     return batch[:at] + raw + batch[at + size :]
 
 
+def _change_legacy_field(path: Path, dice: random.Random) -> None:
+    data = path.read_bytes()
+    entries = [
+        position
+        for position, size in batch_positions(data)
+        if size >= ENTRY_ATTRIBUTES_AT + 1 and data[position + MAGIC_AT] < MAGIC_V2
+    ]
+    if entries:
+        at = dice.choice(entries) + dice.choice(
+            (BATCH_LENGTH_AT + 3, ENTRY_CRC_AT, MAGIC_AT, ENTRY_ATTRIBUTES_AT, 0, 7)
+        )
+        changed = data[at] ^ dice.choice((1, 2, 4, 8, 64, 128))
+        path.write_bytes(data[:at] + bytes([changed]) + data[at + 1 :])
+
+
+def _swap_offsets(path: Path, dice: random.Random) -> None:
+    data = path.read_bytes()
+    places = [position for position, _ in batch_positions(data)]
+    if places[1:]:
+        one, other = sorted(dice.sample(places, 2))
+        first, second = (data[at : at + BATCH_LENGTH_AT] for at in (one, other))
+        data = data[:one] + second + data[one + len(first) :]
+        path.write_bytes(data[:other] + first + data[other + len(second) :])
+
+
+def _entries(path: Path) -> list[bytes]:
+    size, data = _ENTRY_BYTES[path.suffix], path.read_bytes()
+    return [data[at : at + size] for at in range(0, len(data) - size + 1, size)]
+
+
+def _turn_round(path: Path, _dice: random.Random) -> None:
+    path.write_bytes(b"".join(reversed(_entries(path))))
+
+
+def _spoil_entry(path: Path, dice: random.Random) -> None:
+    entries = _entries(path)
+    if entries:
+        at, size = dice.randrange(len(entries)), _ENTRY_BYTES[path.suffix]
+        other = dice.choice((b"\xff" * size, b"\x00\x01", b"\x00\x07", b"\xff\xff"))
+        entries[at] = other + entries[at][len(other) :]
+        path.write_bytes(b"".join(entries))
+
+
+def _repeat_last_entry(path: Path, dice: random.Random) -> None:
+    _append(path, b"".join(_entries(path)[-1:]) * dice.randrange(1, 100))
+
+
 def _edit_batches(
     edit: Callable[[list[bytes], random.Random], list[bytes]],
 ) -> Callable[[Path, random.Random], None]:
@@ -294,12 +352,7 @@ def _make_odd(path: Path, dice: random.Random) -> None:
 
 
 def _pad(path: Path, dice: random.Random) -> None:
-    kinds = {
-        OFFSET_INDEX_SUFFIX: OFFSET_INDEX_ENTRY,
-        TIME_INDEX_SUFFIX: TIME_INDEX_ENTRY,
-        TXN_INDEX_SUFFIX: TXN_INDEX_ENTRY,
-    }
-    _append(path, bytes(kinds[path.suffix].itemsize * dice.randrange(1, 5)))
+    _append(path, bytes(_ENTRY_BYTES[path.suffix] * dice.randrange(1, 5)))
 
 
 def _make_stale(path: Path, dice: random.Random) -> None:
@@ -419,6 +472,8 @@ _ACCIDENTS: Final[dict[Accident, Callable[[Path, random.Random], None]]] = {
     Accident.BYTE_IN_FILE: _to_one(_everything, _flip),
     Accident.FIELD: _to_one(_logs, _change_field(with_crc=False)),
     Accident.FIELD_AND_CRC: _to_one(_logs, _change_field(with_crc=True)),
+    Accident.LEGACY_FIELD: _to_one(_logs, _change_legacy_field),
+    Accident.OFFSETS_SWAPPED: _to_one(_logs, _swap_offsets),
     Accident.ZEROS_AFTER_LOG: _to_one(
         _logs, lambda path, dice: _append(path, bytes(dice.choice((1, 12, 17, 61, 100, 4096))))
     ),
@@ -433,6 +488,9 @@ _ACCIDENTS: Final[dict[Accident, Callable[[Path, random.Random], None]]] = {
     Accident.SIDE_FILE_EMPTY: _to_one(_side_files, lambda path, _dice: path.write_bytes(b"")),
     Accident.SIDE_FILE_ODD: _to_one(_side_files, _make_odd),
     Accident.SIDE_FILE_PADDED: _to_one(_indexes, _pad),
+    Accident.INDEX_BACKWARDS: _to_one(_indexes, _turn_round),
+    Accident.INDEX_ENTRY_BAD: _to_one(_indexes, _spoil_entry),
+    Accident.INDEX_LONGER: _to_one(_indexes, _repeat_last_entry),
     Accident.SIDE_FILE_GARBAGE: _to_one(
         _side_files, lambda path, dice: path.write_bytes(_garbage(dice))
     ),

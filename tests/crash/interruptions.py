@@ -1,17 +1,21 @@
 """The ways in which work on a directory may end too early: a process killed, the power lost.
 
-``PYLOG_CRASH_ALL=1`` (``make crash``) tries every point of every way; without it a loss of power is
-tried at every fifth point or so, among them always the end of the work, and what of names that were
-not synced is lost in no order is left to the full run.
+``PYLOG_CRASH_ALL=1`` (``make crash``) tries every point of every way, but for rounds and undos of
+golden logs, which lose their power at every fifth. Without it a loss of power is tried at few
+points of few cases, always the same ones, among them always the end of the work: what somebody was
+told to be done must be there.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
+
+import pytest
 
 from pylog_spark.tasks import commit_claim
 from storage_core.store.local import LocalStore
@@ -90,6 +94,15 @@ class Interruption:
 
 KILLS = [Interruption(moment) for moment in Moment]
 POWER = [Interruption(Loss.EVERYTHING), Interruption(Loss.CONTENTS)]
+
+
+def each_way(cases: Sequence[Any], kills: Sequence[Interruption]) -> list[Any]:
+    """Pair cases, which have names, with kills; and the first, or all, with the losses of power."""
+    return [
+        pytest.param(case, way, id=f"{case.name}-{way.name}")
+        for case in cases
+        for way in [*kills, *(POWER if ALL or case is cases[0] else [])]
+    ]
 
 
 def power_losses(

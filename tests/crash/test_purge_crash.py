@@ -9,13 +9,13 @@ from storage_core.maintenance.purge.directories import plan_purge_directory, pla
 from storage_core.plan.executor import commit
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, SimulatedCrash
-from tests.crash.interruptions import KILLS, POWER, is_end
+from tests.crash.interruptions import ALL, KILLS, POWER, is_end
 from tests.crash.test_compaction_crash import settle, three_groups
 from tests.oracle.kafka import Kafka
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+KAFKA_POWER_STRIDE = 1 if ALL else 5
 UNIQUE = "0123456789abcdef0123456789abcdef"
 FOREVER = 2**60
 SETTINGS = {"cleanup.policy": "compact", "internal.segment.bytes": 520}
@@ -71,18 +71,26 @@ def test_a_purge_may_stop_anywhere(name, way, tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
-def test_kafka_opens_what_a_stopped_purge_left(tmp_path):
+@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
+def test_kafka_opens_what_a_stopped_purge_left(way, tmp_path):
     whole = with_deleted_files(tmp_path / "whole" / "t-0")
+    directory = tmp_path / "disk" / "t-0"
     round_ = cleaning(overrides=SETTINGS)
     end = round_.load(LocalStore(whole)).log_end_offset
     expected = None
-    for number in range(len(plan_of(whole).operations)):
-        directory = tmp_path / str(number) / "t-0"
+
+    def reset():
+        shutil.rmtree(directory, ignore_errors=True)
         shutil.copytree(whole, directory)
-        with pytest.raises(SimulatedCrash):
-            commit(plan_of(directory), FaultyStore(LocalStore(directory), stop_at=number))
+
+    for where in way.strikes(
+        lambda store: commit(plan_of(directory), store),
+        directory,
+        reset=reset,
+        stride=KAFKA_POWER_STRIDE if way.is_of_power else 1,
+    ):
         kafka = Kafka(now_ms=round_.request.now_ms)
         with kafka.open_partition(directory, config=SETTINGS) as partition:
-            assert partition.log_end_offset == end
+            assert partition.log_end_offset == end, where
         expected = expected or read_tree(directory)
-        assert read_tree(directory) == expected
+        assert read_tree(directory) == expected, where

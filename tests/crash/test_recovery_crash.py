@@ -7,21 +7,33 @@ last. ``PYLOG_CRASH_ALL=1`` (``make crash``) takes every golden directory.
 """
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
+from storage_core.maintenance.recovery.salvage import salvage_cuts
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.interruptions import (
+    ALL,
+    KILLS,
+    POWER,
+    Interruption,
+    each_way,
+    is_end,
+    power_losses,
+)
 from tests.golden_data import Golden, goldens
-from tests.golden_loading import plan_golden
+from tests.golden_loading import plan_golden, settings_of
+from tests.oracle.kafka import Kafka
 
 POWER_STRIDE = 1 if ALL else 7
+KAFKA_STRIDE = 4 if ALL else 13
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
 PATTERNS = (
@@ -94,3 +106,88 @@ def test_a_recovery_that_is_stopped_anywhere_and_made_again_ends_the_same(
         if not is_end(where):
             work_on(golden, LocalStore(directory))
         assert comparable(golden, read_tree(directory)) == comparable(golden, expected), where
+
+
+@pytest.mark.item("FLT-02", "FLT-08")
+@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
+@pytest.mark.parametrize(
+    "name", ["recover-torn061-none-s400", "recover-earlier-above-payload-none-s400"]
+)
+def test_what_is_cut_was_salvaged_before_and_survives_a_loss_of_power(name, way, tmp_path):
+    golden = Golden(name)
+    before = golden.unpack(tmp_path / "before")
+    disk = tmp_path / "disk"
+    directory, salvage = disk / "log" / before.name, disk / "aside" / "run" / before.name
+    config = settings_of(golden)["config"]
+
+    def reset():
+        shutil.rmtree(disk, ignore_errors=True)
+        shutil.copytree(before, directory)
+
+    def work():
+        store = LocalStore(directory)
+        log = plan_golden(golden, store)
+        salvage_cuts(
+            store,
+            log.repairs.cuts,
+            salvage,
+            index_interval_bytes=config.index_interval_bytes,
+            max_index_bytes=config.segment_index_bytes,
+        )
+        commit(Plan(location=store.location, operations=log.operations), store)
+
+    cuts = plan_golden(golden, LocalStore(before)).repairs.cuts
+    assert sum(cut.size_bytes for cut in cuts) > 0
+    for where in power_losses(work, disk, way.way, reset=reset, stride=POWER_STRIDE):
+        for cut in cuts:
+            content = (before / cut.file).read_bytes()
+            path = directory / cut.file
+            if not path.exists() or path.read_bytes() != content:
+                raw = salvage / f"cut-{cut.base_offset:020d}-{cut.position}.raw"
+                lost = content[cut.position : cut.position + cut.size_bytes]
+                assert raw.read_bytes() == lost, where
+
+
+def logs_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.log")}
+
+
+RECOVERIES = [golden for golden in CASES if golden.case["operation"] == "recover"]
+
+
+@pytest.mark.oracle
+@pytest.mark.usefixtures("kafka_jvm")
+@pytest.mark.item("FLT-08")
+@pytest.mark.parametrize(("golden", "way"), each_way(RECOVERIES, KILLS[:1] if ALL else []))
+def test_kafka_recovers_the_same_from_what_a_stopped_recovery_left(
+    golden: Golden, way: Interruption, tmp_path
+):
+    before = golden.unpack(tmp_path / "before")
+    directory, kafkas = tmp_path / "log" / before.name, tmp_path / "kafkas" / before.name
+    params = golden.case["params"]
+    config = {key: str(value) for key, value in golden.case["config"].items()}
+    if "segment.bytes" in config:  # smaller than a topic may say
+        config["internal.segment.bytes"] = config.pop("segment.bytes")
+
+    def reset():
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(before, directory)
+
+    reset()
+    work_on(golden, LocalStore(directory))
+    expected = logs_of(directory)
+    kafka = Kafka(now_ms=golden.case["clock_ms"])
+    for where in way.strikes(
+        lambda store: work_on(golden, store), directory, reset=reset, stride=KAFKA_STRIDE
+    ):
+        shutil.rmtree(kafkas.parent, ignore_errors=True)
+        shutil.copytree(directory, kafkas)
+        with kafka.open_partition(
+            kafkas,
+            config=config,
+            clean_shutdown=False,
+            log_start_offset=params.get("log.start", 0),
+            recovery_point=params.get("recovery.point", 0),
+        ) as partition:
+            assert partition.log_end_offset == golden.case["expected"]["leo"], where
+        assert logs_of(kafkas) == expected, where

@@ -20,7 +20,7 @@ from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from tests.crash.interruptions import ALL, KILLS, POWER, is_end
+from tests.crash.interruptions import ALL, KILLS, POWER, each_way, is_end
 from tests.golden_data import Golden, goldens
 from tests.golden_loading import settings_of
 from tests.golden_retention import offsets_of, sweep_golden
@@ -171,11 +171,8 @@ def test_a_pass_over_an_open_log_ends_the_same_too(golden, tmp_path):
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("FLT-08", "RET-11")
-@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("golden", CASES, ids=lambda golden: golden.name)
+@pytest.mark.parametrize(("golden", "way"), each_way(CASES, KILLS[:1]))
 def test_kafka_opens_what_a_crash_left_at_the_same_offsets(golden, way, tmp_path):
-    if way.is_of_power and golden is not CASES[0] and not ALL:
-        pytest.skip("one case is enough for a short run")
     place = place_of(golden, tmp_path)
     start = place.sweep(LocalStore(place.directory)).decision.log_start_offset
     kafka = Kafka(now_ms=golden.case["clock_ms"])

@@ -24,7 +24,7 @@ from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
 from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
 from tests.golden_cleaning import Cleaning, prepare
 from tests.golden_data import Golden, goldens
@@ -38,6 +38,7 @@ KAFKA_POWER_STRIDE = 1 if ALL else 23
 # Of how many changes one is tried; every one of the case by hand.
 STRIDE = 1 if ALL else 5
 POWER_STRIDE = 1 if ALL else 13
+GOLDEN_POWER_STRIDE = 5
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
 
@@ -120,14 +121,8 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
 
 def step_of(case: Case, way: Interruption) -> int:
     if way.is_of_power:
-        return POWER_STRIDE
+        return GOLDEN_POWER_STRIDE if case.golden else POWER_STRIDE
     return STRIDE if case.golden else 1
-
-
-def skip_most(way: Interruption, *, is_first: bool) -> None:
-    """A loss of power is tried on the first case only, unless all are asked for."""
-    if way.is_of_power and not is_first and not ALL:
-        pytest.skip("one case is enough for a short run")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -171,10 +166,22 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
     assert number >= len(cleaned.plan.operations)
 
 
+@pytest.fixture
+def _trash_is_elsewhere(monkeypatch):
+    """Let the trash be on another filesystem: what is kept is copied."""
+    for place in ("trash.keep", "undo.partition"):
+        name = f"storage_core.maintenance.{place}.is_same_filesystem"
+        monkeypatch.setattr(name, lambda *_: False)
+
+
+@pytest.mark.usefixtures("_trash_is_elsewhere")
 @pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_a_commit_took_is_in_the_trash_of_another_filesystem_too(way, tmp_path):
+    test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(Case(None), way, tmp_path)
+
+
+@pytest.mark.parametrize(("case", "way"), each_way(CASES, []))
 def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tmp_path):
-    skip_most(way, is_first=case.golden is None)
     cleaned = clean(case, tmp_path)
 
     def reset():
@@ -202,10 +209,8 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
     assert len(ends) == 1
 
 
-@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "way"), each_way(CASES, KILLS))
 def test_an_undo_may_stop_anywhere(case, way, tmp_path):
-    skip_most(way, is_first=case.golden is None)
     cleaned = clean(case, tmp_path)
     end = settle(cleaned.directory, cleaned.round_).last_stable_offset
     values = committed_values(cleaned.directory, end)
@@ -244,11 +249,9 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
     assert seen == {0, 1} or way.way is Moment.TORN
 
 
+@pytest.mark.usefixtures("_trash_is_elsewhere")
 @pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
-def test_an_undo_from_another_filesystem_may_stop_anywhere(way, tmp_path, monkeypatch):
-    for place in ("trash.keep", "undo.partition"):
-        name = f"storage_core.maintenance.{place}.is_same_filesystem"
-        monkeypatch.setattr(name, lambda *_: False)
+def test_an_undo_from_another_filesystem_may_stop_anywhere(way, tmp_path):
     cleaned = clean(Case(None), tmp_path)
     (kept,) = {path.stat().st_nlink for path in cleaned.cleaned.rglob("kept/*.log")}
     assert kept == 1
@@ -286,10 +289,8 @@ def test_a_foreign_file_is_named_and_nothing_is_undone(tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
-@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(("case", "way"), each_way(CASES, KILLS[:1]))
 def test_kafka_opens_what_a_stopped_undo_left(case, way, tmp_path):
-    skip_most(way, is_first=case.golden is None)
     cleaned = clean(case, tmp_path)
     log = settle(cleaned.directory, cleaned.round_)
     values = committed_values(cleaned.directory, log.last_stable_offset)
@@ -378,8 +379,7 @@ def logs_of(tree: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in tree.items() if name.endswith(".log") and data}
 
 
-@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
+@pytest.mark.parametrize(("golden", "way"), each_way(SWEPT, KILLS))
 def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
     swept = sweep(golden, tmp_path)
     assert swept.after != swept.before
@@ -408,10 +408,8 @@ def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
-@pytest.mark.parametrize("way", [KILLS[0], *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("golden", SWEPT, ids=lambda golden: golden.name)
+@pytest.mark.parametrize(("golden", "way"), each_way(SWEPT, KILLS[:1]))
 def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, way, tmp_path):
-    skip_most(way, is_first=golden is SWEPT[0])
     swept = sweep(golden, tmp_path)
     end = load_log(LocalStore(swept.directory), **settings_of(golden)).log_end_offset
     overrides = dict(golden.case["config"])

@@ -3,7 +3,8 @@
 A group is swapped whole before the next one begins. ``.cleaned`` files appear first; a crash then
 leaves the old segments. Once every file of the group is ``.swap`` the new segment counts: a loader
 deletes what it replaces and drops the suffix. The old segments go oldest first, so that a
-tombstone never goes before the values that it covers.
+tombstone never goes before the values that it covers; and they are durably gone before the new one
+loses its suffix, for a filesystem may keep names that were not synced in any order.
 """
 
 from collections.abc import Sequence
@@ -98,6 +99,8 @@ def _swap(
     operations += [
         RenameFile(source=name, target=name + DELETED_SUFFIX, reason=replaced) for name in old
     ]
+    # A value whose tombstone is gone must not come back beside a segment that replaced both.
+    operations.append(SyncDirectory(reason=replaced))
     operations += [RenameFile(source=name + SWAP_SUFFIX, target=name, reason=new) for name in names]
     operations.append(SyncDirectory(reason="the swap is complete"))
     operations += [DeleteFile(name=name + DELETED_SUFFIX, reason=replaced) for name in old]

@@ -3,12 +3,11 @@
 import json
 import secrets
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import RecoveryRequiredError, located
-from storage_core.log.loaded_log import LoadedLog
+from storage_core.errors import located
+from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
@@ -139,32 +138,30 @@ def clean_and_load(
 def _load(
     store: LocalStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
 ) -> LoadedLog:
-    """Load a log; one with a segment that Kafka would repair while loading is repaired first."""
+    """Load a log as a broker does; what it would repair while loading is repaired first."""
     checkpoint = request.log_start_offset or 0
-    load = partial(
-        load_log,
+    log = plan_recovery(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_offset=checkpoint,
+        clean_shutdown=True,
+        high_watermark=request.high_watermark,
+    )
+    if log.repairs == LogRepairs():
+        return log
+    commit(Plan(location=store.location, operations=log.operations), store)
+    # Only the files are looked at again: a second load, of a log whose start lies at its end,
+    # would forget the snapshot and the epoch that the first one left there.
+    repaired = load_log(
         store,
         config=config,
         cleaner=cleaner,
         now_ms=request.now_ms,
         log_start_checkpoint=checkpoint,
-        high_watermark=request.high_watermark,
     )
-    try:
-        return load()
-    except RecoveryRequiredError:
-        repaired = plan_recovery(
-            store,
-            config=config,
-            cleaner=cleaner,
-            now_ms=request.now_ms,
-            log_start_offset=checkpoint,
-            clean_shutdown=True,
-        )
-        commit(Plan(location=store.location, operations=repaired.operations), store)
-        # Only the files are looked at again: a second load, of a log whose start lies at its end,
-        # would forget the snapshot and the epoch that the first one left there.
-        return replace(repaired, segments=load().segments, operations=())
+    return replace(log, segments=repaired.segments, operations=())
 
 
 def _nothing(log: LoadedLog, cleanable: CleanableRange, request: CleanRequest) -> CleanResult:

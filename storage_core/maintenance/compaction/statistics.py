@@ -40,7 +40,7 @@ class CleanerStats:
     elapsed_index_secs: float | None
 
     @classmethod
-    def of(  # one number a source
+    def of(
         cls,
         index: IndexStats,
         rewrite: RewriteStats,

@@ -20,6 +20,7 @@ from storage_core.maintenance.explain.answers import (
     Answer,
     Number,
     Statement,
+    Verdict,
     blocks,
     passes,
     tells,
@@ -193,7 +194,7 @@ def _bound_statements(bounds: Sequence[_Bound], chosen: CleanableRange) -> list[
             Statement(
                 about=_ABOUT,
                 code=bound.code,
-                verdict=tells(_ABOUT, bound.code, "").verdict,
+                verdict=Verdict.TELLS,
                 text=bound.text + end,
                 facts=facts,
                 until=bound.until,

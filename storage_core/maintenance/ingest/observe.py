@@ -9,7 +9,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final, NamedTuple
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry, parse_leader_epochs
+from storage_core.checkpoint.leader_epoch_file import (
+    MAX_LEADER_EPOCH_BYTES,
+    EpochEntry,
+    parse_leader_epochs,
+)
 from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -30,7 +34,6 @@ from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 MAX_COMPANION_BYTES: Final = 1 << 30
-MAX_EPOCH_FILE_BYTES: Final = 16 << 20
 _HEAD_BYTES: Final = 64 << 10
 _TAIL_BYTES: Final = 1 << 20
 
@@ -100,7 +103,7 @@ def read_epochs(store: LogStore, listing: MirrorListing) -> tuple[EpochEntry, ..
     """
     if listing.epoch_file is None:
         return ()
-    content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_EPOCH_FILE_BYTES)
+    content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     return tuple(parse_leader_epochs(content, file=f"{store.location}/{LEADER_EPOCH_FILE}"))
 
 

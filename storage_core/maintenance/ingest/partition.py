@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage_core.checkpoint.leader_epoch_file import (
+    MAX_LEADER_EPOCH_BYTES,
     EpochEntry,
     parse_leader_epochs,
 )
@@ -13,7 +14,6 @@ from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.maintenance.ingest.cost import IngestCost, cost_of
 from storage_core.maintenance.ingest.observe import (
     MAX_COMPANION_BYTES,
-    MAX_EPOCH_FILE_BYTES,
     read_edges,
     read_epochs,
     read_topic_id,
@@ -269,5 +269,5 @@ def own_epochs(target: ManagedStore) -> tuple[EpochEntry, ...]:
     """
     if LEADER_EPOCH_FILE not in target.manifest.files:
         return ()
-    content = target.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_EPOCH_FILE_BYTES)
+    content = target.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     return tuple(parse_leader_epochs(content, file=f"{target.location}/{LEADER_EPOCH_FILE}"))

@@ -7,7 +7,11 @@ that finds a part of this done drops the ``.deleted`` files and indexes without 
 left lies below the log start: the next sweep takes it. The next run of ours does both.
 """
 
-from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.checkpoint.leader_epoch_file import (
+    MAX_LEADER_EPOCH_BYTES,
+    encode_leader_epochs,
+    parse_leader_epochs,
+)
 from storage_core.errors import CheckpointError, RollError
 from storage_core.filenames import (
     DELETED_SUFFIX,
@@ -33,7 +37,6 @@ from storage_core.store.base import LogStore
 
 # The records last: a segment that has them has its indexes.
 _NEW_SEGMENT_SUFFIXES = (TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX)
-_MAX_EPOCH_FILE_BYTES = 1 << 26
 
 _REASONS = {
     Predicate.LOG_START: "retention: below the log start offset",
@@ -91,7 +94,7 @@ def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]
         CheckpointError: The file is malformed.
         StorageError: The store failed.
     """
-    data = store.read_file(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
+    data = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
     try:
         cache = LeaderEpochCache(parse_leader_epochs(data, file=LEADER_EPOCH_FILE))
     except ValueError as error:

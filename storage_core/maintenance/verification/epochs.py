@@ -4,7 +4,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry, parse_leader_epochs
+from storage_core.checkpoint.leader_epoch_file import (
+    MAX_LEADER_EPOCH_BYTES,
+    EpochEntry,
+    parse_leader_epochs,
+)
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
@@ -12,8 +16,6 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.store.base import LogStore
-
-_MAX_EPOCH_FILE_BYTES = 1 << 26
 
 
 def check_epochs(
@@ -42,7 +44,7 @@ def check_epochs(
             )
         return
     try:
-        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=_MAX_EPOCH_FILE_BYTES)
+        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
         entries = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
         cache = LeaderEpochCache(entries)
     except StorageError as error:

@@ -12,6 +12,7 @@ from storage_core.plan import (
     DeleteFile,
     Plan,
     RenameFile,
+    SyncDirectory,
     TruncateFile,
     WriteFile,
     commit,
@@ -77,9 +78,26 @@ def test_segments_go_newest_first_before_any_is_cut_and_before_anything_is_writt
         (DeleteFile, segment_file(20, ".index")),
         (DeleteFile, log_file(10)),
         (DeleteFile, segment_file(10, ".index")),
+        (SyncDirectory, ""),
         (TruncateFile, log_file(0)),
         (WriteFile, segment_file(0, ".index")),
     ]
+
+
+def test_names_that_change_after_the_last_sync_are_told(view):
+    assert not view.has_unsynced_names
+    view.delete(segment_file(0, ".index"), "gone")
+    assert view.has_unsynced_names
+    view.sync("they are durable")
+    assert not view.has_unsynced_names
+    # A cut syncs the file, and a small file that is written the directory.
+    view.truncate(log_file(0), 5, "torn")
+    assert not view.has_unsynced_names
+    view.write("empty", b"", "begun")
+    assert view.has_unsynced_names
+    view.write(LEADER_EPOCH_FILE, b"0\n0\n", "epochs")
+    view.write("later", b"written last", "derived")
+    assert not view.has_unsynced_names
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,22 @@ def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_
     assert current.read_file("00000000000000000042.log", limit_bytes=99) == b"of the mirror"
 
 
+def test_the_folders_of_what_was_adopted_stay(clock, tmp_path):
+    mirror = LocalObjectStore(tmp_path / "100%41" / "mirror")
+    root = LocalObjectStore(tmp_path / "root", clock)
+    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
+    etag = mirror.put("topic-0/a.log", b"of the mirror")
+    key = f"file://{mirror.url}/topic-0/a.log"
+    store.adopt("a.log", FileEntry(key=key, start=0, size_bytes=13, etag=etag, modified_ms=1))
+    store.publish(run_id="ingest")
+    store.delete("a.log")
+    store.publish(run_id="retain")
+    clock.advance(HOUR_MS)
+    delete_garbage(root, find_garbage(root, PARTITION, grace_start_ms=clock.now_ms()))
+    # The mirror's own folder may be a mount point, or in one of somebody else's.
+    assert [path.name for path in (tmp_path / "100%41" / "mirror").rglob("*")] == ["topic-0"]
+
+
 def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
     mirror = LocalObjectStore(tmp_path / "mirror")
     root = LocalObjectStore(tmp_path / "root", clock)

@@ -12,7 +12,7 @@ from storage_core.store.conditional_write import require_conditional_writes
 from storage_core.store.fsspec_objects import FsspecObjectStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.store.object_store import ObjectStore
+from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectStore
 from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
 
 
@@ -158,3 +158,10 @@ def test_a_write_goes_on_where_its_folder_vanishes_while_it_is_made(
     objects.put("a", b"1")
     assert objects.get("a") == b"1"
     assert not errors
+
+
+def test_a_large_write_whose_answer_was_lost_is_known_by_its_content(tmp_path):
+    store = LocalObjectStore(tmp_path)
+    content = bytes(DEFAULT_LIMIT_BYTES + 1)
+    etag = store.put("a/manifest.json", content)
+    assert store.put_if_absent("a/manifest.json", content) == etag

@@ -14,6 +14,7 @@ from storage_core.testing.directories import (
     write_partition,
 )
 from storage_core.testing.file_damage import Accident, Damage, batch_positions, damage
+from storage_core.testing.legacy import LegacyMessage, encode_message
 
 SEEDS = range(12)
 
@@ -41,7 +42,10 @@ def segment(base_offset: int) -> SegmentSpec:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     segments = [segment(0), segment(3), segment(6)]
-    return write_partition(tmp_path / "t-0", segments, index_interval_bytes=0)
+    partition = write_partition(tmp_path / "t-0", segments, index_interval_bytes=0)
+    for path in partition.glob("*.log"):
+        path.write_bytes(path.read_bytes() + encode_message(LegacyMessage(offset=9)))
+    return partition
 
 
 @pytest.mark.parametrize("accident", Accident, ids=lambda accident: accident.value)

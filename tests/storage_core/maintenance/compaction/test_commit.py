@@ -71,6 +71,7 @@ def test_a_group_is_swapped_whole_before_the_next_one_begins(tmp_path):
         "rename 2.log to 2.log.deleted",
         "rename 2.index to 2.index.deleted",
         "rename 2.timeindex to 2.timeindex.deleted",
+        "sync",
         "rename 0.log.swap to 0.log",
         "rename 0.index.swap to 0.index",
         "rename 0.timeindex.swap to 0.timeindex",
