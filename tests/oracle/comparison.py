@@ -56,4 +56,5 @@ def comparable(answer: CleanAnswer, exactness: Exactness) -> CleanAnswer:
         segments=answer.segments,
         cleaner_checkpoint=answer.cleaner_checkpoint,
         nothing_to_clean=answer.nothing_to_clean,
+        deleted_segments=answer.deleted_segments,
     )

@@ -1,8 +1,9 @@
 """Directories that Kafka loads in a way that this project does not follow (docs/differences.md).
 
 Kafka's loader makes an index of zeros for a swap file that has none, and leaves a segment in place
-whose split it began before it had taken note of the segment. It opens compressed legacy messages
-that its search for an offset passes, and does not load a log where that fails.
+whose split it began before it had taken note of the segment, unless the first part has its name.
+It opens compressed legacy messages that its search for an offset passes, and does not load a log
+where that fails.
 """
 
 import struct
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.filenames import (
+    CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SWAP_SUFFIX,
@@ -28,20 +30,27 @@ from storage_core.formats.legacy import ENTRY_ATTRIBUTES_AT, ENTRY_CRC_AT, ENTRY
 from storage_core.testing.file_damage import batch_positions
 
 MAX_MAGIC: Final = 127
+OFFSET_BYTES: Final = 8
 
 
 def is_loaded_otherwise(directory: Path) -> bool:
     """Return whether a partition directory is one of those."""
     names = {path.name for path in directory.iterdir()}
+    lowest_cleaned = min(
+        (offset_of(name) or 0 for name in names if name.endswith(CLEANED_SUFFIX)), default=None
+    )
     for name in names:
         if not name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
+            continue
+        is_dropped = lowest_cleaned is not None and (offset_of(name) or 0) >= lowest_cleaned
+        if name.endswith(SWAP_SUFFIX) and is_dropped:
             continue
         index = name.replace(LOG_SUFFIX, OFFSET_INDEX_SUFFIX)
         if name.endswith(SWAP_SUFFIX) and index not in names:
             return True
         transactions = name.replace(LOG_SUFFIX, TXN_INDEX_SUFFIX)
-        is_recovered_early = index not in names or transactions in names
-        if is_recovered_early and _overflows(directory / name):
+        has_txns = transactions in names
+        if (index not in names or has_txns) and _overflows(directory / name, has_txns=has_txns):
             return True
     return False
 
@@ -66,9 +75,11 @@ def _is_bad_set(entry: bytes) -> bool:
     return is_compressed and zlib.crc32(entry[ENTRY_CRC_START:]) != stored
 
 
-def _overflows(log: Path) -> bool:
-    """Return whether an offset of a segment does not fit it."""
+def _overflows(log: Path, *, has_txns: bool) -> bool:
+    """Return whether an offset of a segment does not fit it, nor has its first part its name."""
     data, base_offset = log.read_bytes(), offset_of(log.name) or 0
+    if data[:OFFSET_BYTES] == base_offset.to_bytes(OFFSET_BYTES, "big") and not has_txns:
+        return False
     for position, size in batch_positions(data):
         (last,) = struct.unpack_from(">q", data, position)
         has_delta = size >= LAST_OFFSET_DELTA_AT + 4

@@ -11,13 +11,15 @@ from typing import Final
 
 from tests.oracle.kafka import Kafka
 from tests.oracle.partition import OpenPartition
-from tests.oracle.records import NewBatch, NewRecord
+from tests.oracle.records import NO_TIMESTAMP, NewBatch, NewRecord
 
 IDEMPOTENT_PRODUCERS: Final = 1000
 TRANSACTIONAL_PRODUCERS: Final = 2000
 MAX_SEQUENCE: Final = 2**31 - 1
 OLDEST_RECORD_MS: Final = 3_600_000
 CURRENT_MAGIC: Final = 2
+LAST_SHORT_KEY: Final = 20
+LONG_KEY_PARTS: Final = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Contents:
     null_keys: float = 0.0
     headers: float = 0.1
     gaps: float = 0.0
+    untimed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,8 @@ class Append:
 
     A transactional one opens a transaction if none is open. Null keys and gaps make it an append
     of a follower, for a leader of a compacted topic takes no null keys and leaves no gaps. So does
-    a magic below 2, which a leader converts; such a batch has no producer and no headers.
+    a magic below 2, which a leader converts; such a batch has no producer and no headers. With
+    at_append_time it has the time of a leader whose topic has another timestamp type.
     """
 
     contents: Contents
@@ -51,6 +55,7 @@ class Append:
     transactional: bool = False
     gap_before: int = 0
     magic: int = 2
+    at_append_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,20 +141,23 @@ class LogWriter:
         is_legacy = step.magic < CURRENT_MAGIC
         if is_legacy:
             records = tuple(replace(record, headers=()) for record in records)
-        batch = NewBatch(records=records, codec=step.codec, magic=step.magic)
+        append_time = self.kafka.now_ms if step.at_append_time and step.magic else None
+        batch = NewBatch(
+            records=records, codec=step.codec, magic=step.magic, append_time=append_time
+        )
         producer = None
         if step.producer is not None and not is_legacy:
             producer_id = _producer_id(step.producer, step.transactional)
             producer = self._producer(producer_id)
-            batch = NewBatch(
-                records=records,
-                codec=step.codec,
+            batch = replace(
+                batch,
                 producer_id=producer_id,
                 producer_epoch=producer.epoch,
                 base_sequence=_next_sequence(partition, producer_id, producer.epoch),
                 transactional=step.transactional,
             )
-        if is_legacy or step.gap_before or any(r.key is None or r.offset_gap for r in records):
+        comes_as_it_is = is_legacy or bool(step.gap_before) or step.at_append_time
+        if comes_as_it_is or any(r.key is None or r.offset_gap for r in records):
             base_offset = partition.log_end_offset + step.gap_before
             partition.append_as_follower(
                 batch, base_offset=base_offset, leader_epoch=self.leader_epoch
@@ -197,7 +205,7 @@ def _records(contents: Contents, now_ms: int) -> tuple[NewRecord, ...]:
         NewRecord(
             key=_key(dice, contents),
             value=_value(dice, contents),
-            timestamp=now_ms - dice.choice((0, 0, 1, dice.randrange(OLDEST_RECORD_MS))),
+            timestamp=_timestamp(dice, contents, now_ms),
             headers=_headers(dice, contents),
             offset_gap=dice.randrange(1, 9) if dice.random() < contents.gaps else 0,
         )
@@ -205,10 +213,19 @@ def _records(contents: Contents, now_ms: int) -> tuple[NewRecord, ...]:
     )
 
 
+def _timestamp(dice: random.Random, contents: Contents, now_ms: int) -> int:
+    if dice.random() < contents.untimed:
+        return NO_TIMESTAMP
+    return now_ms - dice.choice((0, 0, 1, dice.randrange(OLDEST_RECORD_MS)))
+
+
 def _key(dice: random.Random, contents: Contents) -> bytes | None:
     if dice.random() < contents.null_keys:
         return None
     number = dice.randrange(contents.keys)
+    if number > LAST_SHORT_KEY:
+        # Their lengths are around a block of MD5's.
+        return b"k%d" % number * (LONG_KEY_PARTS + number % 3)
     # Key 0 is the empty key, which is a key like any other.
     return b"k%d" % number if number else b""
 

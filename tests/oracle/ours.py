@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
-from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.compaction.partition import clean_and_load
 from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.retention.partition import retain_loaded
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS
 from tests.oracle.rounds import NUMBERS, CleanAnswer, CleanTask
 
@@ -15,18 +16,20 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
     Raises:
         PylogError: The round failed.
     """
-    result = clean_partition(
+    config = LogConfig.from_topic_overrides({k: str(v) for k, v in task.config.items()})
+    cleaner = CleanerConfig(
+        dedupe_buffer_bytes=task.cleaner.map_bytes,
+        load_factor=task.cleaner.load_factor,
+        io_buffer_bytes=task.cleaner.io_buffer_bytes,
+        max_io_buffer_bytes=task.cleaner.max_io_buffer_bytes,
+        offset_map_hash=OffsetMapHash.MD5,
+        producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
+        window_bytes=task.window_bytes,
+    )
+    result, log = clean_and_load(
         directory,
-        config=LogConfig.from_topic_overrides({k: str(v) for k, v in task.config.items()}),
-        cleaner=CleanerConfig(
-            dedupe_buffer_bytes=task.cleaner.map_bytes,
-            load_factor=task.cleaner.load_factor,
-            io_buffer_bytes=task.cleaner.io_buffer_bytes,
-            max_io_buffer_bytes=task.cleaner.max_io_buffer_bytes,
-            offset_map_hash=OffsetMapHash.MD5,
-            producer_id_expiration_ms=PRODUCER_ID_EXPIRATION_MS,
-            window_bytes=task.window_bytes,
-        ),
+        config=config,
+        cleaner=cleaner,
         request=CleanRequest(
             now_ms=task.now_ms,
             high_watermark=task.high_watermark,
@@ -36,11 +39,15 @@ def clean_by_us(directory: Path, task: CleanTask) -> CleanAnswer:
             first_uncleanable_offset=task.first_uncleanable_offset,
         ),
     )
+    swept = None
+    if task.then_retains:
+        swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=task.now_ms)
     return CleanAnswer(
         numbers={}
         if result.nothing_to_clean
         else {name: getattr(result, name) for name in NUMBERS},
-        segments=result.segments,
+        segments=swept.segments if swept else result.segments,
         cleaner_checkpoint=result.cleaner_checkpoint if task.first_dirty_offset is None else None,
         nothing_to_clean=result.nothing_to_clean,
+        deleted_segments=swept.deleted_segments if swept else None,
     )

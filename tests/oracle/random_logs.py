@@ -33,17 +33,26 @@ class CleanPlan:
 
     by_manager: the range is Kafka's choice, from where the last such round ended. Otherwise it
     lies between dirty_from and clean_to, fractions of the offsets up to the last stable one or the
-    active segment. high_watermark and log_start are fractions of all offsets.
-    window_bytes is how much of a segment we hold at a time; it must not show in the result.
+    active segment. high_watermark, log_start and checkpoint are fractions of all offsets; a
+    checkpoint that is not None takes the place of the last round's. changed_settings are those of
+    this cleaning only. then_retains: the deletion pass of a cleaner thread follows. file_ages:
+    None, or the seed of the times that the segments' files get. window_bytes is how much of a
+    segment we hold at a time; it must not show in the result.
     """
 
     by_manager: bool
+    checkpoint: float | None
+    changed_settings: Mapping[str, object]
+    then_retains: bool
+    file_ages: int | None
     dirty_from: float
     clean_to: float
     high_watermark: float
     log_start: float
     map_bytes: int
+    load_factor: float
     io_buffer_bytes: int
+    max_io_buffer_bytes: int
     window_bytes: int
 
 
@@ -83,7 +92,10 @@ def configs() -> st.SearchStrategy[dict[str, object]]:
     """Return topic settings: small segments and dense indexes, so that a little data has many."""
     return st.fixed_dictionaries(
         {
-            "cleanup.policy": st.just("compact"),
+            "cleanup.policy": st.sampled_from(("compact", "compact", "compact,delete")),
+            "retention.ms": st.sampled_from((-1, -1, 60_000, DAY_MS)),
+            "retention.bytes": st.sampled_from((-1, -1, 6_000)),
+            "file.delete.delay.ms": st.just(0),
             "internal.segment.bytes": st.integers(5_000, 15_000),
             "index.interval.bytes": st.sampled_from((0, 200, 700, 4096)),
             "segment.index.bytes": st.sampled_from((10_485_760, 10_485_760, 400)),
@@ -115,6 +127,7 @@ def steps(codecs: tuple[str, ...]) -> st.SearchStrategy[Step]:
         contents=any_contents(),
         codec=st.sampled_from(codecs),
         gap_before=st.sampled_from((0, 0, 0, 0, 7, 100_000)),
+        at_append_time=st.sampled_from((False, False, False, False, True)),
     )
     idempotent = st.builds(
         Append,
@@ -167,18 +180,41 @@ def any_contents() -> st.SearchStrategy[Contents]:
         null_keys=st.sampled_from((0.0, 0.0, 0.0, 0.3)),
         headers=st.sampled_from((0.0, 0.3)),
         gaps=st.sampled_from((0.0, 0.0, 0.0, 0.3)),
+        untimed=st.sampled_from((0.0, 0.0, 0.0, 0.0, 0.3, 1.0)),
     )
+
+
+def _changed_settings() -> st.SearchStrategy[dict[str, object]]:
+    """Return settings that somebody changed after the log was written, mostly none."""
+    some = st.fixed_dictionaries(
+        {},
+        optional={
+            "internal.segment.bytes": st.sampled_from((700, 3_000, 45_000, 1_048_576)),
+            "index.interval.bytes": st.sampled_from((0, 60, 1_000)),
+            "segment.index.bytes": st.sampled_from((12, 24, 48, 96)),
+            "max.message.bytes": st.sampled_from((100, 256, 700)),
+            "message.timestamp.type": st.sampled_from(("CreateTime", "LogAppendTime")),
+            "retention.bytes": st.sampled_from((0, 1, 3_000)),
+        },
+    )
+    return st.one_of(st.just({}), st.just({}), some)
 
 
 def _cleanings() -> st.SearchStrategy[CleanPlan]:
     return st.builds(
         CleanPlan,
         by_manager=st.sampled_from((True, True, False)),
+        checkpoint=st.sampled_from((*[None] * 6, 0.0, 0.4, 0.9, 1.0, 1.2)),
+        changed_settings=_changed_settings(),
+        then_retains=st.sampled_from((False, False, True)),
+        file_ages=st.one_of(st.none(), st.none(), st.integers(0, 2**16)),
         dirty_from=st.sampled_from((0.0, 0.0, 0.3, 0.7)),
         clean_to=st.sampled_from((1.0, 1.0, 0.8)),
         high_watermark=st.sampled_from((1.0, 1.0, 1.0, 0.7)),
         log_start=st.sampled_from((0.0, 0.0, 0.0, 0.3)),
-        map_bytes=st.one_of(st.just(1_000_000), st.integers(2, 40).map(lambda n: n * SLOT_BYTES)),
-        io_buffer_bytes=st.sampled_from((524_288, 524_288, 900)),
+        map_bytes=st.one_of(st.just(1_000_000), st.integers(1, 40).map(lambda n: n * SLOT_BYTES)),
+        load_factor=st.sampled_from((0.9, 0.9, 0.75, 0.3, 1.0)),
+        io_buffer_bytes=st.sampled_from((524_288, 524_288, 900, 100)),
+        max_io_buffer_bytes=st.sampled_from((*[67_108_864] * 6, 1_000)),
         window_bytes=st.sampled_from((33_554_432, 500, 3_000)),
     )

@@ -29,7 +29,8 @@ class NewBatch:
     """A batch to append; without a producer if its id is -1.
 
     magic: of a legacy set 0 or 1; it has neither producer nor headers, and each of its messages is
-    an entry of its own unless they are compressed.
+    an entry of its own unless they are compressed. append_time: when a broker that puts its own
+    time on records took it, epoch milliseconds; not for magic 0.
     """
 
     records: tuple[NewRecord, ...]
@@ -39,6 +40,7 @@ class NewBatch:
     base_sequence: int = -1
     transactional: bool = False
     magic: int = 2
+    append_time: int | None = None
 
     def memory_records(self, *, base_offset: int, leader_epoch: int) -> Any:
         """Return Kafka's MemoryRecords of this batch, its first offset as given plus the gap."""
@@ -46,12 +48,9 @@ class NewBatch:
             java("java.nio.ByteBuffer").allocate(BUFFER_BYTES),
             jpype.JByte(self.magic),
             compression(self.codec),
-            getattr(
-                java("org.apache.kafka.common.record.TimestampType"),
-                "CREATE_TIME" if self.magic else "NO_TIMESTAMP_TYPE",
-            ),
+            getattr(java("org.apache.kafka.common.record.TimestampType"), self._timestamp_type()),
             jpype.JLong(base_offset),
-            jpype.JLong(-1),
+            jpype.JLong(NO_TIMESTAMP if self.append_time is None else self.append_time),
             jpype.JLong(self.producer_id),
             jpype.JShort(self.producer_epoch),
             jpype.JInt(self.base_sequence),
@@ -70,6 +69,11 @@ class NewBatch:
             )
             offset += 1
         return builder.build()
+
+    def _timestamp_type(self) -> str:
+        if not self.magic:
+            return "NO_TIMESTAMP_TYPE"
+        return "CREATE_TIME" if self.append_time is None else "LOG_APPEND_TIME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,6 @@ A plan is one log and a few passes, each over its own copy. Limits are drawn aro
 has: sizes at which one segment more or less goes, ages just at and beside those of segments.
 """
 
-import os
-import random
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
@@ -20,8 +18,8 @@ from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.loading import SIDE_FILE_ACCIDENTS, WrittenLog, write_log
 from tests.oracle.random_loads import LoadPlan, damages, load_plans
-from tests.oracle.random_logs import DAY_MS, START_MS
-from tests.oracle.rounds import DIRECTORY
+from tests.oracle.random_logs import DAY_MS
+from tests.oracle.rounds import DIRECTORY, set_file_times
 
 NO_LIMIT: Final = -1
 TIME_ENTRY_BYTES: Final = 12
@@ -152,14 +150,6 @@ def play_passes(plan: RetentionPlan, scratch: Path) -> Iterator[PlayedPass]:
         yield PlayedPass(
             case=case, task=task, before=before, after=after, answer=answer, failure=failure
         )
-
-
-def set_file_times(directory: Path, now_ms: int, seed: int) -> None:
-    """Give the segments times of their own: of some, nothing else tells the age."""
-    dice = random.Random(seed)
-    for path in sorted(directory.glob("*.log")):
-        at = now_ms - dice.choice((0, 1, dice.randrange(DAY_MS), now_ms - START_MS + 1))
-        os.utime(path, ns=(at * 1_000_000, at * 1_000_000))
 
 
 def ages_in(directory: Path) -> list[tuple[int, int]]:

@@ -1,5 +1,7 @@
 """A plan played by Kafka: it writes the log and cleans it; what it was given is kept for us."""
 
+import os
+import random
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.log_writer import LogWriter
 from tests.oracle.partition import OpenPartition
-from tests.oracle.random_logs import START_MS, LogPlan, RoundPlan
+from tests.oracle.random_logs import DAY_MS, START_MS, LogPlan, RoundPlan
 
 TOPIC: Final = "t"
 DIRECTORY: Final = f"{TOPIC}-0"
@@ -41,7 +43,8 @@ class CleanTask:
 
     window_bytes concerns only this project, which reads a segment by so many bytes at a time.
     first_dirty_offset None: the range is chosen as Kafka's LogCleanerManager does, from
-    cleaner_checkpoint, which is None for a partition that was never cleaned.
+    cleaner_checkpoint, which is None for a partition that was never cleaned. then_retains: the
+    deletion pass of a cleaner thread follows.
     """
 
     config: Mapping[str, object]
@@ -53,6 +56,7 @@ class CleanTask:
     cleaner_checkpoint: int | None
     cleaner: CleanerSettings
     window_bytes: int
+    then_retains: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +64,15 @@ class CleanAnswer:
     """What a round said; next_offset and the other numbers are absent if nothing was cleaned.
 
     cleaner_checkpoint: the partition's entry from now on; None for no entry, and where the range
-    was given, which says nothing about it.
+    was given, which says nothing about it. deleted_segments: by the pass after the round; None
+    where none was asked for.
     """
 
     numbers: Mapping[str, int]
     segments: int
     cleaner_checkpoint: int | None
     nothing_to_clean: bool
+    deleted_segments: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,8 @@ def play(plan: LogPlan, scratch: Path) -> Iterator[PlayedRound]:
                 partition.roll()
             kafka.now_ms += round_plan.wait_ms
             task = _task(plan, round_plan, partition, now_ms=kafka.now_ms, checkpoint=checkpoint)
+        if round_plan.clean.file_ages is not None:
+            set_file_times(directory, kafka.now_ms, round_plan.clean.file_ages)
         log_start_offset = task.log_start_offset
         played = play_task(kafka, directory, task, before=scratch / f"round-{number}" / DIRECTORY)
         yield played
@@ -113,6 +121,14 @@ def play(plan: LogPlan, scratch: Path) -> Iterator[PlayedRound]:
             return
         if task.first_dirty_offset is None:
             checkpoint = played.answer.cleaner_checkpoint
+
+
+def set_file_times(directory: Path, now_ms: int, seed: int) -> None:
+    """Give the segments times of their own: of some, nothing else tells the age."""
+    dice = random.Random(seed)
+    for path in sorted(directory.glob("*.log")):
+        at = now_ms - dice.choice((0, 1, dice.randrange(DAY_MS), now_ms - START_MS + 1))
+        os.utime(path, ns=(at * 1_000_000, at * 1_000_000))
 
 
 def play_task(kafka: Kafka, directory: Path, task: CleanTask, *, before: Path) -> PlayedRound:
@@ -155,11 +171,13 @@ def clean_by_kafka(kafka: Kafka, directory: Path, task: CleanTask) -> CleanAnswe
                 settings=task.cleaner,
             )
             checkpoint = None
+        deleted = partition.delete_old_segments() if task.then_retains else None
         return CleanAnswer(
             numbers={name: getattr(outcome, name) for name in NUMBERS} if outcome else {},
             segments=len(partition.answer().segments),
             cleaner_checkpoint=checkpoint,
             nothing_to_clean=outcome is None,
+            deleted_segments=deleted,
         )
 
 
@@ -179,6 +197,8 @@ def _task(
     partition.set_high_watermark(int(partition.log_end_offset * clean.high_watermark))
     now = partition.answer()
     first_dirty = first_uncleanable = None
+    if clean.checkpoint is not None:
+        checkpoint = int(partition.log_end_offset * clean.checkpoint)
     if not clean.by_manager:
         end = min(now.last_stable_offset, now.segments[-1][0])
         first_uncleanable = int(end * clean.clean_to)
@@ -186,13 +206,19 @@ def _task(
         rounded = max(base for base, _ in now.segments if base <= first_uncleanable)
         first_dirty = int(rounded * clean.dirty_from)
     return CleanTask(
-        config=plan.config,
+        config={**plan.config, **clean.changed_settings},
         now_ms=now_ms,
         high_watermark=now.high_watermark,
         log_start_offset=max(now.log_start_offset, int(now.high_watermark * clean.log_start)),
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=first_uncleanable,
         cleaner_checkpoint=checkpoint,
-        cleaner=CleanerSettings(map_bytes=clean.map_bytes, io_buffer_bytes=clean.io_buffer_bytes),
+        cleaner=CleanerSettings(
+            map_bytes=clean.map_bytes,
+            load_factor=clean.load_factor,
+            io_buffer_bytes=clean.io_buffer_bytes,
+            max_io_buffer_bytes=clean.max_io_buffer_bytes,
+        ),
         window_bytes=clean.window_bytes,
+        then_retains=clean.then_retains,
     )
