@@ -16,14 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
-from pylog_spark.tasks.inventory import (
-    OPTION,
-    InventoryPart,
-    InventoryRoot,
-    find_parts,
-    partition_rows,
-    read_part,
-)
+from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
+from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
     TopicFilter,
@@ -84,7 +78,7 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
             location=location, role=role, is_said=said is not None or is_managed
         )
     if not found:
-        raise ConfigError("ROOT", "", "expected at least one log directory")
+        raise ConfigError("ROOT", None, "expected at least one log directory")
     return list(found.values())
 
 

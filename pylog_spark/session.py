@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from pylog_spark.held_signals import held_signals
 from pylog_spark.jars import Exclusion, Library, fetch_jars
 from pylog_spark.java import MissingSoftwareError, find_java
 from pylog_spark.user_cache import cache_folder
@@ -134,7 +135,8 @@ def build_session(
         settings = session_conf(chosen, conf or {}, delta=delta)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with held_signals():
+        return builder.getOrCreate()
 
 
 def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[str, str]:

@@ -15,6 +15,7 @@ from storage_core.errors import (
     UnsupportedCompressionError,
 )
 from storage_core.filenames import offset_of
+from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.kernels import record_scan
 from storage_core.log.committed_view import CommittedView
 from storage_core.log.isolation import ReadCommitted
@@ -142,8 +143,10 @@ def _decode(
             end_row, bad = _row_at(window, problem), problem
         if end_offset is not None:
             records = records.select(records.offset < end_offset)
-        # The batch that is bad is shown too: its header says what it claims to be.
-        shown_end = end_row if bad is None else end_row + 1
+        # The batch that is bad is shown too: its header says what it claims to be. Only a message
+        # set has no header of its own, and says its first offset where it can be opened.
+        is_shown = bad is not None and not _is_message_set(window, end_row)
+        shown_end = end_row + is_shown
         yield DecodedBatches(
             window=window,
             batches=payload.batches,
@@ -176,7 +179,11 @@ def _open(
 def _read_records(
     payload: Payload, wanted: NDArray[np.bool_], first_row: int, end_row: int
 ) -> tuple[RecordColumns, BadBytesError | None]:
-    """Return the records of the wanted batches up to the first bad one, and what is bad."""
+    """Return the records of the wanted batches up to the first bad one, and what is bad.
+
+    Of a bad batch there are those that Kafka's reader hands out before it stops: none if it is
+    compressed, and where bytes are left over not the last one, with which it notices them.
+    """
     rows = np.flatnonzero(wanted[first_row:end_row]) + first_row
     counts = payload.batches.record_count[rows]
     table = np.empty((record_scan.RECORD_COLUMN_COUNT, int(counts.sum())), np.int64)
@@ -192,10 +199,20 @@ def _read_records(
     )
     table = table[:, :count]
     table[record_scan.RECORD_BATCH] = rows[table[record_scan.RECORD_BATCH]]
-    records = RecordColumns(payload=payload, table=table)
     if status == record_scan.DONE:
-        return records, None
-    return records, payload.error(status, int(rows[bad]), position)
+        return RecordColumns(payload=payload, table=table), None
+    bad_row = int(rows[bad])
+    if payload.in_arena[bad_row] != record_scan.IN_WINDOW:
+        table = table[:, table[record_scan.RECORD_BATCH] < bad_row]
+    elif status == record_scan.LEFTOVER:
+        table = table[:, :-1]
+    return RecordColumns(payload=payload, table=table), payload.error(status, bad_row, position)
+
+
+def _is_message_set(window: Window, row: int) -> bool:
+    """Return whether an entry is a compressed one of an old format."""
+    batches = window.batches
+    return bool(batches.magic[row] < MAGIC_V2 and batches.codec[row] != Codec.NONE)
 
 
 def _row_at(window: Window, error: BadBytesError) -> int:

@@ -5,6 +5,7 @@ raised on purpose says what is wrong in one line, any other one says how to see 
 """
 
 import enum
+import logging
 import signal
 import sys
 import traceback
@@ -59,12 +60,10 @@ def exit_code_of(error: BaseException) -> ExitCode:
             code = ExitCode.TERMINATED
         case BrokenPipeError():
             code = ExitCode.READER_GONE
-        case (
-            ConfigError()
-            | InvalidNameError()
-            | PartitionNotFoundError()
-            | LogDirectoryNotFoundError()
-        ):
+        case ConfigError() | PartitionNotFoundError() | LogDirectoryNotFoundError():
+            code = ExitCode.USAGE
+        # The name of a file in a partition is not what somebody typed.
+        case InvalidNameError() if error.directory is None:
             code = ExitCode.USAGE
         case GuardRefusedError():
             code = ExitCode.REFUSED
@@ -96,6 +95,16 @@ def raise_on_termination() -> None:
         raise TerminatedError
 
     signal.signal(signal.SIGTERM, stop)
+
+
+def leave_out_interruptions() -> None:
+    """Keep libraries from logging an interruption with a traceback: the program says it itself."""
+    logging.getLogger().addFilter(_is_no_interruption)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, KeyboardInterrupt | TerminatedError)
 
 
 def _describe(error: BaseException) -> str:

@@ -27,21 +27,32 @@ _EXAMPLE: Final = (
 )
 
 
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION.")
+]
+Clock = Annotated[
+    int, typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds.")
+]
+WholeConfig = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
+]
+HighWatermark = Annotated[
+    int | None,
+    typer.Option(parser=parse_offset, metavar="N", help="Default: the log end offset."),
+]
+LogStart = Annotated[
+    int,
+    typer.Option(parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."),
+]
+
+
 @app.command(epilog=_EXAMPLE)
 def clean(  # noqa: PLR0913  # one argument an option
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
-    ],
+    directory: Directory,
     *,
-    now_ms: Annotated[
-        int,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
-    ] = None,
+    now_ms: Clock,
+    settings: WholeConfig = None,
     first_dirty_offset: Annotated[
         int | None,
         typer.Option(parser=parse_offset, metavar="N", help="Clean from here on, due or not."),
@@ -60,10 +71,7 @@ def clean(  # noqa: PLR0913  # one argument an option
             help="The partition's cleaner checkpoint, where Kafka is to choose the range.",
         ),
     ] = None,
-    high_watermark: Annotated[
-        int | None,
-        typer.Option(parser=parse_offset, metavar="N", help="Default: the log end offset."),
-    ] = None,
+    high_watermark: HighWatermark = None,
     log_start_offset: Annotated[
         int | None,
         typer.Option(parser=parse_offset, metavar="N", help="Its log-start checkpoint, if any."),
@@ -156,31 +164,17 @@ _TRUNCATE_EXAMPLE: Final = (
 
 @app.command(epilog=_RECOVER_EXAMPLE)
 def recover(  # noqa: PLR0913  # one argument an option
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
-    ],
+    directory: Directory,
     *,
-    now_ms: Annotated[
-        int,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
-    ] = None,
+    now_ms: Clock,
+    settings: WholeConfig = None,
     recovery_point: Annotated[
         int,
         typer.Option(
             parser=parse_offset, metavar="N", help="Its recovery-point checkpoint. Default: 0."
         ),
     ] = 0,
-    log_start_offset: Annotated[
-        int,
-        typer.Option(
-            parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."
-        ),
-    ] = 0,
+    log_start_offset: LogStart = 0,
     clean_shutdown: Annotated[
         bool,
         typer.Option(
@@ -218,23 +212,11 @@ def recover(  # noqa: PLR0913  # one argument an option
 
 @app.command(epilog=_RETAIN_EXAMPLE)
 def retain(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
-    ],
+    directory: Directory,
     *,
-    now_ms: Annotated[
-        int,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
-    ] = None,
-    high_watermark: Annotated[
-        int | None,
-        typer.Option(parser=parse_offset, metavar="N", help="Default: the log end offset."),
-    ] = None,
+    now_ms: Clock,
+    settings: WholeConfig = None,
+    high_watermark: HighWatermark = None,
     log_start_offset: Annotated[
         int | None,
         typer.Option(
@@ -267,29 +249,15 @@ def retain(
 
 @app.command(epilog=_TRUNCATE_EXAMPLE)
 def truncate(  # noqa: PLR0913  # one argument an option
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="Partition directory, named TOPIC-PARTITION."),
-    ],
+    directory: Directory,
     *,
-    now_ms: Annotated[
-        int,
-        typer.Option(parser=parse_offset, metavar="MS", help="The clock, epoch milliseconds."),
-    ],
+    now_ms: Clock,
     to: Annotated[
         int,
         typer.Option("--to", parser=parse_offset, metavar="N", help="Where the log is to end."),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Kafka's or our key; the whole config."),
-    ] = None,
-    log_start_offset: Annotated[
-        int,
-        typer.Option(
-            parser=parse_offset, metavar="N", help="Its log-start checkpoint. Default: 0."
-        ),
-    ] = 0,
+    settings: WholeConfig = None,
+    log_start_offset: LogStart = 0,
     cleaner_checkpoint: Annotated[
         int | None,
         typer.Option(

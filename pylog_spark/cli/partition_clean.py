@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import parse_assignments
+from pylog_spark.config.assignments import whole_config
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
     LogConfig,
-    split_settings,
 )
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
@@ -64,9 +63,7 @@ def run_clean(arguments: CleanArguments) -> str:
     Raises:
         PylogError: As ``clean_partition``.
     """
-    topic, cleaner_settings = split_settings(parse_assignments(arguments.settings))
-    config = LogConfig.from_topic_overrides(topic)
-    cleaner = CleanerConfig.from_settings(cleaner_settings)
+    config, cleaner = whole_config(arguments.settings)
     sizes = dict(arguments.cleaner)
     if cleaner.dedupe_buffer_bytes is None:
         # As Kafka: the map has a size here, unlike in the jobs.

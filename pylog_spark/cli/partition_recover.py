@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import parse_assignments
-from storage_core.config import CleanerConfig, LogConfig, split_settings
+from pylog_spark.config.assignments import whole_config
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import (
@@ -35,7 +34,7 @@ def run_recover(  # noqa: PLR0913  # the options of the command
     Raises:
         PylogError: As ``recover_partition``.
     """
-    config, cleaner = _configs(settings)
+    config, cleaner = whole_config(settings)
     if not dry_run:
         return recover_partition(
             directory,
@@ -73,7 +72,7 @@ def run_truncate(  # noqa: PLR0913  # one argument an option
     Raises:
         PylogError: As ``truncate_partition``.
     """
-    config, cleaner = _configs(settings)
+    config, cleaner = whole_config(settings)
     if not dry_run:
         return truncate_partition(
             directory,
@@ -94,11 +93,6 @@ def run_truncate(  # noqa: PLR0913  # one argument an option
     )
     answer = {"dry_run": True, "truncated": truncated, "log_end_offset": log.log_end_offset}
     return json.dumps(answer | _describe(directory, log))
-
-
-def _configs(settings: Sequence[str]) -> tuple[LogConfig, CleanerConfig]:
-    topic, cleaner = split_settings(parse_assignments(settings))
-    return LogConfig.from_topic_overrides(topic), CleanerConfig.from_settings(cleaner)
 
 
 def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import parse_assignments
-from storage_core.config import CleanerConfig, LogConfig, split_settings
+from pylog_spark.config.assignments import whole_config
 from storage_core.maintenance.retention.partition import plan_retain, retain_partition
 from storage_core.maintenance.retention.plan import RetentionPlan
 from storage_core.plan import Plan
@@ -28,9 +27,7 @@ def run_retain(
     Raises:
         PylogError: As ``retain_partition``.
     """
-    topic, cleaner_settings = split_settings(parse_assignments(settings))
-    config = LogConfig.from_topic_overrides(topic)
-    cleaner = CleanerConfig.from_settings(cleaner_settings)
+    config, cleaner = whole_config(settings)
     if not dry_run:
         return retain_partition(
             directory,

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from pylog_spark.cli.exit_codes import (
     ExitCode,
     exit_code_of,
+    leave_out_interruptions,
     raise_on_termination,
     report_error,
 )
@@ -202,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit status."""
     raise_on_termination()
+    leave_out_interruptions()
     try:
         app(args=list(arguments), prog_name=_PROGRAM)
     except SystemExit as end:

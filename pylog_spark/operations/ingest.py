@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -20,14 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.dispatch import Dispatcher, run_apart
+from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.root_guards import check_off_switch
-from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import (
-    REFUSALS,
     TransferReport,
+    end_transfer,
+    open_transfer,
     sort_details,
     transfer_results,
 )
@@ -84,41 +83,26 @@ def ingest(
         options=options,
     )
     recorder = open_recorder(spark, job, clock)
-    with ExitStack() as stack:
-        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
-        try:
-            lease = None
-            if not options.dry_run:
-                recorder.start()
-                lease = _hold(stack, target, job, clock)
-            remarks = _remarks(target)
-            context = IngestContext(
-                run_id=job.run_id,
-                mirror=source.location,
-                root=target.location,
-                rules=rules,
-                high_watermark=options.high_watermark,
-                lease=lease,
-            )
-            details = _take(spark, dispatcher, job, source, context)
-        except BaseException as error:
-            run_apart("write the run's END row", partial(recorder.fail, error))
-            raise
-    results = _results(details, job)
-    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = TransferReport(
-        run_id=job.run_id,
-        action=job.action,
-        dry_run=options.dry_run,
+    with open_transfer(spark, job, recorder) as (stack, dispatcher):
+        lease = None if options.dry_run else _hold(stack, target, job, clock)
+        remarks = _remarks(target)
+        context = IngestContext(
+            run_id=job.run_id,
+            mirror=source.location,
+            root=target.location,
+            rules=rules,
+            high_watermark=options.high_watermark,
+            lease=lease,
+        )
+        details = _take(spark, dispatcher, job, source, context)
+    return end_transfer(
+        job,
+        recorder,
+        started=started,
         notes=remarks + _notes(details),
-        results=results,
+        results=_results(details, job),
         details=details,
-        summary=summary,
-        exit_code=exit_code_of(results, refused_alone=REFUSALS),
     )
-    recorder.results(results)
-    recorder.end(summary, exit_code=report.exit_code)
-    return report
 
 
 def check_places(mirror: str, managed: str, rules: IngestRules, *, dry_run: bool) -> None:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.tasks.commit_claim import current_boot, resume_claim
+from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
 from storage_core.store.json_fields import parse_json_object
+from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4096
@@ -50,6 +51,7 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
         except PylogError as error:
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
+            _drop(path, log_directory)
             continue
         if finished is None:
             continue
@@ -61,6 +63,21 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
     markers = [_read_marker(path) for path in find_remembered_markers(log_directory)]
     has_one = is_known and len(markers) == 1
     return Resumed(points=points, marker=markers[0] if has_one else None)
+
+
+def _drop(claim: Path, log_directory: Path) -> None:
+    """Take a claim away that cannot be finished, and before it what calls the directory clean.
+
+    Should this run be killed as well, the next one finds no claim that tells of it.
+    """
+    with storage_errors(claim):
+        for marker in find_remembered_markers(log_directory):
+            marker.unlink(missing_ok=True)
+            sync_folder(marker.parent)
+        if claim.is_symlink():
+            claim.unlink()
+            return
+    revoke_claim(claim)
 
 
 def encode_remembered(marker: CleanShutdown) -> bytes:

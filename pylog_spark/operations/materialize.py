@@ -7,8 +7,6 @@ is finished by the next one with the same generations; what is whole is not writ
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.dispatch import Dispatcher, run_apart
+from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
-from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import (
-    REFUSALS,
     TransferReport,
+    end_transfer,
+    open_transfer,
     sort_details,
     transfer_results,
 )
@@ -94,22 +92,16 @@ def materialize(
         run_id=new_run_id(clock), action=Action.MATERIALIZE.value, roots=(root,), options=options
     )
     recorder = open_recorder(spark, job, clock)
-    with ExitStack() as stack:
-        dispatcher = stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
-        try:
-            if options.dry_run:
-                state = read_target(path, root=root.location, root_id=root_id)
-                details = _plan(spark, dispatcher, job, path, state)
-            else:
-                recorder.start()
-                state = stack.enter_context(hold_target(path, root=root.location, root_id=root_id))
-                details = _plan(spark, dispatcher, job, path, state)
-                _check_room(path, details)
-                details = _write(dispatcher, job, path, details)
-                _finish(path, state, details)
-        except BaseException as error:
-            run_apart("write the run's END row", partial(recorder.fail, error))
-            raise
+    with open_transfer(spark, job, recorder) as (stack, dispatcher):
+        if options.dry_run:
+            state = read_target(path, root=root.location, root_id=root_id)
+            details = _plan(spark, dispatcher, job, path, state)
+        else:
+            state = stack.enter_context(hold_target(path, root=root.location, root_id=root_id))
+            details = _plan(spark, dispatcher, job, path, state)
+            _check_room(path, details)
+            details = _write(dispatcher, job, path, details)
+            _finish(path, state, details)
     results = transfer_results(
         details,
         run_id=job.run_id,
@@ -117,20 +109,10 @@ def materialize(
         bytes_after=details["bytes"],
         segments_after=details["segments"],
     )
-    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = TransferReport(
-        run_id=job.run_id,
-        action=job.action,
-        dry_run=options.dry_run,
-        notes=_notes(path, details),
-        results=results,
-        details=details,
-        summary=summary,
-        exit_code=exit_code_of(results, refused_alone=REFUSALS),
+    notes = _notes(path, details)
+    return end_transfer(
+        job, recorder, started=started, notes=notes, results=results, details=details
     )
-    recorder.results(results)
-    recorder.end(summary, exit_code=report.exit_code)
-    return report
 
 
 def check_target(managed: str, directory: str | Path) -> None:

@@ -142,6 +142,10 @@ def decode_options(values: Mapping[str, Any]) -> JobOptions:
         ConfigError: A setting is out of its range.
         ValueError: They are no options.
     """
+    # What settings of a session may run is not for a plan to say.
+    strange = _LEFT_OUT.intersection(values)
+    if strange:
+        raise ValueError(f"options.{min(strange)}: is no part of a plan")
     options: JobOptions = read_value(JobOptions, dict(values), "options")
     for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for key in keys.values():

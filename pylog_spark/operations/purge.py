@@ -29,7 +29,8 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.writable_root import WritableRoot, writable_root
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.listing import DirectoryKind, TopicFilter, list_partitions
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -120,7 +121,10 @@ def purge(
     action = Action.PURGE.value
     log_roots = tuple(resolve_roots(roots, said=options.role)) if roots else ()
     if not log_roots and options.trash is None:
-        raise ConfigError("ROOT", "", "expected a log directory, a managed root or --trash")
+        raise ConfigError("ROOT", None, "expected a log directory, a managed root or --trash")
+    # Beside roots it may be that no run has kept anything there yet.
+    if not log_roots and not Path(options.trash or "").is_dir():
+        raise ConfigError("--trash", options.trash, "no such directory")
     check_roots(log_roots, options)
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     recorder = open_recorder(spark, job, clock)

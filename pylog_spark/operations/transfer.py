@@ -1,12 +1,19 @@
 """What the two ways into and out of a managed root share: their report, and its rows."""
 
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
-from pylog_spark.operations.run_report import RunSummary
+from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.job import Job
+from pylog_spark.operations.recording import Recorder
+from pylog_spark.operations.run_report import RunSummary, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Reason, Status
 
 # A single partition that was refused so has to be decided about by a person.
@@ -96,3 +103,51 @@ def sort_details(details: pa.Table, weight: str) -> pa.Table:
     keys = [("order", "ascending"), ("weight", "descending")]
     keys += [("topic", "ascending"), ("partition", "ascending")]
     return details.take(pc.sort_indices(keyed, sort_keys=keys))
+
+
+@contextmanager
+def open_transfer(
+    spark: SparkSession, job: Job, recorder: Recorder
+) -> Iterator[tuple[ExitStack, Dispatcher]]:
+    """Record that a transfer begins, and how an error ends it.
+
+    Yields:
+        (stack, dispatcher): what is held until the transfer has ended, and what starts its stages.
+    """
+    with recorder.whole_run(), ExitStack() as stack:
+        yield stack, stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+
+
+def end_transfer(  # the tables of a report, and what else it says
+    job: Job,
+    recorder: Recorder,
+    *,
+    started: float,
+    notes: tuple[str, ...],
+    results: pa.Table,
+    details: pa.Table,
+) -> TransferReport:
+    """Return the report of a transfer, and write it into the record.
+
+    Args:
+        job: The run.
+        recorder: Keeps its record.
+        started: When it began, by ``time.perf_counter``.
+        notes: As ``TransferReport``, and so are the others.
+        results: See there.
+        details: See there.
+    """
+    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
+    report = TransferReport(
+        run_id=job.run_id,
+        action=job.action,
+        dry_run=job.options.dry_run,
+        notes=notes,
+        results=results,
+        details=details,
+        summary=summary,
+        exit_code=exit_code_of(results, refused_alone=REFUSALS),
+    )
+    recorder.results(results)
+    recorder.end(summary, exit_code=report.exit_code)
+    return report

@@ -59,6 +59,7 @@ from storage_core.maintenance.undo.partition import (
     undo_partition,
 )
 from storage_core.store import LocalStore
+from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record
 
 # Each is mostly waiting for a disk.
@@ -76,6 +77,7 @@ _UNCLEAN_NOTE: Final = (
 )
 # What an undo of a log directory remembers, beside what the run says of itself.
 _MARKER_FILE: Final = "undo-marker-{number}.json"
+_MOST_MARKER_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,7 @@ def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _run_folder(run_id: str, trash: str | None) -> Path:
     if trash is None:
-        raise ConfigError("--trash", "", "say where the run's trash is")
+        raise ConfigError("--trash", None, "say where the run's trash is")
     folder = Path(trash, run_id)
     if Path(run_id).name != run_id or not (folder / RUN_FILE).is_file():
         raise ConfigError(
@@ -296,7 +298,8 @@ def _finish_marker(
 def _remember_marker(path: Path, *, is_clean: bool) -> bool:
     """Return whether the directory had its marker when its undo began; a killed one removed it."""
     if path.is_file():
-        return bool(json.loads(path.read_bytes())["is_clean"])
+        content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
+        return parse_json_object(content, str(path)).boolean("is_clean")
     write_record(path, json.dumps({"is_clean": is_clean}).encode())
     return is_clean
 

@@ -121,7 +121,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     said = _known(options)
     path = said.get("path")
     if not path:
-        raise ConfigError("path", "", 'say what to read: .load("/path/to/log/directory")')
+        raise ConfigError("path", None, 'say what to read: .load("/path/to/log/directory")')
     view = said.get("view", _VIEWS[0])
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")

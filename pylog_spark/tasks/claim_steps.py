@@ -128,9 +128,7 @@ def require_places(
     for step in steps:
         match step:
             case PromoteFile(scratch_path=path):
-                place = Path(path)
-                is_ours = place.name.startswith(SCRATCH_PREFIX)
-                is_ours = is_ours and place.parent in {claim.parent, directory}
+                is_ours = _is_scratch(Path(path), claim, directory)
             case KeepFile(path=path) | WriteRecord(path=path) | RecordLeft(path=path):
                 is_ours = is_place_of(Path(path), directory)
             case _:
@@ -139,3 +137,12 @@ def require_places(
             raise ManifestError(
                 str(claim), type(step).__name__, f"expected a place of a run, found {path}"
             )
+
+
+def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
+    """Whether a path is that of a scratch file of the run that a claim is of."""
+    if not path.name.startswith(SCRATCH_PREFIX):
+        return False
+    with storage_errors(path.parent):
+        # The killed run may have been given another name of the log directory.
+        return path.parent == directory or path.parent.samefile(claim.parent)

@@ -75,7 +75,7 @@ class CommitClaim:
     @property
     def is_of_this_boot(self) -> bool:
         """Whether all that was written down is there: the machine did not crash since."""
-        return self._boot == current_boot()
+        return self._boot is not None and self._boot == current_boot()
 
     def begin(self, plan: Plan, result: dict[str, Any]) -> None:
         """Write down what is going to be done, before any of it is.
@@ -200,7 +200,9 @@ def current_boot() -> str | None:
 
 
 def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
-    """Finish the commit that a killed run began.
+    """Finish the commit that a killed run began; one that had not begun never will.
+
+    A task of that run may have outlived its driver, and come here only now.
 
     Args:
         path: Its claim.
@@ -216,6 +218,8 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
     """
     with hold_claim(path) as claim:
         if not claim.is_begun:
+            with storage_errors(path):
+                path.unlink(missing_ok=True)
             return None
         if not claim.is_of_this_boot or claim.location is None:
             raise CommitLostError(str(path))

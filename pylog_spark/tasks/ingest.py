@@ -20,12 +20,12 @@ from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
     REASON_OF_KIND,
-    DirectoryKind,
     listed_files,
     open_partition,
     rows_of,
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import open_root

@@ -5,7 +5,6 @@ remote indexes; three suffixes mark directories on their way in or out; a name t
 would stop a broker's start, so it is reported, never skipped in silence.
 """
 
-import enum
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.schemas import PARTITION, SEGMENT, Reason, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role
 from storage_core.errors import InvalidNameError, PylogError
 from storage_core.filenames import (
@@ -37,17 +37,6 @@ from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_
 from storage_core.store.open_store import open_store, split_location
 
 LISTING_COLUMNS: Final = ("file_names", "file_bytes", "file_times_ms", "file_etags")
-
-
-class DirectoryKind(enum.StrEnum):
-    """What a sub-directory of a log directory is."""
-
-    PARTITION = "partition"
-    METADATA = "metadata"
-    FUTURE = "future"
-    DELETE = "delete"
-    STRAY = "stray"
-    FOREIGN = "foreign"
 
 
 # Why a directory is left alone for what it is.

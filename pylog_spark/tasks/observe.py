@@ -18,7 +18,7 @@ from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_KIND, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     commits_checkpoints,
     has_expected_topic_id,
@@ -27,6 +27,7 @@ from pylog_spark.tasks.managed_view import (
     partition_checkpoints,
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.config import LogConfig

@@ -27,7 +27,7 @@ from pylog_spark.schemas import (
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.failures import attempt, attempt_row, describe_failure, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
@@ -36,6 +36,7 @@ from pylog_spark.tasks.run_context import (
     read_recovery_checkpoints,
 )
 from pylog_spark.tasks.scratch import claim_path, keep_scratch
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.config import LogConfig

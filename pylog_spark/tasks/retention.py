@@ -24,7 +24,7 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, DirectoryKind, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     known_timestamps,
@@ -38,6 +38,7 @@ from pylog_spark.tasks.run_context import (
     WriteContext,
     read_root_checkpoints,
 )
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig

@@ -15,13 +15,13 @@ from pylog_spark.schemas import LISTING_RUN, PARTITION, rows_to_batches
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import (
-    DirectoryKind,
     TopicFilter,
     classify_directory,
     directory_row,
     listing_columns,
     rows_of,
 )
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
 from storage_core.errors import PylogError
 from storage_core.store.listing import RootListing, is_plain_name, key_order, open_listing

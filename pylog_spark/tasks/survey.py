@@ -14,14 +14,9 @@ import pyarrow as pa
 from pylog_spark.schemas import SURVEY, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
-from pylog_spark.tasks.listing import (
-    REASON_OF_KIND,
-    DirectoryKind,
-    listed_files,
-    open_partition,
-    rows_of,
-)
+from pylog_spark.tasks.listing import REASON_OF_KIND, listed_files, open_partition, rows_of
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.survey import (

@@ -38,5 +38,5 @@ def test_nothing_is_written_where_nobody_said_the_role(spark, tmp_path):
 
 
 def test_a_directory_that_is_not_there_is_refused_at_once(spark, tmp_path):
-    with pytest.raises(ConfigError, match="is not a directory"):
+    with pytest.raises(ConfigError, match="no such directory"):
         LogDirectory.for_path(spark, tmp_path / "absent")

@@ -1,6 +1,7 @@
 """``pylog dump``: what a file holds, up to the byte where it does not."""
 
 import base64
+import dataclasses
 import gzip
 import json
 import os
@@ -29,7 +30,7 @@ from storage_core.testing.builders import (
 )
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
 from tests.golden_data import GOLDEN, Golden, Side, goldens
 
 LOG = "00000000000000000000.log"
@@ -297,10 +298,30 @@ def test_a_decompression_bomb_is_an_error_and_not_unpacked(pylog, tmp_path: Path
     assert "zstd" in error["message"]
 
 
-def test_the_records_before_a_bad_one_are_shown(pylog, tmp_path: Path):
-    (tmp_path / LOG).write_bytes(damage.with_trailing_bytes(TWO))
-    kinds = [line["type"] for line in lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))]
-    assert kinds == ["batch", "record", "record", "error"]
+@pytest.mark.parametrize(
+    ("codec", "kinds"),
+    [
+        pytest.param(Codec.NONE, ["batch", "record", "error"], id="all but the last"),
+        pytest.param(Codec.GZIP, ["batch", "error"], id="none of a compressed batch"),
+    ],
+)
+def test_of_a_batch_with_bytes_left_over_the_records_are_shown_that_kafka_hands_out(
+    pylog, tmp_path: Path, codec, kinds
+):
+    batch = damage.with_trailing_bytes(dataclasses.replace(TWO, codec=codec))
+    (tmp_path / LOG).write_bytes(GOOD + batch)
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert [line["type"] for line in lines] == ["batch", "record", *kinds]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_a_message_set_that_cannot_be_opened_is_an_error_and_no_batch(pylog, tmp_path: Path, codec):
+    """Its first offset lies inside."""
+    message = LegacyMessage(offset=5, value=b"not compressed", attributes=int(codec))
+    (tmp_path / LOG).write_bytes(GOOD + encode_message(message))
+    lines = lines_of(pylog("dump", tmp_path / LOG, "--output", "json"))
+    assert [line["type"] for line in lines] == ["batch", "record", "error"]
+    assert lines[-1]["position"] == len(GOOD)
 
 
 def test_a_wrong_checksum_is_said_and_the_records_are_shown(pylog, tmp_path: Path):

@@ -153,7 +153,31 @@ def test_wrong_usage_and_guards_have_their_status(pylog, root, tmp_path, change,
 def test_a_root_that_is_not_there_is_wrong_usage(pylog, tmp_path: Path):
     result = pylog("compact", tmp_path / "nowhere", "--role", "broker")
     assert result.exit_code == ExitCode.USAGE
-    assert "is not a directory" in result.stderr
+    assert "no such directory" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--report", "--plan-out"])
+def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_the_beginning(
+    pylog, root, tmp_path, option: str
+):
+    before = tree_of(root.path)
+    absent = pylog("run", *options_of(root, tmp_path), option, tmp_path / "no" / "file.html")
+    assert (absent.exit_code, absent.stdout) == (ExitCode.USAGE, "")
+    assert f"there is no folder {tmp_path / 'no'}" in absent.stderr
+    folder = pylog("run", *options_of(root, tmp_path), option, tmp_path)
+    assert "is a directory" in folder.stderr
+    assert tree_of(root.path) == before
+
+
+@pytest.mark.spark
+def test_a_glob_that_matches_no_topic_is_noted(spark, pylog, root, tmp_path):
+    arguments = [*options_of(root, tmp_path), "--dry-run", "--output", "json"]
+    [run] = lines_of(pylog("compact", *arguments, "--topics", "orders-[eu]*"))
+    [note] = run["notes"]
+    assert (
+        note == f"{root.path}: no partition there is of a topic that --topics and --exclude ask for"
+    )
+    assert lines_of(pylog("compact", *arguments))[-1]["notes"] == []
 
 
 def test_a_root_is_asked_for(pylog):

@@ -15,6 +15,7 @@ from tests.golden_cleaning import exactness_of, expected_numbers
 from tests.golden_data import Golden, Side
 
 COMPACT = ("--set", "cleanup.policy=compact")
+END = 21
 KEYS = [
     "next_offset",
     "messages_read",
@@ -212,3 +213,53 @@ def test_a_batch_larger_than_its_file_is_named_with_partition_segment_position_a
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"pylog: {directory}: {log.name}: position {good_bytes}: ")
     assert "2147483659 bytes" in line
+
+
+@pytest.mark.parametrize("log_start", [21, 22, 100], ids=["at the end", "just above", "far above"])
+@pytest.mark.parametrize("then", [(), ("--then-retain",)], ids=["round", "round and deletion pass"])
+def test_a_log_that_starts_at_its_end_or_above_is_left_as_one_load_leaves_it(
+    pylog, tmp_path: Path, log_start: int, then: tuple[str, ...]
+):
+    """A second load would forget the snapshot and the epoch that stand at the log's start."""
+    trees = []
+    options = ("--now-ms", 1, *COMPACT, "--log-start-offset", log_start)
+    for name, command in (
+        ("loaded", ("recover", "--clean-shutdown")),
+        ("cleaned", ("clean", *then)),
+    ):
+        directory = dirty_partition(tmp_path / name)
+        (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+        result = pylog("partition", command[0], directory, *command[1:], *options)
+        assert result.exit_code == ExitCode.DONE, result.stderr
+        trees.append(read_tree(directory))
+    loaded, cleaned = trees
+    if log_start == END and then:
+        # What lies below the log start goes, as it does in no load.
+        loaded = {name: data for name, data in loaded.items() if not name.startswith(f"{0:020}.")}
+    assert cleaned == loaded
+
+
+def test_the_name_of_a_file_in_a_log_is_not_wrong_usage(pylog, tmp_path: Path):
+    directory = dirty_partition(tmp_path)
+    (directory / "leader-epoch-checkpoint.cleaned").touch()
+    before = read_tree(directory)
+    result = pylog("partition", "recover", directory, "--now-ms", 1)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert "leader-epoch-checkpoint.cleaned" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert read_tree(directory) == before
+
+
+@pytest.mark.parametrize("command", ["clean", "retain"])
+def test_an_index_that_kafka_cannot_open_for_appends_is_refused(
+    pylog, tmp_path: Path, command: str
+):
+    directory = dirty_partition(tmp_path)
+    (directory / "00000000000000000020.index").write_bytes(bytes(80))
+    before = read_tree(directory)
+    small = ("--set", "segment.index.bytes=24")
+    result = pylog("partition", command, directory, "--now-ms", 1, *COMPACT, *small)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    assert "segment.index.bytes allows 24" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert read_tree(directory) == before

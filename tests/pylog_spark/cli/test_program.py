@@ -1,5 +1,6 @@
 """The program as a whole: help, start-up, what errors become."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -205,6 +206,15 @@ def test_a_failure_of_spark_is_short(capsys):
 def test_an_interrupted_command_ends_with_130(pylog, monkeypatch):
     raising(monkeypatch, KeyboardInterrupt())
     assert pylog("warmup").exit_code == ExitCode.INTERRUPTED
+
+
+def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
+    exit_codes.leave_out_interruptions()
+    exit_codes.leave_out_interruptions()
+    for error in (KeyboardInterrupt(), TerminatedError(), ValueError("heard")):
+        # To the root logger, as py4j does.
+        logging.error("while sending a command", exc_info=error)  # noqa: LOG015
+    assert [record.exc_info[0] for record in caplog.records] == [ValueError]
 
 
 def test_sigterm_ends_a_command_with_143():

@@ -82,4 +82,4 @@ def test_a_page_cannot_be_made_to_say_more_than_text(spark, pylog, root, tmp_pat
 def test_what_is_no_directory_is_wrong_usage_and_starts_no_session(pylog, tmp_path):
     result = pylog("verify", tmp_path / "no-such")
     assert result.exit_code == ExitCode.USAGE
-    assert "is not a directory" in result.stderr
+    assert "no such directory" in result.stderr

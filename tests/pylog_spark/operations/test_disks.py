@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,36 +94,24 @@ def trees(paths: list[Path]) -> dict[str, dict[str, bytes]]:
     }
 
 
-def published(*said):
-    return compact(*said, strategy=Strategy.BROADCAST)
-
-
-def exchanged(*said):
-    return compact(*said, strategy=Strategy.SHUFFLE)
-
-
-@pytest.mark.parametrize(
-    ("operation", "names"),
-    [(published, CLEANED), (retain, SWEPT)],
-    ids=["compaction by published maps", "retention"],
-)
-def test_a_limit_of_tasks_at_a_disk_holds_and_changes_no_byte(watched, operation, names):
+def test_a_limit_of_tasks_at_a_disk_holds_and_changes_no_byte(watched):
     found = {}
     for per_disk in (None, 1):
-        paths, options = two_roots(watched.folder / f"log-{per_disk}", names)
-        most = watched.run(operation, paths, options, per_disk)
+        paths, options = two_roots(watched.folder / f"log-{per_disk}", SWEPT)
+        most = watched.run(retain, paths, options, per_disk)
         found[most] = trees(paths)
     # Without the limit more than one task is there: the watch sees them.
     assert list(found) == [2, 1]
     assert found[2] == found[1]
 
 
-def test_it_holds_where_keys_are_exchanged(watched):
+@pytest.mark.parametrize("strategy", [Strategy.BROADCAST, Strategy.SHUFFLE])
+def test_it_holds_in_a_compaction_that_is_spread(watched, strategy):
     paths, options = two_roots(watched.folder / "log", CLEANED)
-    assert watched.run(exchanged, paths, options, 1) == 1
+    assert watched.run(partial(compact, strategy=strategy), paths, options, 1) == 1
     for number, path in enumerate(paths):
-        (watched.folder / f"kafka-{number}").mkdir()
         folder = watched.folder / f"kafka-{number}"
+        folder.mkdir()
         assert differences_from_kafka(path, CLEANED[number], folder) == []
 
 

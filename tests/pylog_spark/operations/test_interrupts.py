@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,35 @@ def test_ctrl_c_ends_a_job_that_runs_as_an_interrupt(tmp_path):
         assert process.wait(timeout=90) == 130
     finally:
         process.kill()
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path):
+    """A JVM without an owner would keep the pipe open: nobody would read its end."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "meta.properties").touch()
+    command = [sys.executable, "-m", "pylog_spark", "verify", tmp_path / "log"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        limit = time.monotonic() + 60
+        while not is_spark_starting(children) and time.monotonic() < limit:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        # The JVM, if it is still there, is of this group too.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130
+    assert "pylog: interrupted" in said
+    assert "Traceback" not in said
+
+
+def is_spark_starting(children: Path) -> bool:
+    """Whether one of some processes is Spark's launcher, or what became of it."""
+    commands = [Path(f"/proc/{child}/cmdline") for child in children.read_text().split()]
+    with suppress(OSError):
+        return any(b"spark" in command.read_bytes() for command in commands)
+    return False

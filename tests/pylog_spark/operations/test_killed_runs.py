@@ -13,6 +13,7 @@ from pylog_spark.tasks import commit_claim
 from pylog_spark.tasks.commit_claim import CommitClaim, create_claim, hold_claim
 from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.clean_shutdown import CleanShutdown, encode_clean_shutdown
+from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.plan import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.store import LocalStore
@@ -101,6 +102,14 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch
         assert not root.was_clean
         assert read_points(directory) == {}
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_where_nobody_can_tell_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch):
+    for module in (commit_claim, killed_runs):
+        monkeypatch.setattr(module, "current_boot", lambda: None)
+    begun(directory, steps_done=1)
+    resumed = resume_killed_runs(directory)
+    assert (resumed.points, resumed.marker) == ({}, None)
 
 
 def test_a_run_that_left_a_partition_half_done_left_no_marker_to_put_back(directory):
@@ -247,3 +256,38 @@ def test_a_claim_that_is_a_link_is_not_followed(directory):
 def test_a_cleaner_point_that_cannot_be_is_not_written(directory, point):
     change_claim(begun_claim(directory), result={"next_offset": point})
     assert resume_killed_runs(directory).points == {}
+
+
+@pytest.mark.item("CMP-40")
+def test_a_task_that_outlived_its_driver_commits_nothing_any_more(directory):
+    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root.__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "orders-0"])
+    path = claim_path(root.scratch, directory / "orders-0", "killed")
+    root._lock.release()
+    # Before the next run has swept the scratch files, a slow task gets as far as its commit.
+    resume_killed_runs(directory)
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
+        pass
+
+
+def test_a_run_that_is_killed_while_it_takes_up_another_does_not_make_it_clean(directory):
+    begun_claim(directory).write_bytes(b"nonsense\n")
+    assert resume_killed_runs(directory).marker is None
+    # Killed here; the next one finds what it has left.
+    assert resume_killed_runs(directory).marker is None
+    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+        assert not root.was_clean
+
+
+@pytest.mark.item("FLT-14")
+def test_a_commit_is_finished_by_whatever_name_the_directory_has_now(directory):
+    begun(directory, steps_done=0)
+    other = directory.parent / "other-name"
+    other.symlink_to(directory)
+    (directory.parent / "pylog-scratch-other-name").symlink_to(
+        directory.parent / "pylog-scratch-log"
+    )
+    assert resume_killed_runs(other).points == {ORDERS: 7}
+    assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}

@@ -2,13 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.listing import (
-    DirectoryKind,
-    TopicFilter,
-    classify_directory,
-    list_partitions,
-    segment_rows,
-)
+from pylog_spark.tasks.listing import TopicFilter, classify_directory, list_partitions, segment_rows
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.filenames import TopicPartition
 from storage_core.store import FileInfo
 

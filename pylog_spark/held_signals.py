@@ -1,0 +1,49 @@
+"""Let Ctrl-C and SIGTERM wait for the end of something that must not be left half started.
+
+While a session starts, pyspark waits for a file that its JVM writes into a folder. An exception in
+that wait removes the folder, the JVM fails to write, and a process without an owner stays for ever
+and keeps the terminal's or the pipe's other end open.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+_HELD: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Deliver what arrives in the block when it has ended; a second signal does not wait.
+
+    Outside of the main thread, where no handlers run, nothing is held.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former: dict[int, Any] = {}
+    waiting: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        handler: Callable[[int, FrameType | None], Any] | int = former[number]
+        if waiting and callable(handler):
+            handler(number, frame)
+        waiting.append(number)
+
+    for held in _HELD:
+        found = signal.getsignal(held)
+        if found not in {None, signal.SIG_IGN}:
+            former[held] = found
+            signal.signal(held, hold)
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            # Spark may have put a handler of its own there, which is the session's to keep.
+            if signal.getsignal(number) is hold:
+                signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0])
