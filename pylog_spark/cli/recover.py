@@ -88,7 +88,6 @@ def recover(  # noqa: PLR0913  # one argument an option
     """
     flags = said_flags(locals())
     from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-    from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
     status = run_job(
         "recover",
@@ -96,7 +95,7 @@ def recover(  # noqa: PLR0913  # one argument an option
         flags,
         as_json=output is OutputFormat.JSON,
         page=report,
-        fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
+        fail_on=fail_on.severity,
     )
     if status:
         raise typer.Exit(status)

@@ -1,7 +1,7 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
 import enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,9 @@ from pylog_spark.cli.options import (
 )
 from pylog_spark.cli.output import OutputFormat
 
+if TYPE_CHECKING:
+    from storage_core.maintenance.verification.findings import Severity
+
 app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 
@@ -33,6 +36,13 @@ class FailOn(enum.StrEnum):
     ERROR = "error"
     FATAL = "fatal"
     NEVER = "never"
+
+    @property
+    def severity(self) -> "Severity | None":
+        """The severity, None for never."""
+        from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
+
+        return None if self is FailOn.NEVER else Severity(self.value)
 
 
 # Of the jobs that recover.
@@ -83,7 +93,6 @@ def verify(  # noqa: PLR0913  # one argument an option
     from pylog_spark.cli.verify_roots import run_verify  # noqa: PLC0415  # Spark, not for --help
     from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
     from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415  # Spark
-    from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
 
     flags = Flags(
         config_files=config_files or (),
@@ -99,7 +108,7 @@ def verify(  # noqa: PLR0913  # one argument an option
     request = VerifyRequest(
         is_deep=deep,
         is_live=live,
-        fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),
+        fail_on=fail_on.severity,
         shown=show,
     )
     status = run_verify(roots, flags, request, as_json=output is OutputFormat.JSON, page=report)

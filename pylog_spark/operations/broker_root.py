@@ -283,6 +283,12 @@ class BrokerRoot:
 
     @_unless_failed
     def _give_back(self) -> None:
+        if self._writes and self._is_whole and not self._is_settled:
+            # Interrupted amid commits: what had begun is finished here, as the next run would
+            # finish it after a kill. Else an interrupt would cost a recovery, and a kill would not.
+            resumed = resume_killed_runs(Path(self.location))
+            self.write_cleaner_points(resumed.points)
+            self._is_settled = resumed.marker is not None
         self._revoke_claims()
         if self._writes:
             sweep_scratch(Path(self.location))

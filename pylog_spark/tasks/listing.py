@@ -15,21 +15,16 @@ import pyarrow as pa
 
 from pylog_spark.schemas import PARTITION, SEGMENT, Reason, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
-from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
-from storage_core.errors import InvalidNameError, PylogError
+from storage_core.errors import PylogError
 from storage_core.filenames import (
-    CLUSTER_METADATA_TOPIC,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
-    REMOTE_INDEX_CACHE_DIRECTORY,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    TopicPartition,
-    directory_state,
     kind_of,
     offset_of,
-    parse_partition_directory,
 )
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
@@ -71,26 +66,6 @@ class TopicFilter:
             return not self.topics
         asked = not self.topics or any(fnmatchcase(topic, glob) for glob in self.topics)
         return asked and not any(fnmatchcase(topic, glob) for glob in self.exclude)
-
-
-def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]:
-    """Say what a sub-directory is by its name, and whose.
-
-    Returns:
-        Its kind, and topic and partition as far as the name gives them: the topic of a directory
-        that Kafka renamed may have been cut.
-    """
-    state = directory_state(name)
-    stem = name.rpartition(".")[0] if state else name
-    try:
-        partition = parse_partition_directory(stem)
-    except InvalidNameError:
-        return (DirectoryKind(state) if state else DirectoryKind.FOREIGN), None
-    if state:
-        return DirectoryKind(state), partition
-    if partition.topic == CLUSTER_METADATA_TOPIC:
-        return DirectoryKind.METADATA, partition
-    return DirectoryKind.PARTITION, partition
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -151,9 +126,9 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
         role: What it is.
         name: Of the sub-directory.
     """
-    if name == REMOTE_INDEX_CACHE_DIRECTORY:
-        return None
     kind, partition = classify_directory(name)
+    if kind is DirectoryKind.CACHE:
+        return None
     if role == Role.MANAGED and kind is DirectoryKind.FOREIGN:
         return None  # what else a store of ours keeps beside its partitions
     return {

@@ -16,12 +16,11 @@ from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import (
     TopicFilter,
-    classify_directory,
     directory_row,
     listing_columns,
     rows_of,
 )
-from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
 from storage_core.errors import PylogError
 from storage_core.store.listing import RootListing, is_plain_name, key_order, open_listing
@@ -31,7 +30,7 @@ from storage_core.store.listing import RootListing, is_plain_name, key_order, op
 RUN_DIRECTORIES: Final = 64
 
 ListingOpener = Callable[[str], RootListing]
-_WITHOUT_FILES: Final = (DirectoryKind.FOREIGN,)
+_WITHOUT_FILES: Final = (DirectoryKind.FOREIGN, DirectoryKind.CACHE)
 
 
 def list_runs(

@@ -38,7 +38,7 @@ from tests.partition_views import committed_values, data_records
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
-STRIDE = 1 if ALL else 61
+STRIDE = 1 if ALL else 67
 CLEANED = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RECOVERED = ["recover-earlier-above-length-none-s400", "recover-torn061-none-s400"]
 

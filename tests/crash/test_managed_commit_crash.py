@@ -34,7 +34,7 @@ from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
 from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
 from storage_core.testing.wrapped_objects import FaultyObjects
-from tests.crash.interruptions import POWER, Interruption, is_end, power_losses
+from tests.crash.interruptions import ALL, POWER, Interruption, is_end, power_losses
 from tests.storage_core.store.managed_homes import FILES, NOW_MS, PARTITION, contents
 
 pytestmark = pytest.mark.crash
@@ -53,6 +53,8 @@ TTL_MS = 10_000
 GRACE_MS = 1000
 # The log by its task; companions, epochs; history, manifest.
 CHANGES = 5
+# Of how many points one is tried at which the power may fail.
+STRIDE = 1 if ALL else 4
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -245,7 +247,7 @@ def test_what_a_loss_of_power_leaves_of_a_commit_on_a_local_disk_is_whole(way, t
     def commit_again() -> None:
         publish(attempt(objects, tmp_path, next(names), clock), 2)
 
-    for where in power_losses(commit_again, root.parent, way.way, reset=reset):
+    for where in power_losses(commit_again, root.parent, way.way, reset=reset, stride=STRIDE):
         found = read(objects)
         assert found == AFTER or (found == FILES and not is_end(where)), where
         if found != AFTER:
@@ -269,7 +271,7 @@ def test_what_a_loss_of_power_leaves_of_a_first_commit_is_nothing_or_whole(
     def create_root() -> None:
         create(LocalObjectStore(root, clock), clock)
 
-    for where in power_losses(create_root, tmp_path / "disk", way.way, reset=reset):
+    for where in power_losses(create_root, tmp_path / "disk", way.way, reset=reset, stride=STRIDE):
         objects = LocalObjectStore(root, clock)
         try:
             found = read(objects)

@@ -79,7 +79,10 @@ def test_a_truncation_may_stop_anywhere(golden: Golden, way: Interruption, tmp_p
         shutil.copytree(source, target)
 
     strikes = way.strikes(
-        lambda store: truncate(golden, store), directory, reset=lambda: copy(before, directory)
+        lambda store: truncate(golden, store),
+        directory,
+        reset=lambda: copy(before, directory),
+        stride=1 if ALL or not way.is_of_power else 4,
     )
     tried = 0
     for where in strikes:
@@ -91,7 +94,7 @@ def test_a_truncation_may_stop_anywhere(golden: Golden, way: Interruption, tmp_p
         assert log_bytes(twin).startswith(kept) or params["to"] < start, where
         assert files_of(directory) in ends, where
         tried += 1
-    assert tried > len(ends)
+    assert tried > len(ends) or way.is_of_power
 
 
 @pytest.mark.oracle

@@ -72,10 +72,25 @@ def test_a_directory_without_marker_gets_none(directory):
 
 
 @pytest.mark.item("DIR-03")
-def test_a_crash_between_commits_and_their_checkpoint_looks_unclean(directory):
+def test_an_error_amid_commits_that_had_not_begun_leaves_the_directory_clean(directory):
     with pytest.raises(CrashError):
         crash_in(open_root(directory), after="the commits began")
+    assert marker(directory) == MARKER
+
+
+@pytest.mark.item("DIR-03")
+def test_an_error_amid_a_commit_that_nobody_can_finish_leaves_the_directory_unclean(directory):
+    def crash() -> None:
+        with open_root(directory) as root:
+            root.begin_writing()
+            root.allow_commits([directory / "ours-0"])
+            claim_path(root.scratch, directory / "ours-0", "run").write_bytes(b"no claim\n")
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        crash()
     assert marker(directory) is None
+    assert not list(directory.parent.glob("pylog-scratch-*"))
 
 
 @pytest.mark.item("DIR-03")

@@ -35,8 +35,8 @@ def directory(tmp_path) -> Path:
     return root.path
 
 
-def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> None:
-    """Leave what a run leaves that is killed after some steps of a commit."""
+def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> BrokerRoot:
+    """Leave what a run leaves that is killed after some steps of a commit; return its root."""
     root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
@@ -68,6 +68,7 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> None:
             claim.finish(LocalStore(partition))
     # The kernel gives back what a killed process held.
     root._lock.release()
+    return root
 
 
 @pytest.mark.item("FLT-14", "FLT-08")
@@ -79,6 +80,17 @@ def test_a_commit_that_had_begun_is_finished_and_counts(directory, steps_done):
         assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
         assert read_points(directory) == {ORDERS: 7}
         assert root.was_clean
+    assert read_marker(LocalStore(directory)) == CleanShutdown(broker_epoch=11)
+    assert not list(directory.parent.glob("pylog-scratch-*"))
+
+
+@pytest.mark.item("FLT-14")
+@pytest.mark.parametrize("steps_done", range(4))
+def test_an_interrupted_run_finishes_the_commit_that_had_begun_itself(directory, steps_done):
+    root = begun(directory, steps_done=steps_done)
+    root.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
+    assert read_points(directory) == {ORDERS: 7}
     assert read_marker(LocalStore(directory)) == CleanShutdown(broker_epoch=11)
     assert not list(directory.parent.glob("pylog-scratch-*"))
 

@@ -2,40 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.listing import TopicFilter, classify_directory, list_partitions, segment_rows
-from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.filenames import TopicPartition
+from pylog_spark.tasks.listing import TopicFilter, list_partitions, segment_rows
 from storage_core.store import FileInfo
-
-HEX = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.mark.item("DIR-05", "DIR-06", "DIR-07", "DIR-08")
-@pytest.mark.parametrize(
-    ("name", "kind", "partition"),
-    [
-        ("orders-3", DirectoryKind.PARTITION, TopicPartition("orders", 3)),
-        ("a-b-c-0", DirectoryKind.PARTITION, TopicPartition("a-b-c", 0)),
-        (
-            "__consumer_offsets-49",
-            DirectoryKind.PARTITION,
-            TopicPartition("__consumer_offsets", 49),
-        ),
-        ("__cluster_metadata-0", DirectoryKind.METADATA, TopicPartition("__cluster_metadata", 0)),
-        (f"orders-3.{HEX}-delete", DirectoryKind.DELETE, TopicPartition("orders", 3)),
-        (f"orders-3.{HEX}-future", DirectoryKind.FUTURE, TopicPartition("orders", 3)),
-        (f"orders-3.{HEX}-stray", DirectoryKind.STRAY, TopicPartition("orders", 3)),
-        (f"{'x' * 200}.{HEX}-delete", DirectoryKind.DELETE, None),
-        ("lost+found", DirectoryKind.FOREIGN, None),
-        ("orders", DirectoryKind.FOREIGN, None),
-        ("orders-x", DirectoryKind.FOREIGN, None),
-        ("orders-99999999999", DirectoryKind.FOREIGN, None),
-        ("a b-0", DirectoryKind.FOREIGN, None),
-        (f"orders-3.{HEX}-moved", DirectoryKind.FOREIGN, None),
-    ],
-)
-def test_a_directory_is_classified_by_its_name(name, kind, partition):
-    assert classify_directory(name) == (kind, partition)
 
 
 @pytest.fixture
