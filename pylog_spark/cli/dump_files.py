@@ -27,6 +27,7 @@ from storage_core.filenames import (
 )
 from storage_core.log.committed_view import CommittedView, load_committed_view
 from storage_core.store import LogStore, open_store
+from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_store import is_managed, split_location
 
 _TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
@@ -116,7 +117,8 @@ class _Output:
 
 def _choose_files(path: str) -> tuple[LogStore, list[str]]:
     """Return where the files are, and their names in the order in which they are shown."""
-    local = None if is_managed(path) else local_path(path)
+    # Only partitions of managed roots have generations.
+    local = None if is_managed(path) or GENERATION_MARK in path else local_path(path)
     if local is not None and not local.is_dir():
         if _is_kafkas(local.name) and not local.is_file():
             return _choose_one(str(local.parent), local.name)

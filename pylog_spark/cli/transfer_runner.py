@@ -73,6 +73,8 @@ def run_ingest(
     # The operation checks this again. Here it spares a person the start of a Spark session.
     check_places(mirror, managed, rules, dry_run=options.dry_run)
     report = ingest(_session("ingest", options), mirror, managed, options, rules=rules)
+    if not report.results.num_rows:
+        report = _with_notes_of_empty(report, [mirror], options)
     write_report(report, as_json=as_json)
     return report.exit_code
 
@@ -86,6 +88,8 @@ def run_materialize(managed: str, directory: str, flags: Flags, *, as_json: bool
     options = _options(flags)
     check_target(managed, directory)
     report = materialize(_session("materialize", options), managed, directory, options)
+    if not report.results.num_rows:
+        report = _with_notes_of_empty(report, [managed], options)
     write_report(report, as_json=as_json)
     return report.exit_code
 
@@ -99,14 +103,19 @@ def run_survey(roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
     options = _options(flags)
     log_roots = resolve_roots(roots, said=options.role)
     report = survey(_session("survey", options), roots, options)
-    empty = notes_of_empty_roots(
-        report.results,
-        [root.location for root in log_roots],
-        are_topics_chosen=bool(options.include or options.exclude),
-    )
-    report = replace(report, notes=(*report.notes, *empty))
+    report = _with_notes_of_empty(report, [root.location for root in log_roots], options)
     write_report(report, as_json=as_json)
     return report.exit_code
+
+
+def _with_notes_of_empty(
+    report: TransferReport, roots: Sequence[str], options: JobOptions
+) -> TransferReport:
+    """Return a report that says of which roots there is no row."""
+    empty = notes_of_empty_roots(
+        report.results, roots, are_topics_chosen=bool(options.include or options.exclude)
+    )
+    return replace(report, notes=(*report.notes, *empty))
 
 
 def _options(flags: Flags) -> JobOptions:

@@ -282,7 +282,7 @@ def locate_directory(path: str | Path) -> str:
     local = local_path(text)
     place = text if local is None else str(local.resolve())
     parent, name = split_location(place)
-    if _is_partition_name(name):
+    if _is_partition_name(unpinned(name)):
         root = open_root(parent)
         if root.is_managed:
             return root.locate(name)

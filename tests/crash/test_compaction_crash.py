@@ -52,7 +52,7 @@ GOLDEN_POWER_STRIDE = 5
 # Where names are kept in no order: of how many points one, and how many ways of it.
 UNORDERED_STRIDE = 1 if ALL else 3
 UNORDERED_SEEDS = 40 if ALL else 12
-KAFKA_POWER_STRIDE = 1 if ALL else 23
+KAFKA_POWER_STRIDE = 5 if ALL else 23
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 
 Tree = dict[str, tuple[bytes, int]]

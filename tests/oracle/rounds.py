@@ -201,10 +201,12 @@ def _task(
         checkpoint = int(partition.log_end_offset * clean.checkpoint)
     if not clean.by_manager:
         end = min(now.last_stable_offset, now.segments[-1][0])
-        first_uncleanable = int(end * clean.clean_to)
+        first = now.segments[0][0]
+        first_uncleanable = max(first, int(end * clean.clean_to))
         # Kafka rounds the end down to a segment, and refuses a range that then runs backwards.
         rounded = max(base for base, _ in now.segments if base <= first_uncleanable)
-        first_dirty = int(rounded * clean.dirty_from)
+        # Below the first segment Kafka finds no aborted transactions (docs/differences.md).
+        first_dirty = max(first, int(rounded * clean.dirty_from))
     return CleanTask(
         config={**plan.config, **clean.changed_settings},
         now_ms=now_ms,

@@ -149,3 +149,7 @@ def test_dump_shows_a_generation_that_was_superseded(pylog, origin, tmp_path):
     assert pylog("dump", twin.directory(NAME), "--output", "json").stdout != before
     first = pylog("dump", f"{twin.directory(NAME)}#generation=1", "--output", "json")
     assert first.stdout == before
+    # A root that says itself that it is managed need not be called so.
+    plain = f"{twin.directory(NAME).removeprefix('managed+')}#generation=1"
+    again = pylog("dump", plain, "--output", "json")
+    assert (again.exit_code, again.stdout) == (ExitCode.DONE, first.stdout)
