@@ -197,14 +197,13 @@ def read_plan_file(path: str | Path) -> SavedPlan:
     """
     try:
         header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
-        found = (header["format"], header["version"])
-        if found != (FORMAT, VERSION):
-            raise ConfigError("PLAN", path, f"expected {FORMAT} {VERSION}, found {found}")
         return _decode(header, rows)
     except OSError as error:
         raise ConfigError("PLAN", path, error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError, RecursionError, pa.ArrowException) as error:
-        raise ConfigError("PLAN", path, f"is no saved plan: {error!r}") from error
+    except KeyError as error:
+        raise ConfigError("PLAN", path, f"is no saved plan: it has no {error}") from error
+    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise ConfigError("PLAN", path, f"is no saved plan: {error}") from error
 
 
 def _is_parquet(path: str | Path) -> bool:
@@ -215,9 +214,7 @@ def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
     with Path(path).open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     _check_size(len(content))
-    header = json.loads(content)
-    if not isinstance(header, dict):
-        raise TypeError("expected a JSON object")
+    header = _parse_header(content)
     return header, header.pop("partitions")
 
 
@@ -226,10 +223,20 @@ def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
         groups = range(file.metadata.num_row_groups)
         _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
         table = file.read().select(_ROWS.names)
-    header = json.loads((table.schema.metadata or {})[_METADATA_KEY])
+    header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
     texts = ("figures", "plan", "files")
     rows = [row | {name: json.loads(row[name]) for name in texts} for row in table.to_pylist()]
     return header, rows
+
+
+def _parse_header(content: bytes) -> dict[str, Any]:
+    header = json.loads(content)
+    if not isinstance(header, dict):
+        raise TypeError(f"expected an object, found {type(header).__name__}")
+    found = (header.get("format"), header.get("version"))
+    if found != (FORMAT, VERSION):
+        raise ValueError(f"expected {FORMAT} {VERSION}, found {found[0]} {found[1]}")
+    return header
 
 
 def _check_size(size_bytes: int) -> None:

@@ -132,7 +132,22 @@ def test_a_newer_version_is_refused_by_name(tmp_path: Path):
     path = tmp_path / "plan.json"
     write_plan_file(path, PLAN)
     path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(ConfigError, match="expected pylog-plan 1, found"):
+    with pytest.raises(ConfigError, match="expected pylog-plan 1, found pylog-plan 2"):
+        read_plan_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("{}", "expected pylog-plan 1, found None None"),
+        ("[]", "expected an object, found list"),
+        ('{"format": "pylog-plan", "version": 1}', "it has no 'partitions'"),
+    ],
+)
+def test_what_is_no_plan_is_said_in_words(tmp_path: Path, content: str, what: str):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=what):
         read_plan_file(path)
 
 
