@@ -2,21 +2,20 @@
 
 import json
 import secrets
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import located
+from storage_core.errors import OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
-from storage_core.maintenance.compaction.plan import (
-    group_segments,
-    plan_compaction,
-)
+from storage_core.maintenance.compaction.overflow import plan_split
+from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -126,13 +125,24 @@ def clean_and_load(
         )
         verify_inputs(store, plan)
         operations = plan_commit(log, plan, groups)
+    except OffsetOverflowError as error:
+        _discard(groups)
+        # As Kafka's cleaner does: the segment is split, and the round is for another time.
+        commit(Plan(location=store.location, operations=log.operations), store)
+        commit(plan_split(store, plan, error.file), store)
+        raise
     except BaseException:
-        for cleaned in groups:
-            for file in cleaned.files:
-                Path(file.path).unlink(missing_ok=True)
+        _discard(groups)
         raise
     commit(operations, store)
     return _done(log, index, groups, request), log
+
+
+def _discard(groups: Iterable[CleanedGroup]) -> None:
+    """Delete what was cleaned for nothing."""
+    for cleaned in groups:
+        for file in cleaned.files:
+            Path(file.path).unlink(missing_ok=True)
 
 
 def _load(

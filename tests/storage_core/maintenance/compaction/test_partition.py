@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.errors import OffsetOverflowError
 from storage_core.filenames import log_file, segment_file, snapshot_file
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
@@ -243,6 +244,17 @@ def test_a_batch_far_larger_than_every_buffer_gives_the_same_output(tmp_path, co
         trees.append(read_tree(directory))
     assert compare_partitions(*trees, Exactness.BYTES) == []
     assert [record[0] for record in records_in(directory)] == [2, 4, 5, 6]
+
+
+def test_a_round_that_meets_an_overflowed_segment_splits_it_and_is_given_up(tmp_path):
+    golden = Golden("overflow-clean-s491")
+    directory = golden.unpack(tmp_path / "before")
+    with pytest.raises(OffsetOverflowError, match="does not fit a segment with base offset 0"):
+        cleaning_of(golden).clean(directory)
+    after = golden.unpack(tmp_path / "after", Side.AFTER)
+    trees = (read_tree(directory), read_tree(after))
+    assert compare_partitions(*trees, Exactness.BYTES) == []
+    assert cleaning_of(golden).clean(directory).next_offset is not None
 
 
 # --- repetition
