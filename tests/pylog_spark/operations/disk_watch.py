@@ -14,7 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 
 # Long enough that tasks which may run at the same time do.
-LINGER_SECONDS = 0.05
+LINGER_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
