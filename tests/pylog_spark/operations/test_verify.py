@@ -214,8 +214,8 @@ def test_the_public_face_returns_findings_as_rows(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_an_empty_log_directory_has_nothing_wrong_but_its_owner(spark, tmp_path):
-    (tmp_path / "log").mkdir()
+def test_a_log_directory_without_partitions_has_nothing_wrong_but_its_owner(spark, tmp_path):
+    (tmp_path / "log" / "remote-log-index-cache").mkdir(parents=True)
     report = verify(spark, [tmp_path / "log"], OPTIONS)
     assert [count.code for count in report.counts] == ["META_PROPERTIES_MISSING"]
     assert report.results.num_rows == 0
