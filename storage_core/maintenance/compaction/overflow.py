@@ -4,7 +4,7 @@ The round is given up then, and the partition is cleaned by another one, over th
 """
 
 from storage_core.errors import CorruptRecordError
-from storage_core.filenames import log_file, snapshot_file
+from storage_core.filenames import LOG_SUFFIX, kind_of, log_file, offset_of, snapshot_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.segment_split import split_segment
 from storage_core.maintenance.compaction.plan import CompactionPlan
@@ -22,7 +22,8 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         file: Its .log file.
 
     Raises:
-        CorruptRecordError: It cannot be split: a batch alone does not fit, or is not whole.
+        CorruptRecordError: It cannot be split: a batch alone does not fit, or is not whole; or its
+            parts would not lie between it and the next segment, so that it is damaged, not long.
         StorageError: A file cannot be read.
     """
     segments = [segment for segment in plan.segments if segment.log_file == file]
@@ -30,6 +31,8 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         raise CorruptRecordError(file, 0, "no segment of the round has this name")
     base_offset = segments[0].base_offset
     view = DirectoryView(store)
+    bases = (offset_of(name) for name in view.names if kind_of(name) == LOG_SUFFIX)
+    end = min((base for base in bases if base is not None and base > base_offset), default=None)
     parts = split_segment(
         view,
         base_offset,
@@ -37,6 +40,12 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         max_index_bytes=plan.segment_index_bytes,
         limits=plan.limits,
     )
+    if parts[0] < base_offset or (end is not None and parts[-1] >= end):
+        raise CorruptRecordError(
+            file,
+            0,
+            f"expected batches from {base_offset} to {end}, found {parts[0]} to {parts[-1]}",
+        )
     operations = list(view.operations)
     snapshot = snapshot_file(base_offset)
     if log_file(base_offset) not in map(log_file, parts) and snapshot in view:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import OffsetOverflowError, located
+from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -15,7 +15,11 @@ from storage_core.maintenance.compaction.candidates import CleanableRange, choos
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
 from storage_core.maintenance.compaction.overflow import plan_split
-from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
+from storage_core.maintenance.compaction.plan import (
+    CompactionPlan,
+    group_segments,
+    plan_compaction,
+)
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -127,9 +131,7 @@ def clean_and_load(
         operations = plan_commit(log, plan, groups)
     except OffsetOverflowError as error:
         _discard(groups)
-        # As Kafka's cleaner does: the segment is split, and the round is for another time.
-        commit(Plan(location=store.location, operations=log.operations), store)
-        commit(plan_split(store, plan, error.file), store)
+        _split(store, log, plan, error.file)
         raise
     except BaseException:
         _discard(groups)
@@ -143,6 +145,19 @@ def _discard(groups: Iterable[CleanedGroup]) -> None:
     for cleaned in groups:
         for file in cleaned.files:
             Path(file.path).unlink(missing_ok=True)
+
+
+def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -> None:
+    """Split a segment as Kafka's cleaner does, and leave the round to another time.
+
+    One that is damaged, not long, is left as it is: what the round complained about says so.
+    """
+    try:
+        plan_split(store, plan, file)
+    except BadBytesError:
+        return
+    commit(Plan(location=store.location, operations=log.operations), store)
+    commit(plan_split(store, plan, file), store)
 
 
 def _load(
