@@ -3,6 +3,8 @@
 The round is given up then, and the partition is cleaned by another one, over the new segments.
 """
 
+from contextlib import closing
+
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import LOG_SUFFIX, kind_of, log_file, offset_of, snapshot_file
 from storage_core.log.directory_view import DirectoryView
@@ -10,6 +12,7 @@ from storage_core.log.segment_split import split_segment
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.plan.operations import DeleteFile
 from storage_core.plan.plan import Plan
+from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.store.base import LogStore
 
 
@@ -52,3 +55,9 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         reason = f"no segment begins at {base_offset} any more"
         operations.append(DeleteFile(name=snapshot, reason=reason))
     return Plan(location=store.location, operations=tuple(operations))
+
+
+def _last_offset_of(store: LogStore, file: str) -> int:
+    with closing(store.open_file(file)) as reader:
+        windows = scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP)
+        return max(int(window.batches.last_offset.max()) for window in windows)
