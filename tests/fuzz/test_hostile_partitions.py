@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import OffsetOverflowError, PylogError
+from storage_core.errors import PylogError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.committed_view import load_committed_view
 from storage_core.maintenance.recovery.partition import recover_partition
@@ -55,8 +55,7 @@ def originals(tmp_path_factory) -> list[tuple[Path, Cleaning]]:
 def clean_or_refuse(directory: Path, cleaning: Cleaning, *, spread: bool) -> int | None:
     """Clean; return up to where, None for a refusal, which leaves every byte as it was.
 
-    But for what loading repairs: a round finds that mended, whatever it finds then. And a segment
-    whose offsets do not fit it may have been split, as Kafka's cleaner does.
+    But for what loading repairs: a round finds that mended, whatever it finds then.
     """
     before = read_tree(directory)
     mended = before if spread else _mended(directory, cleaning)
@@ -67,11 +66,10 @@ def clean_or_refuse(directory: Path, cleaning: Cleaning, *, spread: bool) -> int
         return cleaning.clean(directory).next_offset or 0
     except PylogError as refusal:
         text = str(refusal)
-        may_be_split = isinstance(refusal, OffsetOverflowError) and not spread
     after = read_tree(directory)
     # Spread over tasks, what one of them wrote is swept at the end of the run.
     kept = {name for name in after if not (spread and name.startswith(SCRATCH_PREFIX))}
-    assert may_be_split or {name: after[name] for name in kept} in (before, mended)
+    assert {name: after[name] for name in kept} in (before, mended)
     assert text
     return None
 

@@ -26,7 +26,7 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
 
     Raises:
         CorruptRecordError: It cannot be split: a batch alone does not fit, or is not whole; or its
-            parts would not lie between it and the next segment, so that it is damaged, not long.
+            offsets do not lie between it and the next segment, so that it is damaged, not long.
         StorageError: A file cannot be read.
     """
     segments = [segment for segment in plan.segments if segment.log_file == file]
@@ -43,12 +43,10 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         max_index_bytes=plan.segment_index_bytes,
         limits=plan.limits,
     )
-    if parts[0] < base_offset or (end is not None and parts[-1] >= end):
-        raise CorruptRecordError(
-            file,
-            0,
-            f"expected batches from {base_offset} to {end}, found {parts[0]} to {parts[-1]}",
-        )
+    last_offset = _last_offset_of(store, file)
+    if parts[0] < base_offset or (end is not None and last_offset >= end):
+        found = f"found {parts[0]} to {last_offset}"
+        raise CorruptRecordError(file, 0, f"expected offsets from {base_offset} to {end}, {found}")
     operations = list(view.operations)
     snapshot = snapshot_file(base_offset)
     if log_file(base_offset) not in map(log_file, parts) and snapshot in view:

@@ -381,6 +381,16 @@ def test_an_offset_out_of_reach_of_its_segment_is_refused(tmp_path):
     assert read_tree(directory) == before
 
 
+def test_a_batch_that_reaches_beyond_the_next_segment_is_refused(tmp_path):
+    """Its parts would lie between the segments, what they say would not: damaged, not long."""
+    spec = batch(11, record(b"unique"), last_offset_delta=2**31 - 1)
+    directory = damaged_log(tmp_path / "t-0", encode_batch(spec))
+    before = read_tree(directory)
+    with pytest.raises(OffsetOverflowError, match=str(11 + 2**31 - 1)):
+        cleaning(overrides=DEFAULT_CONFIG).clean(directory)
+    assert read_tree(directory) == before
+
+
 # --- the same elsewhere
 
 
