@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage_core.testing.compare import read_tree
-from tests.oracle.cleaner import CleanerSettings
+from tests.oracle.cleaner import CleanerSettings, clean_range
 from tests.oracle.consumer import consume
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
@@ -22,8 +22,8 @@ ROUNDS = sorted(
     path.parent
     for path in GOLDEN.glob("*/case.json")
     if json.loads(path.read_text())["operation"] == "clean"
-    # Those after which Kafka swept the log have tests of their own.
-    and not path.parent.name.startswith("swept-")
+    # Those after which Kafka swept the log, or gave up, have tests of their own.
+    and not path.parent.name.startswith(("swept-", "overflow-"))
 )
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -82,6 +82,21 @@ def test_kafka_cleans_golden_partitions_to_the_same_bytes_again(golden, tmp_path
         assert number == case["expected"]["next" if name == "next_offset" else name], name
     if "expected_checkpoint" in case:
         assert answer.cleaner_checkpoint == case["expected_checkpoint"]
+
+
+def test_kafka_gives_up_a_golden_round_that_meets_an_overflowed_segment(tmp_path):
+    golden = GOLDEN / "overflow-clean-s491"
+    case = json.loads((golden / "case.json").read_text())
+    directory = unpack(golden / "before.tar.gz", tmp_path / "log" / case["topic_partition"])
+    expected = unpack(golden / "after.tar.gz", tmp_path / "after")
+    task = task_of(case)
+    kafka = Kafka(now_ms=task.now_ms)
+    with kafka.open_partition(directory, config=task.config) as partition:
+        partition.set_high_watermark(task.high_watermark)
+        with pytest.raises(KafkaFailure) as thrown:
+            clean_range(kafka, partition, settings=task.cleaner)
+    assert thrown.value.java_class == case["expected"]["error"]
+    assert read_tree(directory) == read_tree(expected)
 
 
 def test_a_consumer_gets_what_a_real_one_got_from_the_broker(tmp_path):

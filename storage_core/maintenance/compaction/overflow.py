@@ -43,9 +43,9 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
         max_index_bytes=plan.segment_index_bytes,
         limits=plan.limits,
     )
-    last_offset = _last_offset_of(store, file)
-    if parts[0] < base_offset or (end is not None and last_offset >= end):
-        found = f"found {parts[0]} to {last_offset}"
+    lowest, highest = _offsets_of(store, file)
+    if lowest < base_offset or (end is not None and highest >= end):
+        found = f"found {lowest} to {highest}"
         raise CorruptRecordError(file, 0, f"expected offsets from {base_offset} to {end}, {found}")
     operations = list(view.operations)
     snapshot = snapshot_file(base_offset)
@@ -55,7 +55,15 @@ def plan_split(store: LogStore, plan: CompactionPlan, file: str) -> Plan:
     return Plan(location=store.location, operations=tuple(operations))
 
 
-def _last_offset_of(store: LogStore, file: str) -> int:
+def _offsets_of(store: LogStore, file: str) -> tuple[int, int]:
+    """Return the lowest and the highest offset that a batch of a file begins or ends with.
+
+    Both of each: a damaged batch may end before it begins.
+    """
+    lowest, highest = [], []
     with closing(store.open_file(file)) as reader:
-        windows = scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP)
-        return max(int(window.batches.last_offset.max()) for window in windows)
+        for window in scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP):
+            batches = window.batches
+            lowest.append(min(int(batches.base_offset.min()), int(batches.last_offset.min())))
+            highest.append(max(int(batches.base_offset.max()), int(batches.last_offset.max())))
+    return min(lowest), max(highest)

@@ -391,6 +391,16 @@ def test_a_batch_that_reaches_beyond_the_next_segment_is_refused(tmp_path):
     assert read_tree(directory) == before
 
 
+def test_a_batch_whose_offsets_wrap_around_is_refused(tmp_path):
+    """Its last offset is below its first, and so below the next segment's."""
+    spec = batch(2**63 - 1, record(b"unique"), last_offset_delta=8)
+    directory = damaged_log(tmp_path / "t-0", encode_batch(spec))
+    before = read_tree(directory)
+    with pytest.raises(OffsetOverflowError, match=f"offset -{2**63 - 7} does not fit"):
+        cleaning(overrides=DEFAULT_CONFIG).clean(directory)
+    assert read_tree(directory) == before
+
+
 # --- the same elsewhere
 
 
