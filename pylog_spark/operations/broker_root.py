@@ -5,21 +5,22 @@ clean shutdown is a claim that Kafka's controller believes: it is remembered and
 first file is touched, so that a crash in between looks unclean, and written back, with the broker
 epoch it had, only if no partition was left in a state that nobody knows.
 
-A disk that fails takes its directory out of a run over several, not the others: from then on its
-checkpoints are not written, none of its partitions can be committed, and it gets no marker.
+A disk that fails takes its directory out of a run over several, not the others: from then on the
+run writes no checkpoint there and no marker, and allows no further commits. What had begun is left
+to the next run, which finishes it as it does after a kill.
 """
 
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self
 
 from pylog_spark.operations.killed_runs import encode_remembered, resume_killed_runs
-from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
+from pylog_spark.tasks.commit_claim import create_claim, revoke_claim, set_aside_claim
 from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
 from pylog_spark.tasks.scratch import (
@@ -37,7 +38,7 @@ from storage_core.checkpoint.clean_shutdown import (
 )
 from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
-from storage_core.errors import StorageError
+from storage_core.errors import PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -98,6 +99,7 @@ class BrokerRoot:
         self._store = LocalStore(Path(location))
         self._lock = LogDirectoryLock(Path(location))
         self._marker: CleanShutdown | None = None
+        self._brokers_own: CleanShutdown | None = None
         self._claims: list[Path] = []
         self._writes = False
         self._is_settled = True
@@ -111,7 +113,7 @@ class BrokerRoot:
             swept = sweep_scratch(Path(self.location))
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
-            self._marker = read_marker(self._store)
+            self._marker = self._brokers_own = read_marker(self._store)
         except BaseException:
             self._lock.release()
             raise
@@ -125,11 +127,8 @@ class BrokerRoot:
     ) -> None:
         with ExitStack() as last:
             last.callback(self._lock.release)
+            last.callback(self._set_claims_aside)
             self._give_back()
-            # On a disk that failed as far as it goes: a late commit there would not be known.
-            for path in self._claims:
-                with suppress(StorageError):
-                    revoke_claim(path)
 
     def give_up(self, error: StorageError) -> None:
         """Take note that the disk has failed: nothing more is done in this directory."""
@@ -153,8 +152,21 @@ class BrokerRoot:
         return BrokerAccess(run_id=self._run_id, lock=self.proof, shared=self._scratch)
 
     def free_bytes(self) -> int:
-        """Return how much is free on its filesystem."""
-        return shutil.disk_usage(self.location).free
+        """Return how much is free on its filesystem; 0 where the disk has failed, or fails now.
+
+        Raises:
+            StorageError: The disk fails, and the run has no other root.
+        """
+        if self.failure is not None:
+            return 0
+        try:
+            return shutil.disk_usage(self.location).free
+        except OSError as error:
+            failure = StorageError(self.location, error.strerror or str(error))
+            if self.is_alone:
+                raise failure from error
+            self.give_up(failure)
+            return 0
 
     @property
     def scratch(self) -> str | None:
@@ -241,6 +253,13 @@ class BrokerRoot:
             self.claim_clean()
 
     @_unless_failed
+    def own_marker(self) -> None:
+        """Let it name the broker's again: after all nothing was removed since it was disowned."""
+        if self.was_clean:
+            self._marker = self._brokers_own
+            self._remember()
+
+    @_unless_failed
     def write_recovered(
         self,
         *,
@@ -288,6 +307,8 @@ class BrokerRoot:
             # finish it after a kill. Else an interrupt would cost a recovery, and a kill would not.
             resumed = resume_killed_runs(Path(self.location))
             self.write_cleaner_points(resumed.points)
+            if self.failure is not None:
+                return
             self._is_settled = resumed.marker is not None
         self._revoke_claims()
         if self._writes:
@@ -331,6 +352,14 @@ class BrokerRoot:
         for path in self._claims:
             revoke_claim(path)
         self._claims.clear()
+
+    def _set_claims_aside(self) -> None:
+        """Let no late task commit where this run could not bring its commits to their end."""
+        for path in self._claims:
+            try:
+                set_aside_claim(path)
+            except PylogError as error:
+                _log.warning("%s: left as it is: %s", path, error)
 
 
 def read_marker(store: LocalStore) -> CleanShutdown | None:

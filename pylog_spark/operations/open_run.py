@@ -102,18 +102,29 @@ class OpenRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            write_planned(self)
         last = ExitStack()
-        last.push(self.dispatcher)
         last.push(self._note)
         last.push(self._held)
+        # After an error its jobs are interrupted before the roots are given back: no task works
+        # where nobody holds the lock.
+        last.push(self.dispatcher)
+        last.push(self._save_plan)
         last.__exit__(kind, error, trace)
         self.notes += tuple(
-            f"{location}: the disk failed, and the directory was left as it is, without a marker "
-            f"of a clean shutdown: {failure}"
+            f"{location}: the disk failed, and the run did no more there: the directory has no "
+            f"marker of a clean shutdown, the next run finishes what had begun: {failure}"
             for location, failure in self.failures.items()
         )
+
+    def _save_plan(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Write the plan that was asked for, if there is one."""
+        if error is None:
+            write_planned(self)
 
     def observe(
         self,

@@ -4,6 +4,7 @@ Observe what has to be read, read segments in parallel, put each log in order, w
 checkpoints, and, where everything was recovered, the marker that spares the broker all of it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,24 +25,19 @@ from pylog_spark.operations.job import (
 from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
+from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recovery_rows import RecoveryRows
-from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves
+from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves, find_due_logs
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.report import size_text
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
-from pylog_spark.tasks.recovery import (
-    RecoveryContext,
-    RecoveryLimits,
-    RecoveryWork,
-    observe_recovery,
-)
+from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import GuardRefusedError
-from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
 
@@ -54,7 +50,7 @@ CUT_GUARDS: Final = frozenset(
 )
 
 
-def recover(
+def recover(  # noqa: PLR0913  # besides what is said, what is at hand
     spark: SparkSession,
     roots: Sequence[str | Path],
     options: JobOptions,
@@ -62,6 +58,7 @@ def recover(
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
     fail_on: Severity | None = None,
+    saved: SavedPlan | None = None,
 ) -> RunReport:
     """Recover every partition, so that the broker starts at once.
 
@@ -75,10 +72,11 @@ def recover(
         fail_on: Cuts as bad as this make the exit status 1; None for none. A cut of which batches
             can still be read, or below the checkpointed high watermark, is an error, others are
             warnings.
+        saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
 
     Raises:
         ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
-            salvaged.
+            salvaged; or the file of ``options.plan_in`` is no plan.
         GuardRefusedError: A root's role was not said, it is locked, roots are of several brokers,
             or the machine's clock is behind the newest checkpoint.
         PylogError: The cluster's metadata or a root's own files cannot be read.
@@ -88,7 +86,13 @@ def recover(
     log_roots = tuple(resolve_roots(roots, said=options.role))
     options, notes = check_recovery(log_roots, options)
     action = Action.RECOVER.value
-    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    job = Job(
+        run_id=new_run_id(clock),
+        action=action,
+        roots=log_roots,
+        options=options,
+        saved=saved or saved_plan(options),
+    )
     with OpenRun(spark, job, clock) as run:
         recovery = RecoveryStep(run, log_roots, on_progress)
         recovery.run()
@@ -170,6 +174,7 @@ class RecoveryStep:
         self._waves = WaveRunner(run.dispatcher, run.job.options.tuning, run.disks)
         self.rows = RecoveryRows(run.job.run_id, Action.RECOVER.value)
         self._recorded: set[int] = set()
+        self._changed: set[str] = set()
         self.notes: list[str] = []
 
     def run(self) -> None:
@@ -190,7 +195,8 @@ class RecoveryStep:
         else:
             unclean = frozenset(place for place, root in roots.items() if not root.was_clean)
         context = self._observe(unclean)
-        self._recover(self._clean_ones(self._due(), context), context, roots)
+        due = find_due_logs(self.rows.partitions)
+        self._recover(self._clean_ones(due, context), context, roots)
         if not self._job.options.dry_run:
             self._mark(roots, missing)
             self._record(range(self.rows.partitions.num_rows))
@@ -199,12 +205,15 @@ class RecoveryStep:
     @property
     def unrecovered(self) -> frozenset[str]:
         """Partition directories that no further step may touch."""
-        directories = self.rows.partitions["directory"].to_pylist()
-        return frozenset(
-            directories[ordinal]
-            for ordinal, row in enumerate(self.rows.partitions.to_pylist())
-            if not _is_well(self.rows.outcomes.get(ordinal, row))
-        )
+        return frozenset(row["directory"] for row in self._unwell())
+
+    def _unwell(self) -> Iterator[Mapping[str, Any]]:
+        """Yield root and directory, among others, of each log that is not in order."""
+        # But not its segments: all logs have too many of them to be made objects at once.
+        rows = self.rows.partitions.select(["root", "directory", "status", "reason"]).to_pylist()
+        for ordinal, row in enumerate(rows):
+            if not _is_well(self.rows.outcomes.get(ordinal, row)):
+                yield row
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
         context = run_context(self._job, unclean)
@@ -231,31 +240,6 @@ class RecoveryStep:
                         "start with it: remove it when you have looked at it"
                     )
         return context
-
-    def _due(self) -> list[Due]:
-        due = []
-        for ordinal, row in enumerate(self.rows.partitions.to_pylist()):
-            if row["status"] != Status.PLANNED:
-                continue
-            work = RecoveryWork(
-                ordinal=ordinal,
-                root=row["root"],
-                directory=row["directory"],
-                partition=TopicPartition(row["topic"], row["partition"]),
-                is_clean=row["is_clean"],
-                recovery_point=row["recovery_point"],
-                log_start_offset=row["log_start_offset"],
-                high_watermark=row["high_watermark"],
-            )
-            due.append(
-                Due(
-                    work=work,
-                    scan_offsets=tuple(row["scan_offsets"]),
-                    scan_bytes=tuple(row["scan_bytes"]),
-                )
-            )
-        due.sort(key=lambda partition: -partition.size_bytes)
-        return due
 
     def _clean_ones(self, due: Sequence[Due], context: RunContext) -> list[Due]:
         """Load what was cleanly shut down, without writing; return what is in need of repair.
@@ -304,6 +288,8 @@ class RecoveryStep:
             by_root = _by_root(members)
             for location, chosen in by_root.items():
                 if location in roots:
+                    # Before they begin: whoever finishes them after a kill knows only this.
+                    roots[location].disown_marker()
                     roots[location].allow_commits(Path(p.work.directory) for p in chosen)
             rows = self._waves.run(
                 members, self._context(context, roots), self._title(title), meter
@@ -363,10 +349,11 @@ class RecoveryStep:
                 if work.high_watermark is not None
             },
         )
-        if root.was_clean and any(row["steps"] for row in done.values()):
-            # From here on the marker that goes back, whenever that is, is not the broker's own.
-            root.claim_clean()
         touched = any(self.rows.outcomes[p.work.ordinal]["touched"] for p in due)
+        if touched or any(row["steps"] for row in done.values()):
+            self._changed.add(root.location)
+        if root.location not in self._changed:
+            root.own_marker()
         root.settle_commits({}, is_whole=not touched)
 
     def _mark(self, roots: Mapping[str, BrokerRoot], missing: Mapping[str, Sequence[str]]) -> None:
@@ -378,16 +365,12 @@ class RecoveryStep:
         if not options.mark_clean:
             return
         brokers = {root.location for root in self._job.roots if root.role is Role.BROKER}
-        unrecovered: dict[str, int] = {}
-        for ordinal, row in enumerate(self.rows.partitions.to_pylist()):
-            outcome = self.rows.outcomes.get(ordinal, row)
-            if not _is_well(outcome):
-                unrecovered[row["root"]] = unrecovered.get(row["root"], 0) + 1
+        unrecovered = Counter(row["root"] for row in self._unwell())
         for location, root in roots.items():
             if root.was_clean or location not in brokers:
                 continue
             reasons = []
-            if unrecovered.get(location):
+            if unrecovered[location]:
                 reasons.append(f"{unrecovered[location]} of its logs were not recovered")
             if options.include or options.exclude:
                 reasons.append("--topics or --exclude left logs out")

@@ -258,6 +258,9 @@ def _undo_root(
             return checked, []
         is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
         held.begin_writing()
+        # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
+        # believe the marker until all are, neither at the end of this run nor after a kill.
+        held.claim_unclean()
         held.allow_commits(())
         for name, entries in _entries_before(root, due).items():
             held.restore_checkpoint(name, entries)

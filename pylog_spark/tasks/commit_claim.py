@@ -26,6 +26,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import Any, Final
 
 from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
+from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
@@ -43,6 +45,8 @@ _DONE: Final = "done"
 _RESULT: Final = "result"
 _LOCATION: Final = "location"
 _BOOT: Final = "boot"
+# What a claim's name begins with once its run has given it up; its commit has begun.
+_ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 # The small files that commits write travel in it; indexes do not.
 _MOST_BYTES: Final = 1 << 30
@@ -58,6 +62,7 @@ class CommitClaim:
         self._operations: tuple[Operation, ...] | None = None
         self._done = 0
         self._in_doubt: int | None = None
+        self._whole_bytes: int | None = None
         self._boot: str | None = None
         self.location: str | None = None
         self._read()
@@ -76,6 +81,17 @@ class CommitClaim:
     def is_of_this_boot(self) -> bool:
         """Whether all that was written down is there: the machine did not crash since."""
         return self._boot is not None and self._boot == current_boot()
+
+    @property
+    def is_of_this_user(self) -> bool:
+        """Whether nobody else can have written it, unless root.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        with storage_errors(self._path):
+            facts = os.fstat(self._descriptor)
+        return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
 
     def begin(self, plan: Plan, result: dict[str, Any]) -> None:
         """Write down what is going to be done, before any of it is.
@@ -108,7 +124,9 @@ class CommitClaim:
         steps = self.steps
         for number in range(self._done, len(steps)):
             step = steps[number]
-            if number != self._in_doubt or not _happened(step, store):
+            with storage_errors(self._path):
+                is_done = number == self._in_doubt and _happened(step, store)
+            if not is_done:
                 commit(Plan(location=store.location, operations=(step,)), store)
             self._append({_DONE: number + 1})
             self._done = number + 1
@@ -116,19 +134,20 @@ class CommitClaim:
 
     def _append(self, record: dict[str, Any]) -> None:
         left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-        try:
+        with storage_errors(self._path):
+            if self._whole_bytes is not None:
+                os.ftruncate(self._descriptor, self._whole_bytes)
+                self._whole_bytes = None
             # One call writes less than was asked for where there is little room, or very much.
             while left:
                 left = left[os.write(self._descriptor, left) :]
-        except OSError as error:
-            raise StorageError(str(self._path), error.strerror or str(error)) from error
 
     def _read(self) -> None:
         content = self._content()
         # The last line of a killed attempt may be cut off: what it says did not happen yet, or
-        # is found to have happened.
+        # is found to have happened. It goes when a line is written: who only looks changes nothing.
         whole = content[: content.rfind(b"\n") + 1]
-        os.ftruncate(self._descriptor, len(whole))
+        self._whole_bytes = len(whole)
         for line in whole.splitlines():
             record = parse_json_object(line, str(self._path))
             if _OPERATIONS in record.names():
@@ -183,8 +202,10 @@ def hold_claim(path: Path) -> Iterator[CommitClaim]:
         why = "is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
         raise StorageError(str(path), why) from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink == 0:
+        with storage_errors(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            has_its_name = _has_its_name(descriptor, path)
+        if not has_its_name:
             raise _run_is_over(path)
         yield CommitClaim(path, descriptor)
     finally:
@@ -204,6 +225,9 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
 
     A task of that run may have outlived its driver, and come here only now.
 
+    What another user has written is not done with the rights of this one: a claim may lie in a
+    folder of the broker's user, who could name there what this user may change and they may not.
+
     Args:
         path: Its claim.
         log_directory: Where the partition is; its lock is held.
@@ -213,6 +237,7 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
 
     Raises:
         CommitLostError: What was begun is not known, or not wholly.
+        GuardRefusedError: It is another user's, or is gone by now.
         ManifestError: It is no claim of a commit on this log directory.
         StorageError: The disk failed.
     """
@@ -221,6 +246,8 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
             with storage_errors(path):
                 path.unlink(missing_ok=True)
             return None
+        if not claim.is_of_this_user:
+            raise GuardRefusedError("CLAIM_OF_ANOTHER_USER", f"{path}: somebody else has made it")
         if not claim.is_of_this_boot or claim.location is None:
             raise CommitLostError(str(path))
         require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
@@ -254,6 +281,39 @@ def revoke_claim(path: Path) -> None:
             path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
+
+
+def set_aside_claim(path: Path) -> None:
+    """Let no task of this run commit any more; what one has begun is kept for the next run.
+
+    For a directory that cannot be put in order now: its disk failed. Waits for a commit that is
+    under way.
+
+    Raises:
+        ManifestError: What stands in it cannot be; it is left.
+        StorageError: The disk failed; it may be left.
+    """
+    with storage_errors(path):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if CommitClaim(path, descriptor).is_begun:
+                path.rename(path.with_name(_ASIDE + path.name))
+            else:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+def _has_its_name(descriptor: int, path: Path) -> bool:
+    """Whether a file that was opened by a name has it still."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _run_is_over(path: Path) -> GuardRefusedError:

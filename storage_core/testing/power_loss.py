@@ -160,7 +160,7 @@ class Disk:
 
     def _watch(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(target: Any, *others: Any, **options: Any) -> Any:
-            path = _path_of(target, options.get("dir_fd"))
+            path = path_of(target, options.get("dir_fd"))
             if not f"{path}{os.sep}".startswith(self._prefix):
                 return original(target, *others, **options)
             with self._lock:
@@ -297,10 +297,10 @@ def _read(path: Path, facts: os.stat_result) -> _File:
     )
 
 
-def _path_of(target: Any, folder: int | None) -> str:
+def path_of(target: Any, folder: int | None) -> str:
     """Return the path that a call of the operating system is about."""
     if isinstance(target, int):
         return Path(f"/proc/self/fd/{target}").readlink().as_posix()
     if folder is None:
         return str(os.path.abspath(os.fspath(target)))  # noqa: PTH100 - links are not followed
-    return f"{_path_of(folder, None)}{os.sep}{os.fspath(target)}"
+    return f"{path_of(folder, None)}{os.sep}{os.fspath(target)}"

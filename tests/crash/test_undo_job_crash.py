@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from pylog_spark.config import JobOptions
+from pylog_spark.operations import broker_root
+from pylog_spark.operations import undo as undoing
+from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
@@ -56,17 +59,19 @@ def killed_at(number: int) -> Iterator[list[str]]:
             patch.setattr(
                 LocalStore, name, _counted(name, getattr(LocalStore, name), changes, number)
             )
+        sweep = _counted("sweep_scratch", broker_root.sweep_scratch, changes, number)
+        patch.setattr(broker_root, "sweep_scratch", sweep)
         yield changes
 
 
 def _counted(name: str, change: Callable[..., Any], changes: list[str], number: int) -> Any:
-    def counted(store: LocalStore, *args: Any, **options: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         if len(changes) > number >= 0:
             raise SimulatedCrash("dead")
         changes.append(name)
         if len(changes) - 1 == number:
             raise SimulatedCrash(name)
-        return change(store, *args, **options)
+        return change(*args, **options)
 
     return counted
 
@@ -183,8 +188,34 @@ def test_an_undo_of_a_directory_may_be_killed_anywhere(compaction):
         with killed_at(number), pytest.raises(SimulatedCrash):
             compaction.undo()
         compaction.check_opens(where)
+        is_whole = partitions(compaction.root.path) in (compaction.before, compaction.after)
+        # Another run than the undo that is made again: it does not take half of it for clean.
+        with BrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
+            assert is_whole or not held.was_clean, where
         compaction.undo()
         compaction.check_undone(where)
+
+
+@pytest.mark.item("DIR-03")
+def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
+    undo_partition = undoing.undo_partition
+
+    def interrupted(store: LocalStore, commits: Any) -> Any:
+        if NAMES[1] in store.location:
+            raise KeyboardInterrupt
+        return undo_partition(store, commits)
+
+    monkeypatch.setattr(undoing, "undo_partition", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compaction.undo()
+    monkeypatch.undo()
+    assert partitions(compaction.root.path) not in (compaction.before, compaction.after)
+    compaction.check_opens("interrupted")
+    assert not (compaction.root.path / CLEAN_SHUTDOWN_FILE).exists()
+    with BrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
+        assert not held.was_clean
+    compaction.undo()
+    compaction.check_undone("interrupted, and made again")
 
 
 @pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)

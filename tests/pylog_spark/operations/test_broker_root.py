@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.scratch import claim_path, scratch_home
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.plan import Plan, WriteFile
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import read_points
+from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
 
 MARKER = b'{"version":0,"brokerEpoch":11}'
 OURS, FOREIGN = TopicPartition("ours", 0), TopicPartition("foreign", 3)
@@ -98,6 +101,92 @@ def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(di
     with pytest.raises(CrashError):
         crash_in(open_root(directory), after="the commits ended")
     assert marker(directory) == MARKER
+
+
+def begin_commit(root: BrokerRoot, directory: Path) -> Path:
+    """Do as a task does that dies after the first of two changes; return its claim."""
+    path = claim_path(root.scratch, directory / "ours-0", "run")
+    plan = Plan(
+        location=str(directory / "ours-0"),
+        operations=(
+            WriteFile(name="first", content=b"1", reason="test"),
+            WriteFile(name="second", content=b"2", reason="test"),
+        ),
+    )
+    with hold_claim(path) as claim:
+        claim.begin(plan, {"next_offset": 9})
+        (directory / "ours-0" / "first").write_bytes(b"1")
+    return path
+
+
+@pytest.mark.item("DIR-03", "DIR-12")
+def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(directory):
+    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        path = begin_commit(root, directory)
+        root.give_up(StorageError(str(directory), "Input/output error"))
+        root.settle_commits({}, is_whole=False)
+    assert marker(directory) is None
+    # A task that comes too late does not go on with it, where nobody holds the lock.
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
+        pass
+    assert not (directory / "ours-0" / "second").exists()
+    with open_root(directory) as root:
+        assert root.was_clean
+        assert (directory / "ours-0" / "second").read_bytes() == b"2"
+    assert read_points(directory) == {FOREIGN: 5, OURS: 9}
+    assert not list(directory.parent.glob("pylog-scratch-*"))
+
+
+@pytest.mark.item("DIR-03", "DIR-12")
+def test_what_had_not_begun_on_a_disk_that_failed_never_will(directory):
+    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        path = claim_path(root.scratch, directory / "ours-0", "run")
+        root.give_up(StorageError(str(directory), "Input/output error"))
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
+        pass
+    with open_root(directory) as root:
+        assert root.was_clean
+
+
+@pytest.mark.item("DIR-12")
+def test_no_late_task_commits_where_the_run_could_not_be_ended(directory, monkeypatch):
+    def fail(_: Path) -> None:
+        raise StorageError(str(directory), "Input/output error")
+
+    def run() -> None:
+        with open_root(directory) as root:
+            root.begin_writing()
+            root.allow_commits([directory / "ours-0"])
+            paths.append(begin_commit(root, directory))
+            monkeypatch.setattr(broker_root, "resume_killed_runs", fail)
+            raise CrashError
+
+    paths: list[Path] = []
+    with pytest.raises(StorageError):
+        run()
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(paths[0]):
+        pass
+    monkeypatch.undo()
+    with open_root(directory) as root:
+        assert root.was_clean
+    assert read_points(directory) == {FOREIGN: 5, OURS: 9}
+
+
+@pytest.mark.item("DIR-03")
+def test_the_brokers_epoch_goes_back_only_if_nothing_was_cut(directory):
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.disown_marker()
+        root.own_marker()
+    assert marker(directory) == MARKER
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.disown_marker()
+    assert marker(directory) == MARKER_OF_OURS
 
 
 def test_one_partition_in_an_unknown_state_makes_the_directory_unclean(directory):

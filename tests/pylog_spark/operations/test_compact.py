@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.config import RunLimits, Tuning
+from pylog_spark.operations import open_run
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.planning import Strategy
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
-from storage_core.errors import GuardRefusedError
-from storage_core.filenames import TopicPartition
+from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE, TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.testing.compare import read_tree
@@ -345,3 +346,27 @@ def test_what_lies_below_a_log_start_goes_after_the_compaction(spark, tmp_path):
         high_watermark=request.high_watermark,
     )
     assert read_tree(root.path / f"{name}-0") == read_tree(directory)
+
+
+def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_given_back(
+    spark, tmp_path, monkeypatch
+):
+    root = broker_directory(tmp_path / "log", SMALL)
+    marker = (root.path / CLEAN_SHUTDOWN_FILE).read_bytes()
+    was_locked = []
+
+    def fail(_: open_run.OpenRun) -> None:
+        raise StorageError("plan.json", "No space left on device")
+
+    def interrupt(_: Dispatcher) -> None:
+        was_locked.append((root.path / LOCK_FILE).exists())
+
+    monkeypatch.setattr(open_run, "write_planned", fail)
+    monkeypatch.setattr(Dispatcher, "_interrupt", interrupt)
+    with pytest.raises(StorageError, match="No space left"):
+        compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    assert differences_from_kafka(root.path, SMALL, tmp_path) == []
+    assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
+    assert not (root.path / LOCK_FILE).exists()
+    # No task of the run may be at work any more where nobody holds the lock.
+    assert was_locked == [True]

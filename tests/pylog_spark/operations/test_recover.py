@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations import open_run
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.progress import Progress, progress_text
-from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recover import RecoveryStep, recover
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -246,6 +247,23 @@ def test_a_clean_directory_that_needed_work_loses_the_epoch_of_its_marker(spark,
     assert index.read_bytes() == content
     assert (path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
     assert state_of(path / "events-1") == untouched
+
+
+@pytest.mark.item("REC-08", "DIR-03")
+def test_it_loses_the_epoch_too_where_the_run_ends_before_it_takes_note(
+    spark, tmp_path, monkeypatch
+):
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    path = Golden("broker-dir").unpack(tmp_path)
+    index = logs_of(path / "events-0")[0].with_suffix(".index")
+    index.unlink()
+    monkeypatch.setattr(RecoveryStep, "_settle", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recover(spark, [path], killed_broker(tmp_path).options)
+    assert index.exists()
+    assert (path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
 
 
 @pytest.mark.item("REC-17", "REC-30", "REC-31")
