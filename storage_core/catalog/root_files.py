@@ -24,6 +24,7 @@ from storage_core.errors import (
 from storage_core.filenames import (
     MANIFEST_FILE,
     META_PROPERTIES_FILE,
+    TopicPartition,
     kind_of,
     parse_partition_directory,
     parse_renamed_directory,
@@ -223,7 +224,7 @@ def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
         name = local.resolve().name
         parent = str(local.parent if local.name == name else local.resolve().parent)
         parent = parent if not is_managed(text) else MANAGED_PREFIX + parent
-    above = open_root(parent) if _is_partition_name(name) else None
+    above = open_root(parent) if _find_partition(name) else None
     if above is not None and above.is_managed:
         return above, [name]
     root = open_root(path)
@@ -252,8 +253,9 @@ def check_log_directory(root: str | Path, path: Path) -> None:
     with storage_errors(path):
         entries = {entry.name: entry.is_dir() for entry in os.scandir(path)}
     whole = path.resolve()
-    if _is_partition_name(whole.name) and _holds_a_partition(whole, entries):
-        place = f"{quote(str(whole.parent))} --topics {quote(whole.name.rpartition('-')[0])}"
+    partition = _find_partition(whole.name)
+    if partition is not None and _holds_a_partition(whole, entries):
+        place = f"{quote(str(whole.parent))} --topics {quote(partition.topic)}"
         reason = f"is the directory of one partition; expected its log directory: {place}"
         raise ConfigError("ROOT", root, reason)
     if not any(entries.values()) and META_PROPERTIES_FILE not in entries:
@@ -282,7 +284,7 @@ def locate_directory(path: str | Path) -> str:
     local = local_path(text)
     place = text if local is None else str(local.resolve())
     parent, name = split_location(place)
-    if _is_partition_name(unpinned(name)):
+    if _find_partition(unpinned(name)):
         root = open_root(parent)
         if root.is_managed:
             return root.locate(name)
@@ -300,8 +302,10 @@ def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -
         return list(pool.map(look, items))
 
 
-def _is_partition_name(name: str) -> bool:
+def _find_partition(name: str) -> TopicPartition | None:
+    """Return the partition that a directory is named after, renamed by Kafka or not."""
     try:
-        return parse_renamed_directory(name) is not None or bool(parse_partition_directory(name))
+        renamed = parse_renamed_directory(name)
+        return renamed[0] if renamed is not None else parse_partition_directory(name)
     except InvalidNameError:
-        return False
+        return None

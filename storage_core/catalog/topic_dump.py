@@ -16,29 +16,35 @@ has in force is what counts here: nothing else knows the settings of a cluster's
 Source of the text: ``org.apache.kafka.tools.ConfigCommand`` (Kafka 2.5 to 4.4).
 """  # noqa: E501  # a line of Kafka's
 
+import codecs
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from storage_core.config.log_config import TOPIC_KEYS
 from storage_core.config.values import render
-from storage_core.errors import CheckpointError, InvalidNameError
+from storage_core.errors import CheckpointError, InvalidNameError, ManifestError
 from storage_core.filenames import validate_topic
+
+if TYPE_CHECKING:
+    from storage_core.store.json_fields import JsonFields
 
 # All settings of 20,000 topics as the tool prints them.
 MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
 _FORMAT: Final = "pylog-topics"
 _VERSION: Final = 1
-_FIELDS: Final = frozenset({"format", "version", "taken_ms", "topics"})
+_FIELDS: Final = ("format", "version", "taken_ms", "topics")
 _LATEST_MS: Final = 253_402_300_799_999
 _SHOWN: Final = 80
 
+_JSON: Final = re.compile(rb"\s*\{")
 _HEADING: Final = re.compile(r"(?:All|Dynamic) configs for topic (?P<topic>\S+) are:")
-_SETTING: Final = re.compile(
-    r"  (?P<key>[^\s=]+)=(?P<value>.*?) sensitive=(?:true|false) synonyms=\{.*\}"
-)
+_KEY: Final = re.compile(r"  (?P<key>[^\s=]+)=")
+# Behind the value; up to the end of the line, which is a brace, anything may follow.
+_SYNONYMS: Final = re.compile(r" sensitive=(?:true|false) synonyms=\{")
 # What Java prints for no value: none is set, or it is kept secret.
 _NO_VALUE: Final = "null"
 
@@ -74,41 +80,42 @@ def parse_topic_dump(content: bytes, *, file: str, modified_ms: int) -> TopicDum
     """
     if len(content) > MAX_DUMP_BYTES:
         raise CheckpointError(file, 0, f"is larger than {MAX_DUMP_BYTES} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise CheckpointError(file, line, f"is no UTF-8: {error.reason}") from error
-    if text.lstrip().startswith("{"):
-        taken_ms, topics = _parse_json(text, file)
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if _JSON.match(content):
+        with _malformed():
+            taken_ms, topics = _parse_json(content, file)
     else:
-        taken_ms, topics = modified_ms, _parse_text(text, file)
+        taken_ms, topics = modified_ms, _parse_text(content, file)
     return _dump(topics, file=file, taken_ms=taken_ms)
 
 
-def _parse_text(text: str, file: str) -> dict[str, dict[str, str]]:
+def _parse_text(content: bytes, file: str) -> dict[str, dict[str, str]]:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(file, _line_of(error), f"is no UTF-8: {error.reason}") from error
     topics: dict[str, dict[str, str]] = {}
     settings: dict[str, str] | None = None
     for number, line in enumerate(_lines(text), 1):
         if not line.strip():
             continue
         heading = _HEADING.fullmatch(line)
-        found = None if heading else _SETTING.fullmatch(line)
+        setting = None if heading else _find_setting(line)
         if heading is not None:
             topic = heading["topic"]
             _check_topic(topic, topics, file, number)
             settings = topics[topic] = {}
-        elif found is None or settings is None:
+        elif setting is None or settings is None:
             raise CheckpointError(
                 file,
                 number,
                 'expected "All configs for topic NAME are:", or below it "  KEY=VALUE '
                 f'sensitive=... synonyms={{...}}", found {line[:_SHOWN]!r}',
             )
-        elif found["key"] in settings:
-            raise CheckpointError(file, number, f"the key {found['key'][:_SHOWN]!r} stands twice")
-        elif found["value"] != _NO_VALUE:
-            settings[found["key"]] = found["value"]
+        elif setting[0] in settings:
+            raise CheckpointError(file, number, f"the key {setting[0][:_SHOWN]!r} stands twice")
+        elif setting[1] != _NO_VALUE:
+            settings[setting[0]] = setting[1]
     if not topics:
         raise CheckpointError(file, 0, "names no topic: expected what kafka-configs.sh prints")
     return topics
@@ -119,39 +126,54 @@ def _lines(text: str) -> Iterable[str]:
     return (line.removesuffix("\r") for line in text.split("\n"))
 
 
-def _parse_json(text: str, file: str) -> tuple[int, dict[str, dict[str, str]]]:
-    try:
-        known = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise CheckpointError(file, error.lineno, f"is no JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(file, 0, f"is no JSON: {error}") from error
-    if known.keys() != _FIELDS:
-        names = ", ".join(sorted(_FIELDS ^ known.keys()))[:_SHOWN]
-        raise CheckpointError(file, 0, f"has too few or too many fields: {names}")
-    if (known["format"], known["version"]) != (_FORMAT, _VERSION):
-        reason = f"expected format {_FORMAT} of version {_VERSION}"
-        raise CheckpointError(file, 0, reason)
-    taken_ms = known["taken_ms"]
-    if type(taken_ms) is not int or not 0 <= taken_ms <= _LATEST_MS:
-        raise CheckpointError(file, 0, "taken_ms: expected a time in epoch milliseconds")
-    if not isinstance(known["topics"], dict):
-        raise CheckpointError(file, 0, "topics: expected an object, topics by name")
+def _find_setting(line: str) -> tuple[str, str] | None:
+    """Return key and value of a line, None if it is no setting; in time linear in its length."""
+    key = _KEY.match(line)
+    if key is None or not line.endswith("}"):
+        return None
+    synonyms = _SYNONYMS.search(line, key.end())
+    return (key["key"], line[key.end() : synonyms.start()]) if synonyms else None
+
+
+def _parse_json(content: bytes, file: str) -> tuple[int, dict[str, dict[str, str]]]:
+    # With it comes NumPy, and options of jobs, which have this module's type, are shown by --help.
+    from storage_core.store.json_fields import parse_json_object  # noqa: PLC0415
+
+    fields = parse_json_object(content, file)
+    fields.require_format(_FORMAT, _VERSION)
+    fields.require_names(_FIELDS)
+    taken_ms = fields.integer("taken_ms", most=_LATEST_MS)
+    known = fields.fields("topics")
     topics: dict[str, dict[str, str]] = {}
-    for topic, settings in known["topics"].items():
+    for topic in known.names():
         _check_topic(topic, topics, file, 0)
-        topics[topic] = _texts(topic, settings, file)
+        topics[topic] = _texts(known.fields(topic), known.mapping(topic))
     return taken_ms, topics
 
 
-def _texts(topic: str, settings: object, file: str) -> dict[str, str]:
-    if not isinstance(settings, dict):
-        raise CheckpointError(file, 0, f"topics.{topic}: expected an object, settings by key")
+def _texts(fields: "JsonFields", settings: Mapping[str, Any]) -> dict[str, str]:
     for key, value in settings.items():
         if not isinstance(value, str | int):
-            place = f"topics.{topic}.{key[:_SHOWN]}"
-            raise CheckpointError(file, 0, f"{place}: expected a text, a whole number or a truth")
+            raise fields.error(key[:_SHOWN], "expected a text, a whole number or a truth")
     return {key: render(value) for key, value in settings.items()}
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Turn what is wrong with JSON, or a field of it, into the error of a small file."""
+    try:
+        yield
+    except ManifestError as error:
+        where = f"{error.field}: " if error.field else ""
+        line = _line_of(error.__cause__)
+        raise CheckpointError(error.file, line, f"{where}{error.reason}") from error
+
+
+def _line_of(error: BaseException | None) -> int:
+    """Return the 1-based number of the line at which text could not be read, 0 if it could."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.count(b"\n", 0, error.start) + 1
+    return error.lineno if isinstance(error, json.JSONDecodeError) else 0
 
 
 def _check_topic(topic: str, known: Mapping[str, object], file: str, line: int) -> None:
@@ -161,19 +183,6 @@ def _check_topic(topic: str, known: Mapping[str, object], file: str, line: int) 
         raise CheckpointError(file, line, f"{topic[:_SHOWN]!r}: {error.reason}") from error
     if topic in known:
         raise CheckpointError(file, line, f"the topic {topic} stands twice")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"the name {twice[:_SHOWN]!r} stands twice in one object")
-    return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no value")
 
 
 def _dump(topics: Mapping[str, Mapping[str, str]], *, file: str, taken_ms: int) -> TopicDump:

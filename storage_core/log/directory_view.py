@@ -6,6 +6,7 @@ stretch of a file on the store, or bytes in memory that wait to be written.
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from storage_core.filenames import (
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -81,13 +83,6 @@ class DirectoryView:
     def operations(self) -> list[Operation]:
         """All that is planned, in the order in which it has to be done."""
         return [*self._emitted, *self._pending()]
-
-    @property
-    def has_unsynced_names(self) -> bool:
-        """Whether names change after the last operation that makes the directory durable."""
-        steps = reversed(self.operations)
-        last = next((step for step in steps if not isinstance(step, TruncateFile)), None)
-        return last is not None and not isinstance(last, SyncDirectory | WriteFile)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -214,6 +209,13 @@ class DirectoryView:
             # Removals are of names, which are durable only with the directory; a cut is at once.
             sync = SyncDirectory(reason="what is removed does not come back behind a cut")
             steps.insert(first_cut, sync)
+        created = next((n for n, step in enumerate(steps) if _is_new_log(step)), len(steps))
+        following = enumerate(steps[created:], created)
+        first_removal = next((n for n, step in following if _is_of_old_segment(step)), None)
+        if first_removal is not None:
+            # A filesystem may keep names in any order.
+            sync = SyncDirectory(reason="the new segment is there, whatever of the old ones goes")
+            steps.insert(first_removal, sync)
         return steps
 
     def _step(self, name: str) -> Operation | None:
@@ -254,7 +256,10 @@ class DirectoryView:
             return self._stages.index(stage), -base, 0 if is_record_file else 1, name
         is_new = name not in self._settled
         if kind == LOG_SUFFIX:
-            # Of a log that starts over, the new segment is there before the old ones go.
+            # Where a cut lets the log start over, the new segment is there before the old ones go:
+            # without any the log would begin, and end, where its checkpoint says, and a second
+            # attempt at the cut find nothing to be cut. A recovery creates it after they went: it
+            # is at that checkpoint that it begins anew, and so does the next one.
             stage = _Stage.CREATION if is_new else _Stage.CUT
             return self._stages.index(stage), -base, 0, name
         if name == LEADER_EPOCH_FILE:
@@ -294,8 +299,23 @@ _WRITE_ORDER = {
 _LAST_INDEX = 4
 
 
+def has_unsynced_names(operations: Sequence[Operation]) -> bool:
+    """Whether names change after the last of some operations that makes the directory durable."""
+    others = (step for step in reversed(operations) if not isinstance(step, TruncateFile))
+    last = next(others, None)
+    return last is not None and not isinstance(last, SyncDirectory | WriteFile)
+
+
 def _is_cut(step: Operation) -> bool:
     return isinstance(step, TruncateFile) and kind_of(step.name) == LOG_SUFFIX
+
+
+def _is_new_log(step: Operation) -> bool:
+    return isinstance(step, CreateEmptyFile) and kind_of(step.name) == LOG_SUFFIX
+
+
+def _is_of_old_segment(step: Operation) -> bool:
+    return isinstance(step, DeleteFile) and kind_of(step.name) in SEGMENT_SUFFIXES
 
 
 class _SliceReader:

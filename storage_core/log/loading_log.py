@@ -3,6 +3,8 @@
 Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
 """
 
+from collections.abc import Sequence
+
 from storage_core.checkpoint.leader_epoch_file import (
     MAX_LEADER_EPOCH_BYTES,
     encode_leader_epochs,
@@ -20,7 +22,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.log.directory_view import DirectoryView
+from storage_core.log.directory_view import DirectoryView, has_unsynced_names
 from storage_core.log.end_offset import find_batch, find_next_offset, read_offset_index
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
@@ -209,6 +211,7 @@ class LoadingLog:
         if unstable not in {None, first}:
             place = self._batch_base_offset(max(unstable, start))
         stable = watermark if unstable is None else min(watermark, place)
+        operations = self.view.operations
         return LoadedLog(
             location=self.view.store.location,
             segments=segments,
@@ -220,7 +223,7 @@ class LoadingLog:
             producers=tuple(state.producers.values()),
             epochs=self.epochs.entries,
             snapshot_offsets=frozenset(self.producers.snapshots),
-            operations=(*self.view.operations, *self._syncs()),
+            operations=(*operations, *self._syncs(operations)),
             repairs=LogRepairs(
                 cuts=tuple(self._cuts[base] for base in sorted(self._cuts)),
                 rebuilt=tuple(sorted(self._rebuilt & set(self.base_offsets))),
@@ -265,8 +268,8 @@ class LoadingLog:
             reason=before.reason if before else reason,
         )
 
-    def _syncs(self) -> list[Operation]:
-        """Return the operations that make what was verified or changed durable.
+    def _syncs(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return what makes durable what was verified, and what operations change.
 
         A crash may have undone what was verified. A loader that finds the log clean the next time
         will not look at these bytes again, and believes checkpoints that are written after this.
@@ -276,7 +279,7 @@ class LoadingLog:
         syncs: list[Operation] = [
             SyncFile(name=log_file(base_offset), reason=reason) for base_offset in rebuilt
         ]
-        if syncs or self.view.has_unsynced_names:
+        if syncs or has_unsynced_names(operations):
             syncs.append(SyncDirectory(reason=reason))
         return syncs
 

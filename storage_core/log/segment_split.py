@@ -29,13 +29,56 @@ from storage_core.log.batch_search import first_offset_of
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.store.base import FileReader
 
 _NEW_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """One segment that comes of a split: where in the old one it begins, and its indexes."""
+class SegmentPart:
+    """One segment that comes of a split.
+
+    Attributes:
+        base_offset: First offset of its first batch, by which it is named.
+        start: Where in the old .log file it begins.
+        size_bytes: How many bytes of that file it takes.
+        offset_index: Its .index, whole.
+        time_index: Its .timeindex, whole.
+    """
+
+    base_offset: int
+    start: int
+    size_bytes: int
+    offset_index: bytes
+    time_index: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSplit:
+    """A segment that was read for its split.
+
+    Attributes:
+        base_offset: Of the segment.
+        lowest_offset: Lowest offset that a batch's header begins or ends with: a damaged batch may
+            end before it begins.
+        highest_offset: The highest of these.
+        parts: In the order of the file, each of another base offset.
+    """
+
+    base_offset: int
+    lowest_offset: int
+    highest_offset: int
+    parts: tuple[SegmentPart, ...]
+
+    @property
+    def base_offsets(self) -> list[int]:
+        """Base offsets of the parts, ascending."""
+        return sorted(part.base_offset for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenPart:
+    """A part that further batches may still belong to."""
 
     base_offset: int
     start: int
@@ -46,6 +89,84 @@ class _Part:
         relative = last_offset - self.base_offset
         fits: NDArray[np.bool_] = (relative >= 0) & (relative <= MAX_RELATIVE_OFFSET)
         return fits
+
+    def close(self, end: int) -> SegmentPart:
+        """Return the part as it is where the next one begins."""
+        offset_index, time_index = self.indexes.finish()
+        return SegmentPart(
+            base_offset=self.base_offset,
+            start=self.start,
+            size_bytes=end - self.start,
+            offset_index=offset_index,
+            time_index=time_index,
+        )
+
+
+def find_parts(
+    reader: FileReader,
+    base_offset: int,
+    *,
+    index_interval_bytes: int,
+    max_index_bytes: int,
+    limits: Limits,
+) -> SegmentSplit:
+    """Read a segment from end to end for the parts whose offsets fit; nothing is planned.
+
+    Args:
+        reader: The open .log file.
+        base_offset: Of the segment.
+        index_interval_bytes: ``index.interval.bytes``.
+        max_index_bytes: ``segment.index.bytes``.
+        limits: How large records and batches may become when they are decompressed.
+
+    Raises:
+        CorruptRecordError: The segment has no batch, or does not end with a whole one; a batch
+            ends below where it begins; or two parts would have one name. Kafka does not load such
+            a log.
+        CorruptIndexError: Offsets do not rise.
+        IndexFullError: An index has no room.
+        PylogError: A compressed batch of an old format, with which a part begins, cannot be opened.
+    """
+    parts: list[_OpenPart] = []
+    bases: set[int] = set()
+    lowest, highest = [], []
+    end = 0
+    for window in scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP):
+        batches = window.batches
+        lowest.append(min(int(batches.base_offset.min()), int(batches.last_offset.min())))
+        highest.append(max(int(batches.base_offset.max()), int(batches.last_offset.max())))
+        row = 0
+        while row < len(batches):
+            if not parts or not parts[-1].takes(batches.last_offset[row : row + 1])[0]:
+                first = first_offset_of(window, row, limits)
+                if first in bases:
+                    found = f"found a second one at {first}"
+                    reason = f"expected parts of a split that begin at different offsets, {found}"
+                    raise CorruptRecordError(reader.name, window.position_of(row), reason)
+                indexes = IndexBuilder(
+                    log_file(first),
+                    first,
+                    interval_bytes=index_interval_bytes,
+                    max_index_bytes=max_index_bytes,
+                )
+                start = window.position_of(row)
+                bases.add(first)
+                parts.append(_OpenPart(base_offset=first, start=start, indexes=indexes))
+            row = _fill(parts[-1], window, row)
+        end = window.file_position + window.data.size
+    if end != reader.size_bytes or not parts:
+        raise CorruptRecordError(
+            reader.name,
+            end,
+            f"expected whole batches up to {reader.size_bytes}, where the segment ends",
+        )
+    ends = [*(part.start for part in parts[1:]), end]
+    return SegmentSplit(
+        base_offset=base_offset,
+        lowest_offset=min(lowest),
+        highest_offset=max(highest),
+        parts=tuple(part.close(end) for part, end in zip(parts, ends, strict=True)),
+    )
 
 
 def split_segment(
@@ -61,45 +182,26 @@ def split_segment(
     Args:
         view: The partition directory.
         base_offset: Of the segment.
-        index_interval_bytes: ``index.interval.bytes``.
-        max_index_bytes: ``segment.index.bytes``.
-        limits: How large records and batches may become when they are decompressed.
+        index_interval_bytes: As `find_parts`, and so are all others.
+        max_index_bytes: See there.
+        limits: See there.
 
     Raises:
-        CorruptRecordError: The segment does not end with a whole batch, or a batch ends below
-            where it begins: Kafka does not load such a log.
-        CorruptIndexError: Offsets do not rise.
-        IndexFullError: An index has no room.
+        PylogError: As `find_parts`.
     """
-    name = log_file(base_offset)
-    size_bytes = view.source(name).size_bytes
-    parts: list[_Part] = []
-    end = 0
-    with closing(view.open(name)) as reader:
-        for window in scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP):
-            row = 0
-            while row < len(window.batches):
-                if not parts or not parts[-1].takes(window.batches.last_offset[row : row + 1])[0]:
-                    first = first_offset_of(window, row, limits)
-                    indexes = IndexBuilder(
-                        log_file(first),
-                        first,
-                        interval_bytes=index_interval_bytes,
-                        max_index_bytes=max_index_bytes,
-                    )
-                    start = window.position_of(row)
-                    parts.append(_Part(base_offset=first, start=start, indexes=indexes))
-                row = _fill(parts[-1], window, row)
-            end = window.file_position + window.data.size
-    if end != size_bytes:
-        raise CorruptRecordError(
-            name, end, f"expected whole batches up to {size_bytes}, where the segment ends"
+    with closing(view.open(log_file(base_offset))) as reader:
+        split = find_parts(
+            reader,
+            base_offset,
+            index_interval_bytes=index_interval_bytes,
+            max_index_bytes=max_index_bytes,
+            limits=limits,
         )
-    _plan(view, base_offset, parts, size_bytes)
-    return sorted({part.base_offset for part in parts})
+    plan_parts(view, split)
+    return split.base_offsets
 
 
-def _fill(part: _Part, window: Window, row: int) -> int:
+def _fill(part: _OpenPart, window: Window, row: int) -> int:
     """Give a part the batches from row on that fit; return the row after them."""
     rest = window.batches.rows(row, len(window.batches))
     misfits = np.flatnonzero(~part.takes(rest.last_offset))
@@ -116,15 +218,21 @@ def _fill(part: _Part, window: Window, row: int) -> int:
     return row + count
 
 
-def _plan(view: DirectoryView, base_offset: int, parts: list[_Part], size_bytes: int) -> None:
+def plan_parts(view: DirectoryView, split: SegmentSplit) -> None:
+    """Plan to replace a segment by its parts.
+
+    Args:
+        view: The partition directory; the segment's .log file is as it was read.
+        split: The parts.
+    """
+    base_offset, parts = split.base_offset, split.parts
     old = log_file(base_offset)
     new = f"split of the segment {base_offset}, whose offsets do not fit it"
     modified_ms = view.source(old).modified_ms
-    ends = [*(part.start for part in parts[1:]), size_bytes]
-    for part, end in zip(parts, ends, strict=True):
+    for part in parts:
         target = log_file(part.base_offset) + CLEANED_SUFFIX
-        view.copy(old, part.start, end - part.start, target, new)
-        contents = part.indexes.finish()
+        view.copy(old, part.start, part.size_bytes, target, new)
+        contents = (part.offset_index, part.time_index)
         for suffix, content in zip(_NEW_SUFFIXES[1:], contents, strict=True):
             index_name = segment_file(part.base_offset, suffix) + CLEANED_SUFFIX
             view.write_now(index_name, content, modified_ms, new)

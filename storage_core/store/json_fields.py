@@ -1,6 +1,7 @@
 """Fields of a small JSON object that somebody else may have written: every one is checked."""
 
 import json
+import os
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,7 @@ class JsonFields:
     def text(self, name: str) -> str:
         """Return a text of any characters but NUL, as a path may be."""
         value = self._fields.get(name)
-        if type(value) is not str or "\0" in value:
+        if type(value) is not str or "\0" in value or not _is_encodable(value):
             raise self.error(name, f"expected a text, found {_show(value)}")
         return value
 
@@ -169,6 +170,15 @@ def _require_file_name(name: str, error_of: Callable[[str], ManifestError]) -> s
     return name
 
 
+def _is_encodable(text: str) -> bool:
+    """Whether it can be a path: JSON also spells halves of characters, which are none."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def encode_json_object(fields: Mapping[str, Any]) -> bytes:
     """Return JSON for people and programs: fields in the order given, a line each."""
     return (json.dumps(fields, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
@@ -200,7 +210,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"field {twice!r} occurs twice")
+        raise ValueError(f"field {_show(twice)} occurs twice")
     return fields
 
 

@@ -27,6 +27,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.store.conditional_write import settle_write
+from storage_core.store.local import PUBLIC_MODE, make_folder, sync_folder
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
@@ -108,7 +109,7 @@ class LocalObjectStore:
                 _in_folder(path, lambda: os.link(temporary, path))
             except FileExistsError:
                 return settle_write(self, key, content, "")
-            _sync(path.parent)
+            sync_folder(path.parent)
             return _etag(temporary.stat())
 
     def put_if_match(self, key: str, content: bytes, etag: str) -> str:
@@ -235,20 +236,13 @@ def _in_folder(path: Path, action: Callable[[], None]) -> None:
         except FileNotFoundError:
             # Somebody removed its folder, or it itself just after it was found to be there.
             with suppress(FileNotFoundError, FileExistsError):
-                _make_folder(path.parent)
+                make_folder(path.parent, mode=PUBLIC_MODE)
     return action()
-
-
-def _make_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
 
 
 def _take_name(temporary: Path, path: Path) -> str:
     _in_folder(path, lambda: os.replace(temporary, path))  # noqa: PTH105 - returns nothing
-    _sync(path.parent)
+    sync_folder(path.parent)
     return _etag(path.stat())
 
 
@@ -272,14 +266,6 @@ def _errors(path: Path) -> Iterator[None]:
         raise ObjectNotFoundError(str(path), error.strerror or str(error)) from error
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _etag(facts: os.stat_result) -> str:

@@ -13,21 +13,26 @@ from typing import Any
 
 import pytest
 
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.partition import recover_partition
-from storage_core.maintenance.truncation.partition import plan_truncation
+from storage_core.maintenance.truncation.partition import plan_truncation, truncate_partition
 from storage_core.plan import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import FaultyStore
+from storage_core.testing.power_loss import Disk, Loss
 from tests.crash.interruptions import KILLS, POWER, Interruption, unsynced
 from tests.golden_data import Golden, goldens
 from tests.golden_loading import settings_of
 from tests.oracle.kafka import Kafka
+from tests.storage_core.maintenance.compaction.hand_made import NOW, batch, record, write_log
 
 ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
+UNORDERED_SEEDS = 40 if ALL else 6
 NAMES = (
     "truncate-*" if ALL else "truncate-[ms]*-s531",
     "truncate-below-logstart-s531",
@@ -68,7 +73,9 @@ def test_a_truncation_may_stop_anywhere(golden: Golden, way: Interruption, tmp_p
     directory, twin = tmp_path / "work" / before.name, tmp_path / "twin" / before.name
     params = golden.case["params"]
     shutil.copytree(before, directory)
-    truncate(golden, LocalStore(directory))
+    undisturbed = FaultyStore(LocalStore(directory))
+    truncate(golden, undisturbed)
+    points = [change for change in undisturbed.changes if way.can_strike(change)]
     kept = log_bytes(directory)
     ends = [files_of(directory)]
     truncate(golden, LocalStore(directory))
@@ -94,7 +101,43 @@ def test_a_truncation_may_stop_anywhere(golden: Golden, way: Interruption, tmp_p
         assert log_bytes(twin).startswith(kept) or params["to"] < start, where
         assert files_of(directory) in ends, where
         tried += 1
-    assert tried > len(ends) or way.is_of_power
+    assert tried > 2 if way.is_of_power else tried == len(points) > 0
+
+
+@pytest.mark.item("FLT-08")
+@pytest.mark.parametrize("to", [5, 103] if ALL else [5])
+def test_a_truncation_whose_names_are_kept_in_no_order_is_made_again(to: int, tmp_path: Path):
+    """On a filesystem that keeps of some files the newest names, and of others the former ones."""
+    directory = tmp_path / "work" / "t-0"
+
+    def reset() -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        write_log(
+            directory,
+            [batch(100, record(b"a")), batch(103, record(b"b"))],
+        )
+
+    def work() -> None:
+        truncate_partition(
+            directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW, to=to
+        )
+
+    reset()
+    work()
+    ends = [files_of(directory)]
+    work()
+    ends.append(files_of(directory))
+    number, is_over = 0, False
+    while not is_over:
+        reset()
+        disk = Disk(directory)
+        is_over = not disk.run(work, stop_at=number)
+        for seed in range(UNORDERED_SEEDS):
+            disk.leave(Loss.SOME_NAMES, seed=seed + UNORDERED_SEEDS * number)
+            with unsynced():
+                work()
+            assert files_of(directory) in ends, f"before change {number}, seed {seed}"
+        number += 1
 
 
 @pytest.mark.oracle
@@ -119,6 +162,7 @@ def test_kafka_opens_what_a_stopped_truncation_left(golden: Golden, tmp_path: Pa
         if key == "segment.bytes"
     }
     config.pop("segment.bytes", None)
+    tried = 0
     for where in KILLS[0].strikes(lambda store: truncate(golden, store), directory, reset=reset):
         for clean_shutdown in (True, False):
             twin = tmp_path / f"twin-{clean_shutdown}" / before.name
@@ -134,3 +178,5 @@ def test_kafka_opens_what_a_stopped_truncation_left(golden: Golden, tmp_path: Pa
             if params["to"] >= params.get("log.start", 0):
                 assert log_bytes(twin).startswith(kept), where
             assert {path.suffix for path in twin.iterdir()} <= {*SEGMENT_SUFFIXES, ".snapshot", ""}
+        tried += 1
+    assert tried > 2

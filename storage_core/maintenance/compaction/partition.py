@@ -14,7 +14,7 @@ from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
-from storage_core.maintenance.compaction.overflow import plan_split
+from storage_core.maintenance.compaction.overflow import find_split, plan_found_split
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
@@ -82,7 +82,10 @@ def clean_partition(
         request: Clock and checkpoints.
 
     Raises:
-        PylogError: Something is wrong with the partition; it is untouched then, but for what
+        OffsetOverflowError: Offsets of a segment do not fit it. As Kafka's cleaner does, the round
+            has split it into segments that they fit, and is given up: the next one cleans. Of a
+            segment that is damaged, not long, every byte is as it was.
+        PylogError: Something else is wrong with the partition; it is untouched then, but for what
             loading it repairs, unless the store itself failed while the result was put into place.
     """
     return clean_and_load(directory, config=config, cleaner=cleaner, request=request)[0]
@@ -153,11 +156,12 @@ def _split(store: LocalStore, log: LoadedLog, plan: CompactionPlan, file: str) -
     One that is damaged, not long, is left as it is: what the round complained about says so.
     """
     try:
-        plan_split(store, plan, file)
+        split = find_split(store, plan, file)
     except BadBytesError:
         return
+    # These rename and delete, but change no byte of a segment: loading it had nothing to repair.
     commit(Plan(location=store.location, operations=log.operations), store)
-    commit(plan_split(store, plan, file), store)
+    commit(plan_found_split(store, split), store)
 
 
 def _load(

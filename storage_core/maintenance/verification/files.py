@@ -27,7 +27,7 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.maintenance.verification.findings import Code
 from storage_core.store.base import FileInfo
 
 # Of the controllers' quorum, in the directory of the cluster's metadata.
@@ -128,9 +128,8 @@ def check_names(files: PartitionFiles, findings: FindingCollector) -> None:
             findings.add(Code.LEFTOVER, "left by a deletion, a cleaning or a crash", file=name)
         elif name.endswith((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)):
             _check_segment_file(name, bases, findings)
-        elif name.endswith(ANCIENT_SUFFIX) and not bases:
-            what = "records of Kafka 0.7 or older, whose format no later version reads"
-            findings.add(Code.FILE_UNKNOWN, what, file=name, severity=Severity.ERROR)
+        elif name.endswith(ANCIENT_SUFFIX) and offset_of(name) is not None and not bases:
+            findings.add(Code.FILE_ANCIENT, "records of Kafka 0.7 or older", file=name)
         else:
             findings.add(Code.FILE_UNKNOWN, "not a name that Kafka gives", file=name)
 

@@ -334,7 +334,14 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.INFO,
         meaning="A file is none of Kafka's; it is left alone.",
         fix="nothing",
-        elsewhere="error for the records of a log of Kafka 0.7 or older, which is refused",
+    ),
+    Code.FILE_ANCIENT: Kind(
+        severity=Severity.ERROR,
+        meaning=(
+            "A directory has no segment, but records of Kafka 0.7 or older, whose format no later "
+            "version reads; no empty log is begun beside them."
+        ),
+        fix="move {file} out of the directory, if the log may begin anew",
     ),
     Code.FILE_NAME_UNPADDED: Kind(
         severity=Severity.ERROR,

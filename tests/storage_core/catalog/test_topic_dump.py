@@ -102,6 +102,7 @@ def test_equal_settings_of_many_topics_are_one_object():
         (ALL.replace("a.b-c_D", "a" * 250), 7),
         (ALL.encode() + b"\xff\n", 9),
         ('{\n "format": "pylog-topics",\n version: 1}', 3),
+        (b'{\n "format": "\xff"}', 2),
     ],
     ids=lambda value: str(value)[-30:],
 )
@@ -133,6 +134,27 @@ def test_what_cannot_be_understood_is_named_with_its_line(text: str | bytes, lin
 )
 def test_json_of_another_form_is_refused(text: str):
     line_of(text)
+
+
+SYNONYMS = " sensitive=false synonyms={"
+HOSTILE = {
+    "a line that almost ends as a setting, again and again": DYNAMIC + "  a=" + SYNONYMS * 150_000,
+    "an object with a name that stands twice among many": document(
+        topics={f"t{number}": {} for number in range(60_000)}
+    ).replace('"t59998"', '"t59999"'),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_long_and_wrong_is_refused_in_no_time(text: str):
+    """In a time that grew with the square of the length it took minutes."""
+    line_of(text)
+
+
+def test_the_first_place_where_synonyms_begin_ends_the_value():
+    text = DYNAMIC + f"  flush.ms=1{SYNONYMS}X:a=b{SYNONYMS}}}}}\n"
+    assert parse(text).topics["plain"] == {"flush.ms": "1"}
 
 
 def test_a_file_that_is_too_large_is_not_read(monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 
 from storage_core.errors import StorageError
 from storage_core.filenames import LEADER_EPOCH_FILE, log_file, segment_file, snapshot_file
-from storage_core.log.directory_view import DirectoryView
+from storage_core.log.directory_view import DirectoryView, has_unsynced_names
 from storage_core.plan import (
     CopyRange,
     CreateEmptyFile,
@@ -84,20 +84,38 @@ def test_segments_go_newest_first_before_any_is_cut_and_before_anything_is_writt
     ]
 
 
+def test_a_log_that_starts_over_has_its_new_segment_for_sure_before_an_old_one_goes(view):
+    """Else both may be gone, and the same cut, made again, finds nothing to be cut."""
+    view.cut_last()
+    for base in (0, 10, 20):
+        view.delete(log_file(base), "starts over")
+        view.delete(segment_file(base, ".index"), "starts over")
+    view.write(log_file(5), b"", "starts over")
+    view.write(segment_file(5, ".index"), b"", "starts over")
+    kinds = [(type(step), getattr(step, "name", "")) for step in view.operations]
+    assert kinds[:4] == [
+        (CreateEmptyFile, segment_file(5, ".index")),
+        (CreateEmptyFile, log_file(5)),
+        (SyncDirectory, ""),
+        (DeleteFile, log_file(20)),
+    ]
+    assert {kind for kind, _ in kinds[3:]} == {DeleteFile}
+
+
 def test_names_that_change_after_the_last_sync_are_told(view):
-    assert not view.has_unsynced_names
+    assert not has_unsynced_names(view.operations)
     view.delete(segment_file(0, ".index"), "gone")
-    assert view.has_unsynced_names
+    assert has_unsynced_names(view.operations)
     view.sync("they are durable")
-    assert not view.has_unsynced_names
+    assert not has_unsynced_names(view.operations)
     # A cut syncs the file, and a small file that is written the directory.
     view.truncate(log_file(0), 5, "torn")
-    assert not view.has_unsynced_names
+    assert not has_unsynced_names(view.operations)
     view.write("empty", b"", "begun")
-    assert view.has_unsynced_names
+    assert has_unsynced_names(view.operations)
     view.write(LEADER_EPOCH_FILE, b"0\n0\n", "epochs")
     view.write("later", b"written last", "derived")
-    assert not view.has_unsynced_names
+    assert not has_unsynced_names(view.operations)
 
 
 @pytest.mark.parametrize(

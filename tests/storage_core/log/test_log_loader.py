@@ -551,6 +551,26 @@ def test_a_corrupt_snapshot_goes_and_the_next_older_one_counts(tmp_path, bad, ex
     assert load(directory).operations == ()
 
 
+def test_a_file_that_is_written_anew_is_compared_with_what_is_there_once(tmp_path):
+    """On an object store every look at it is a request."""
+    directory = three_segments(tmp_path / "t-0")
+    name = snapshot_file(30)
+    (directory / name).write_bytes(bytes(len(EMPTY_SNAPSHOT)))
+    reads = []
+
+    class Store(LocalStore):
+        def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+            reads.append(name)
+            return super().read_file(name, limit_bytes=limit_bytes)
+
+    log = load_log(
+        Store(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=SOME_TIME_MS
+    )
+    assert changed_names(log) == [name]
+    parsed_and_compared = 2
+    assert reads.count(name) == parsed_and_compared
+
+
 @pytest.mark.item("PRD-15")
 @pytest.mark.parametrize(("age_ms", "count"), [(DAY_MS - 1, 2), (DAY_MS, 1)])
 def test_the_same_directory_has_fewer_producers_at_a_later_clock(tmp_path, age_ms, count):

@@ -401,6 +401,19 @@ def test_a_batch_whose_offsets_wrap_around_is_refused(tmp_path):
     assert read_tree(directory) == before
 
 
+def test_a_segment_that_two_parts_would_take_their_name_from_is_refused(tmp_path):
+    """It comes back to where it began: Kafka gives up its split, half of which is made by then."""
+    directory = write_log(
+        tmp_path / "t-0",
+        [batch(0, record(b"a")), batch(2**31, record(b"b")), batch(0, record(b"c"))],
+        [batch(2**31 + 10, record(b"d"))],
+    )
+    before = read_tree(directory)
+    with pytest.raises(OffsetOverflowError, match=str(2**31)):
+        cleaning().clean(directory)
+    assert read_tree(directory) == before
+
+
 # --- the same elsewhere
 
 

@@ -2,15 +2,35 @@
 
 import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import OffsetOverflowError
-from storage_core.filenames import log_file, segment_file, snapshot_file
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    SCRATCH_PREFIX,
+    SWAP_SUFFIX,
+    kind_of,
+    log_file,
+    segment_file,
+    snapshot_file,
+)
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
+from storage_core.log import segment_split
+from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.overflow import plan_split
+from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.plan.executor import commit
+from storage_core.records.reader import Window, scan_windows
+from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 from storage_core.testing.builders import end_txn_marker
 from storage_core.testing.compare import Exactness, compare_partitions, read_tree
@@ -255,6 +275,75 @@ def test_a_round_that_meets_an_overflowed_segment_splits_it_and_is_given_up(tmp_
     trees = (read_tree(directory), read_tree(after))
     assert compare_partitions(*trees, Exactness.BYTES) == []
     assert cleaning_of(golden).clean(directory).next_offset is not None
+
+
+# Too far above the first offset for one segment.
+FAR = 2**31 + 50
+
+
+def overflowing_log(directory: Path) -> Path:
+    """The first segment reaches too far; nothing has to be repaired, a deletion to be finished."""
+    write_log(
+        directory,
+        [batch(0, record(b"k", b"old"), record(b"a")), batch(FAR, record(b"k"))],
+        [batch(FAR + 1, record(b"b"))],
+    )
+    (directory / (segment_file(7, ".index") + DELETED_SUFFIX)).write_bytes(b"")
+    return directory
+
+
+def test_an_overflowed_segment_is_read_once_for_its_split(tmp_path, monkeypatch):
+    scans = []
+
+    def scan(reader: FileReader, **options: Any) -> Iterator[Window]:
+        scans.append(reader.name)
+        return scan_windows(reader, **options)
+
+    monkeypatch.setattr(segment_split, "scan_windows", scan)
+    directory = overflowing_log(tmp_path / "t-0")
+    with pytest.raises(OffsetOverflowError):
+        clean(directory)
+    assert scans == [log_file(0)]
+    assert bases_in(directory) == [0, FAR, FAR + 1, FAR + 2]
+    assert not list(directory.glob("*" + DELETED_SUFFIX))
+    clean(directory)
+    assert records_in(directory) == [(1, b"a", b"v"), (FAR, b"k", b"v"), (FAR + 1, b"b", b"v")]
+
+
+def test_an_overflowed_segment_whose_swap_was_not_finished_is_split_under_its_own_name(tmp_path):
+    """It is met as a ``.swap``, and has lost that suffix when its turn to be split has come."""
+    directory = overflowing_log(tmp_path / "t-0")
+    for suffix in (".log", ".index", ".timeindex"):
+        path = directory / segment_file(0, suffix)
+        path.rename(path.with_name(path.name + SWAP_SUFFIX))
+    with pytest.raises(OffsetOverflowError, match=re.escape(log_file(0) + SWAP_SUFFIX)):
+        clean(directory)
+    assert bases_in(directory) == [0, FAR, FAR + 1, FAR + 2]
+    assert not list(directory.glob("*" + SWAP_SUFFIX))
+    assert [found[0] for found in records_in(directory)] == [0, 1, FAR, FAR + 1]
+
+
+def test_a_split_beside_an_unfinished_swap_and_scratch_files_settles_the_swap(tmp_path):
+    """As tasks plan it, which load no log before; a run's own scratch files are still needed."""
+    directory, round_ = overflowing_log(tmp_path / "t-0"), cleaning()
+    store = LocalStore(directory)
+    for suffix in (".log", ".index", ".timeindex"):
+        path = directory / segment_file(0, suffix)
+        path.rename(path.with_name(path.name + SWAP_SUFFIX))
+    (directory / log_file(0)).write_bytes(b"of the segments that the swap replaces")
+    log = round_.load(store)
+    cleanable = choose_range(log, round_.config, round_.request)
+    plan = plan_compaction(
+        log, round_.config, round_.cleaner, cleanable, now_ms=NOW, hash_key=bytes(16)
+    )
+    (directory / f"{SCRATCH_PREFIX}run-0").write_bytes(b"")
+    # Higher than the swap, which else would not be complete; lower than a part of the split.
+    (directory / (segment_file(FAR - 1, ".txnindex") + CLEANED_SUFFIX)).write_bytes(b"")
+    commit(plan_split(store, plan, log_file(0) + SWAP_SUFFIX), store)
+    assert bases_in(directory) == [0, FAR, FAR + 1, FAR + 2]
+    assert [found[0] for found in records_in(directory)] == [0, 1, FAR, FAR + 1]
+    strange = {path.name for path in directory.iterdir() if kind_of(path.name) is None}
+    assert strange == {f"{SCRATCH_PREFIX}run-0", LEADER_EPOCH_FILE}
 
 
 # --- repetition

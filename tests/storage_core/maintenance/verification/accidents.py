@@ -246,6 +246,11 @@ def no_segment(root: LogRoot) -> None:
         path.unlink()
 
 
+def ancient(root: LogRoot) -> None:
+    no_segment(root)
+    (root.partition / "00000000000000000000.kafka").write_bytes(b"\0\0\0\x0a")
+
+
 def metadata_directory(name: str) -> Accident:
     def make(root: LogRoot) -> None:
         shutil.copytree(root.partition, root.path / name)
@@ -329,6 +334,7 @@ ACCIDENTS: dict[Code, Accident] = {
     Code.LEFTOVER: written("00000000000000000077.log.deleted", ""),
     Code.SWAP_UNFINISHED: written("00000000000000000077.log.swap", ""),
     Code.FILE_UNKNOWN: written("foo.txt", "not Kafka's"),
+    Code.FILE_ANCIENT: ancient,
     Code.FILE_NAME_UNPADDED: written("77.log", ""),
     Code.FILE_NAME_INVALID: written("foo.log", ""),
     Code.FILE_UNREADABLE: unreadable,
@@ -352,6 +358,12 @@ ACCIDENTS: dict[Code, Accident] = {
 }
 # What follows from the same bytes: batches that were put in as they stand are in no index.
 _NOT_INDEXED = {Code.OFFSET_INDEX_WRONG, Code.TIME_INDEX_UNFINISHED}
+# There is nothing that a checkpoint could refer to.
+_NO_OFFSETS = {
+    Code.CLEANER_POINT_OUTSIDE_LOG,
+    Code.HIGH_WATERMARK_BEYOND_END,
+    Code.RECOVERY_POINT_BEYOND_END,
+}
 FOLLOWING: dict[Code, set[Code]] = {
     Code.BATCH_LENGTH_IMPOSSIBLE: _NOT_INDEXED,
     Code.RECORDS_MALFORMED: _NOT_INDEXED,
@@ -363,11 +375,8 @@ FOLLOWING: dict[Code, set[Code]] = {
     Code.TORN_SEGMENT: {Code.INDEX_BEYOND_LOG},
     # What is not read has no end.
     Code.SEGMENT_TOO_LARGE: {Code.HIGH_WATERMARK_BEYOND_END, Code.RECOVERY_POINT_BEYOND_END},
-    Code.NO_SEGMENT: {
-        Code.CLEANER_POINT_OUTSIDE_LOG,
-        Code.HIGH_WATERMARK_BEYOND_END,
-        Code.RECOVERY_POINT_BEYOND_END,
-    },
+    Code.NO_SEGMENT: _NO_OFFSETS,
+    Code.FILE_ANCIENT: {Code.NO_SEGMENT, *_NO_OFFSETS},
     Code.LOG_START_BEYOND_END: {Code.CLEANER_POINT_OUTSIDE_LOG},
 }
 DEEP = {

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import struct
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import UnsupportedFormatError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -375,7 +377,25 @@ def test_a_log_of_kafka_0_7_is_an_error_and_a_file_of_its_kind_beside_a_log_is_n
     for path in root.partition.glob("0*.*"):
         if path.suffix != ".kafka":
             path.unlink()
-    assert severities(root, Code.FILE_UNKNOWN) == {Severity.ERROR}
+    assert severities(root, Code.FILE_UNKNOWN) == set()
+    assert severities(root, Code.FILE_ANCIENT) == {Severity.ERROR}
+
+
+@pytest.mark.item("SEG-02")
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("00000000000000000000.kafka", Code.FILE_ANCIENT), ("notes.kafka", Code.FILE_UNKNOWN)],
+)
+def test_what_the_loader_refuses_for_its_age_is_what_is_found_to_be_an_error(root, name, code):
+    for path in root.partition.glob("0*.*"):
+        path.unlink()
+    (root.partition / name).write_bytes(b"\0\0\0\x0a")
+    assert {finding.code for finding in root.findings() if finding.file == name} == {code}
+    is_refused = code is Code.FILE_ANCIENT
+    refusal = pytest.raises(UnsupportedFormatError, match=name) if is_refused else nullcontext()
+    with refusal:
+        recover_partition(root.partition, config=CONFIG, cleaner=CleanerConfig(), now_ms=NOW_MS)
+    assert root.file(0).exists() != is_refused
 
 
 @pytest.mark.item("IDX-18")

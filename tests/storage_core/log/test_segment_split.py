@@ -1,0 +1,79 @@
+"""Segments whose offsets do not fit them: the parts that they are split into."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import CorruptRecordError
+from storage_core.index.offset_index import OffsetIndex
+from storage_core.log.segment_split import SegmentSplit, find_parts
+from storage_core.maintenance.recovery.partition import recover_partition
+from storage_core.records.payload import Limits
+from storage_core.store.object_reader import BytesReader
+from storage_core.testing.builders import (
+    SOME_TIME_MS,
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+)
+from storage_core.testing.compare import read_tree
+from storage_core.testing.directories import SegmentSpec, write_partition
+
+FAR = 2**31
+ONE = RecordSpec(key=b"k", value=b"v")
+
+
+def batch(base_offset: int, last_offset_delta: int = 0) -> BatchSpec:
+    return BatchSpec(records=(ONE,), base_offset=base_offset, last_offset_delta=last_offset_delta)
+
+
+def parts_of(*batches: BatchSpec) -> SegmentSplit:
+    return find_parts(
+        BytesReader("segment", b"".join(map(encode_batch, batches))),
+        batches[0].base_offset if batches else 0,
+        index_interval_bytes=1,
+        max_index_bytes=1024,
+        limits=Limits(max_record_bytes=1024, max_batch_bytes=1024),
+    )
+
+
+def test_a_part_ends_before_the_first_batch_that_does_not_fit_it():
+    """One that ends 2^31 - 1 above its part's base does, one above that does not."""
+    batches = [batch(3), batch(7), batch(FAR, 2), batch(FAR + 3), batch(FAR + 4)]
+    size = len(encode_batch(batches[0]))
+    split = parts_of(*batches)
+    assert [(part.base_offset, part.start, part.size_bytes) for part in split.parts] == [
+        (3, 0, 3 * size),
+        (FAR + 3, 3 * size, 2 * size),
+    ]
+    assert split.base_offsets == [3, FAR + 3]
+    second = OffsetIndex.parse(FAR + 3, split.parts[1].offset_index)
+    assert (second.last_offset, second.look_up(FAR + 4)) == (FAR + 4, size)
+
+
+def test_the_lowest_and_the_highest_offset_are_those_of_any_header():
+    split = parts_of(batch(10), batch(FAR + 20, 7), batch(15))
+    assert (split.lowest_offset, split.highest_offset) == (10, FAR + 27)
+
+
+@pytest.mark.parametrize(
+    ("batches", "position"),
+    [([], 0), ([batch(0), batch(FAR), batch(0)], 2 * len(encode_batch(batch(0))))],
+    ids=["no batch", "two parts of one name"],
+)
+def test_what_is_no_segment_to_be_split_is_refused_with_its_place(batches, position):
+    with pytest.raises(CorruptRecordError) as caught:
+        parts_of(*batches)
+    assert caught.value.position == position
+
+
+def test_a_log_is_not_loaded_whose_segment_comes_back_to_where_a_part_begins(tmp_path: Path):
+    batches = [batch(0), batch(FAR), batch(0), batch(FAR + 1)]
+    directory = write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
+    before = read_tree(directory)
+    with pytest.raises(CorruptRecordError, match="found a second one at 0"):
+        recover_partition(
+            directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=SOME_TIME_MS
+        )
+    assert read_tree(directory) == before
