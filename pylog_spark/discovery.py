@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
+from pylog_spark.config.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
@@ -29,7 +30,8 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.store.listing import open_listing
-from storage_core.store.open_objects import MANAGED_PREFIX
+from storage_core.store.local import plain_path
+from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
 
 # Tasks that list object stores, for each slot: each has several requests on their way, so that a
 # slot with one task listing alone would be as quick but for the last of its runs.
@@ -42,7 +44,7 @@ class LogRoot:
     """A log directory that a run is given.
 
     Attributes:
-        location: Its path, absolute, or its URL.
+        location: Its path, absolute and without ``..``, or its URL.
         role: What may be done to it.
         is_said: Whether the role was said; a guessed one serves reading only.
     """
@@ -60,8 +62,8 @@ def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[Log
         said: The role that the owner named, None if nobody did.
 
     Raises:
-        ConfigError: One of them is no log directory of this machine, is no URL of a root, or is
-            there twice.
+        ConfigError: One of them is no log directory of this machine, is no URL of a root or one
+            that nothing installed here can open, or is there twice.
         PylogError: A URL was given without a role, and its store cannot be asked.
     """
     found: dict[str, LogRoot] = {}
@@ -92,11 +94,13 @@ def _locate(root: str | Path) -> tuple[str, str]:
         if not place:
             raise ConfigError("ROOT", root, "expected a bucket, and maybe a prefix, after ://")
         location = f"{'s3' if scheme == 's3a' else scheme}://{place}"
+        with said_as("ROOT", root):
+            open_object_store(location)  # asks nothing of the store
         return location, location
     if not path.is_dir():
         reason = "is not a directory" if path.exists() else "no such directory"
         raise ConfigError("ROOT", root, reason)
-    return str(path.absolute()), str(path.resolve())
+    return str(plain_path(path)), str(path.resolve())
 
 
 def discover_partitions(

@@ -472,7 +472,7 @@ COMMIT: Final = pa.schema(
         _column("segments_after", _NUMBER, "segments of the partition"),
         _column("records_before", _NUMBER, "records of the partition"),
         _column("records_after", _NUMBER, "the same afterwards"),
-        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
         _column("operations", _TEXT, "the operations that were applied, as JSON"),
         _column("was_split", pa.bool_(), "whether a segment was split, and nothing cleaned"),
         _column("statistics", _TEXT, "numbers of the round by Kafka's names, as JSON"),
@@ -532,7 +532,7 @@ SWEPT: Final = pa.schema(
         _column("bytes_after", _NUMBER, "bytes of all .log files"),
         _column("segments_after", _NUMBER, "segments of the partition"),
         _column("operations", _TEXT, "the operations that were applied, as JSON"),
-        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
         _column("duration_ms", _NUMBER, "time it took"),
         *_ERROR,
     ]
@@ -620,7 +620,7 @@ RECOVERED: Final = pa.schema(
         _column("is_repaired", pa.bool_(), "whether anything is cut, split or built anew"),
         _column("steps", _NUMBER, "operations on files"),
         _column("operations", _TEXT, "the operations, as JSON"),
-        _column("touched", pa.bool_(), "whether files were changed before the error"),
+        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
         _column("duration_ms", _NUMBER, "time it took, reading included"),
         *_ERROR,
     ]

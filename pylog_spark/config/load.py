@@ -46,6 +46,7 @@ from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.keys import parse_settings, unknown_key
 from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY
 from storage_core.errors import CheckpointError, ConfigError
+from storage_core.store.local import plain_path
 
 _log: Final = logging.getLogger(__name__)
 
@@ -164,8 +165,8 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
         now_ms: The machine's clock, epoch milliseconds; a clock that the flags say wins.
 
     Raises:
-        ConfigError: A file cannot be read, a key is unknown, or a value is malformed, out of
-            range or in contradiction to another.
+        ConfigError: A file cannot be read, a key is unknown, a value is malformed, out of range or
+            in contradiction to another, or a run was called exact that is no dry run.
     """
     layers = Layers()
     # A zip of the packages for --py-files has no conf/; the same defaults stand in the code.
@@ -173,18 +174,11 @@ def load_config(flags: Flags, *, now_ms: int) -> JobConfig:
     for path in (*defaults, *flags.config_files):
         _put_file(layers, read_config_file(path), path)
     _put_flags(layers, flags)
-    broker_file = layers.get("server_properties")
-    if broker_file is not None:
-        properties = _read_server_properties(Path(broker_file))
-        if properties.unknown_keys:
-            # By name only: what a broker's file says beside its logs may be a secret.
-            unknown = ", ".join(properties.unknown_keys)
-            _log.warning("%s: keys that mean nothing here: %s", broker_file, unknown)
-        counting = {
-            name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
-        }
-        layers.put_entries("broker", counting, str(broker_file))
+    if flags.exact and not flags.dry_run:
+        # Half of an option, which would be a run in earnest.
+        raise ConfigError("--exact", None, "expected --dry-run=exact")
     try:
+        _put_server_properties(layers)
         options = _options(layers, flags, now_ms)
         _validate_topics(options)
     except ConfigError as error:
@@ -233,7 +227,7 @@ def _options(layers: Layers, flags: Flags, now_ms: int) -> JobOptions:
             else flags.max_truncate_bytes
         ),
         salvage=None if flags.salvage is None else str(flags.salvage.absolute()),
-        trash=_trash(layers.get("trash")),
+        trash=trash_folder(layers.get("trash")),
         purge_after_ms=_purge_after(layers.get("purge_after")),
         plan_out=None if flags.plan_out is None else str(flags.plan_out.absolute()),
         file_list=flags.file_list,
@@ -276,8 +270,12 @@ def _limits(layers: Layers, flags: Flags) -> RunLimits:
     )
 
 
-def _trash(said: str | None) -> str | None:
-    """Return the folder of the trash as an absolute path, None without one."""
+def trash_folder(said: str | None) -> str | None:
+    """Return the folder of the trash as an absolute path without ``..``, None without one.
+
+    Raises:
+        ConfigError: It is on no disk of this machine.
+    """
     if not said:
         return None
     folder = local_path(said)
@@ -285,7 +283,7 @@ def _trash(said: str | None) -> str | None:
         raise ConfigError(
             "--trash", said, "expected a folder of this machine; managed roots need no trash"
         )
-    return str(folder.absolute())
+    return str(plain_path(folder))
 
 
 def _purge_after(said: str | None) -> int:
@@ -338,6 +336,21 @@ def _put_flags(layers: Layers, flags: Flags) -> None:
     layers.put("server_properties", flags.server_properties, "--server-properties")
     layers.put("topic_dump", flags.topic_dump, "--topic-dump")
     layers.put_entries("settings", parse_assignments(flags.settings), "--set")
+
+
+def _put_server_properties(layers: Layers) -> None:
+    broker_file = layers.get("server_properties")
+    if broker_file is None:
+        return
+    properties = _read_server_properties(Path(broker_file))
+    if properties.unknown_keys:
+        # By name only: what a broker's file says beside its logs may be a secret.
+        unknown = ", ".join(properties.unknown_keys)
+        _log.warning("%s: keys that mean nothing here: %s", broker_file, unknown)
+    counting = {
+        name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
+    }
+    layers.put_entries("broker", counting, str(broker_file))
 
 
 def _read_server_properties(path: Path) -> ServerProperties:

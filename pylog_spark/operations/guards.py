@@ -32,7 +32,8 @@ def check_roots(
         may_write_mirror: Whether the owner allowed even a mirror to be changed.
 
     Raises:
-        ConfigError: The ledger would lie inside a log directory, or a URL is said to be a broker's.
+        ConfigError: The ledger or the trash would lie inside a log directory, or a URL is said to
+            be a broker's.
         LogDirectoryNotFoundError: The broker's own file does not have one of its directories.
         GuardRefusedError: A role was not said or allows no writing, the roots are of several
             brokers, the machine's own clock is behind the newest checkpoint, or a directory is
@@ -51,6 +52,7 @@ def check_roots(
             check_local_directory(root.location, options)
         _check_clock(root, options)
         check_ledger(root, options.ledger)
+        check_trash(root, options.trash)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
 
 
@@ -74,6 +76,18 @@ def check_ledger(root: LogRoot, ledger: str | None) -> None:
     place = None if ledger is None else local_path(ledger)
     if place is not None and place.resolve().is_relative_to(Path(root.location).resolve()):
         raise ConfigError("--ledger", ledger, f"lies inside the log directory {root.location}")
+
+
+def check_trash(root: LogRoot, trash: str | None) -> None:
+    """Refuse a trash in a log directory, for the same reason; nothing of managed roots gets there.
+
+    Raises:
+        ConfigError: It lies there.
+    """
+    if trash is None or root.role is Role.MANAGED or local_path(root.location) is None:
+        return
+    if Path(trash).resolve().is_relative_to(Path(root.location).resolve()):
+        raise ConfigError("--trash", trash, f"lies inside the log directory {root.location}")
 
 
 def _check_one_broker(roots: Sequence[LogRoot]) -> None:

@@ -9,7 +9,6 @@ from pylog_spark.operations.job import Job, trash_place
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.errors import ConfigError
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
@@ -39,15 +38,12 @@ def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
         What a reader of the report should know.
 
     Raises:
-        ConfigError: The trash lies in a log directory, where it would keep a broker from starting.
         StorageError: A file cannot be read or written.
     """
     place = trash_place(job)
     roots = [root for root in job.roots if root.role is not Role.MANAGED]
     if place is None or not roots or job.options.dry_run:
         return ()
-    for root in roots:
-        check_trash(root.location, job.options.trash)
     run = TrashedRun(
         run_id=job.run_id,
         action=job.action,
@@ -62,16 +58,6 @@ def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
         for root in roots
         if not is_same_filesystem(Path(root.location), Path(place.folder))
     )
-
-
-def check_trash(location: str, trash: str | None) -> None:
-    """Refuse a trash in a log directory: a broker stops at a folder that is no partition.
-
-    Raises:
-        ConfigError: It lies there.
-    """
-    if trash is not None and Path(trash).resolve().is_relative_to(Path(location).resolve()):
-        raise ConfigError("--trash", trash, f"lies inside the log directory {location}")
 
 
 def observe_root(location: str) -> TrashedRoot:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +24,7 @@ from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.guards import check_ledger
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_undo import undo_managed
-from pylog_spark.operations.recording import STEPS, Recorder
+from pylog_spark.operations.recording import STEPS
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
@@ -32,7 +32,12 @@ from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
-from storage_core.errors import ChangedWhileReadError, ConfigError, GuardRefusedError
+from storage_core.errors import (
+    ChangedWhileReadError,
+    ConfigError,
+    GuardRefusedError,
+    StorageError,
+)
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
@@ -75,6 +80,10 @@ _UNCLEAN_NOTE: Final = (
     "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
     "began: a broker, or pylog recover, recovers it"
 )
+_FAILED_NOTE: Final = (
+    "{root}: the disk failed, and the undo did no more there; given again when the disk is in "
+    "order, the same undo does the rest: {failure}"
+)
 # What an undo of a log directory remembers, beside what the run says of itself.
 _MARKER_FILE: Final = "undo-marker-{number}.json"
 _MOST_MARKER_BYTES: Final = 4096
@@ -102,6 +111,25 @@ class _Undo:
         return {read_commit(folder).record.action for folder in self.commits}
 
 
+@dataclass(slots=True, kw_only=True)
+class _UndoneRoot:
+    """What became of one log directory.
+
+    Attributes:
+        location: Its path.
+        rows: Of its partitions, by directory.
+        is_whole: Whether partitions were undone, and none of them in part.
+        notes: What a reader of the report should know.
+        failure: What the disk failed with, None if it did not.
+    """
+
+    location: str
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_whole: bool = False
+    notes: list[str] = field(default_factory=list)
+    failure: StorageError | None = None
+
+
 def undo(
     run_id: str,
     options: JobOptions,
@@ -124,7 +152,7 @@ def undo(
             a log directory, or has no session.
         GuardRefusedError: A log directory is in use, or the run's trash is.
         CheckpointError: The trash cannot be understood.
-        StorageError: The disk failed.
+        StorageError: The disk of the only root failed, or the trash cannot be read.
     """
     started = time.perf_counter()
     clock = clock or SystemClock()
@@ -137,12 +165,17 @@ def undo(
     )
     recorder = open_recorder(spark, job, clock)
     notes: list[str] = []
+    failures: dict[str, StorageError] = {}
     tables: list[pa.Table] = []
     with recorder.whole_run():
         if any(root.role is Role.BROKER for root in job.roots):
             folder = _run_folder(run_id, options.trash)
             with nullcontext() if options.dry_run else hold_run(folder):
-                tables += _undo_local(folder, job, recorder, notes)
+                for undone in _undo_local(folder, job):
+                    notes += undone.notes
+                    if undone.failure is not None:
+                        failures[undone.location] = undone.failure
+                    tables.append(recorder.each_result(_named(undone.rows.values())))
         for root in job.roots:
             if root.role is Role.MANAGED:
                 rows = undo_managed(root.location, run_id, options, job.run_id)
@@ -156,7 +189,7 @@ def undo(
         notes=tuple(notes),
         results=results,
         summary=summary,
-        exit_code=exit_code_of(results, refused_alone=_REFUSALS),
+        exit_code=exit_code_of(results, refused_alone=_REFUSALS, failures=failures),
     )
     recorder.end(summary, exit_code=report.exit_code)
     return report
@@ -186,23 +219,18 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
     return tuple(found)
 
 
-def _undo_local(folder: Path, job: Job, recorder: Recorder, notes: list[str]) -> Iterator[pa.Table]:
+def _undo_local(folder: Path, job: Job) -> Iterator[_UndoneRoot]:
     """Undo what a run did to local log directories, from its trash; yield what became of each."""
     run, options = read_run(folder), job.options
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
-    by_root: dict[str, list[_Undo]] = {root.location: [] for root in run.roots}
-    for found in _find(folder, by_root):
-        if topics.admits(found.partition.topic):
-            by_root[found.root].append(found)
     for number, root in enumerate(run.roots):
-        chosen = sorted(by_root[root.location], key=lambda undo: undo.partition)
+        find = partial(_find, folder, root.location, topics)
         if options.dry_run:
-            rows = _each(chosen, check_partition, Status.PLANNED)
+            rows = _each(find(), check_partition, Status.PLANNED)
+            yield _UndoneRoot(location=root.location, rows={row["directory"]: row for row in rows})
         else:
             marker_file = folder / _MARKER_FILE.format(number=number)
-            rows, note = _undo_root(root, chosen, job, marker_file)
-            notes += note
-        yield recorder.each_result(_named(rows))
+            yield _undo_root(root, find, job, marker_file)
 
 
 def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -225,59 +253,107 @@ def _run_folder(run_id: str, trash: str | None) -> Path:
     return folder
 
 
-def _find(folder: Path, roots: Mapping[str, Sequence[_Undo]]) -> Iterator[_Undo]:
-    """Yield the partitions of which the run kept something."""
-    seen = set()
+def _find(folder: Path, location: str, topics: TopicFilter) -> list[_Undo]:
+    """Return the partitions of a log directory of which the run kept something."""
+    found: dict[Path, _Undo] = {}
     for commit in list_commits(folder):
         directory = Path(read_commit(commit).record.directory)
-        if directory in seen or str(directory.parent) not in roots:
+        if directory in found or str(directory.parent) != location:
             continue
-        seen.add(directory)
+        partition = parse_partition_directory(directory.name)
+        if not topics.admits(partition.topic):
+            continue
         place = partition_folder(folder, directory)
-        yield _Undo(
-            root=str(directory.parent),
+        found[directory] = _Undo(
+            root=location,
             directory=directory,
-            partition=parse_partition_directory(directory.name),
+            partition=partition,
             commits=tuple(commit_folder(place, number) for number in commit_numbers(place)),
         )
+    return sorted(found.values(), key=lambda undo: undo.partition)
 
 
 def _undo_root(
-    root: TrashedRoot, chosen: Sequence[_Undo], job: Job, marker_file: Path
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Undo the partitions of one log directory, under its lock."""
-    with BrokerRoot(root.location, run_id=job.run_id, mark_clean=job.options.mark_clean) as held:
-        checked = _each(chosen, check_partition, Status.PLANNED)
-        due = [
-            undo
-            for undo, row in zip(chosen, checked, strict=True)
-            if row["status"] == Status.PLANNED.value
-        ]
-        if not due:
-            _finish_marker(held, root, chosen, marker_file)
-            return checked, []
-        is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
-        held.begin_writing()
-        # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
-        # believe the marker until all are, neither at the end of this run nor after a kill.
-        held.claim_unclean()
-        held.allow_commits(())
-        for name, entries in _entries_before(root, due).items():
-            held.restore_checkpoint(name, entries)
-        ended = {row["directory"]: row for row in _each(due, undo_partition, Status.DONE)}
-        rows = [ended.get(row["directory"], row) for row in checked]
-        is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
-        held.settle_commits({}, is_whole=is_whole)
-        if is_clean and root.was_clean:
-            held.claim_clean()
-            notes = []
-        else:
-            held.claim_unclean()
-            notes = [_UNCLEAN_NOTE.format(root=root.location)]
-    if is_whole:
+    root: TrashedRoot, find: Callable[[], list[_Undo]], job: Job, marker_file: Path
+) -> _UndoneRoot:
+    """Undo the partitions of one log directory, under its lock.
+
+    Raises:
+        GuardRefusedError: It is in use.
+        StorageError: The disk failed, and there is no other root that could be undone.
+    """
+    held = BrokerRoot(
+        root.location,
+        run_id=job.run_id,
+        mark_clean=job.options.mark_clean,
+        is_alone=len(job.roots) == 1,
+    )
+    undone = _UndoneRoot(location=root.location)
+    chosen = find()
+    try:
+        with held:
+            # Whoever takes the lock finishes what the run had begun when it was killed.
+            chosen = find()
+            _undo_held(held, root, chosen, undone, marker_file)
+    except StorageError as error:
+        if held.is_alone:
+            raise
+        held.give_up(error)
+    if held.failure is not None:
+        # Of the other partitions it is known what became of them before that.
+        undone.rows = {str(undo.directory): _failed_row(undo, held.failure) for undo in chosen} | (
+            undone.rows
+        )
+        undone.failure = held.failure
+        undone.notes.append(_FAILED_NOTE.format(root=root.location, failure=held.failure))
+    elif undone.is_whole:
         # The marker is there: nobody has to remember any more that it was.
         marker_file.unlink(missing_ok=True)
-    return rows, notes
+    undone.rows = {str(undo.directory): undone.rows[str(undo.directory)] for undo in chosen}
+    return undone
+
+
+def _undo_held(
+    held: BrokerRoot,
+    root: TrashedRoot,
+    chosen: Sequence[_Undo],
+    undone: _UndoneRoot,
+    marker_file: Path,
+) -> None:
+    """Undo the partitions of a log directory that is locked, unless its disk fails before that.
+
+    First the marker goes, then the checkpoints are what they were: where one of that cannot be
+    done, the files of the partitions stay as they are, and the same undo does it all later.
+    """
+    checked = {row["directory"]: row for row in _each(chosen, check_partition, Status.PLANNED)}
+    due = [
+        undo for undo in chosen if checked[str(undo.directory)]["status"] == Status.PLANNED.value
+    ]
+    if not due:
+        undone.rows |= checked
+        _finish_marker(held, root, chosen, marker_file)
+        return
+    is_due = {str(undo.directory) for undo in due}
+    undone.rows |= {place: row for place, row in checked.items() if place not in is_due}
+    is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
+    held.begin_writing()
+    # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
+    # believe the marker until all are, neither at the end of this run nor after a kill.
+    held.claim_unclean()
+    held.allow_commits(())
+    for name, entries in _entries_before(root, due).items():
+        held.restore_checkpoint(name, entries)
+    if held.failure is not None:
+        return
+    ended = {row["directory"]: row for row in _each(due, undo_partition, Status.DONE)}
+    undone.rows |= ended
+    undone.is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
+    held.settle_commits({}, is_whole=undone.is_whole)
+    if is_clean and root.was_clean:
+        held.claim_clean()
+    else:
+        held.claim_unclean()
+        undone.notes.append(_UNCLEAN_NOTE.format(root=root.location))
 
 
 def _finish_marker(
@@ -338,6 +414,19 @@ def _require_switched_on(directory: Path) -> None:
         raise GuardRefusedError(Reason.SWITCHED_OFF.value, f"{directory}: {OFF_SWITCH_FILE}")
 
 
+def _name_row(undo: _Undo) -> dict[str, Any]:
+    return {
+        "root": undo.root,
+        "topic": undo.partition.topic,
+        "partition": undo.partition.partition,
+        "directory": str(undo.directory),
+    }
+
+
+def _failed_row(undo: _Undo, error: StorageError) -> dict[str, Any]:
+    return _name_row(undo) | {"status": Status.FAILED.value, **describe_failure(error)}
+
+
 def _row(
     undo: _Undo,
     *,
@@ -346,12 +435,7 @@ def _row(
 ) -> dict[str, Any]:
     """Return a row of ``schemas.RESULT``, and the directory; what is wrong is in it."""
     started = time.perf_counter()
-    row: dict[str, Any] = {
-        "root": undo.root,
-        "topic": undo.partition.topic,
-        "partition": undo.partition.partition,
-        "directory": str(undo.directory),
-    }
+    row = _name_row(undo)
     try:
         _require_switched_on(undo.directory)
         done = work(LocalStore(undo.directory), undo.commits)

@@ -3,11 +3,12 @@
 A claim lies where its run could write, and the run that finishes it may be root's. So nothing in it
 is taken on trust: a step is of a kind that commits have, its files are plain names of one partition
 directory of the log directory that is being worked on, and what it takes in or keeps lies where
-runs put that.
+runs put that. None of these is a link: no run makes one.
 """
 
 import base64
 import binascii
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from storage_core.errors import ManifestError
 from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.maintenance.trash.record import is_place_of
+from storage_core.maintenance.trash.record import find_run_folder, is_place_of
 from storage_core.plan import (
     CopyRange,
     CreateEmptyFile,
@@ -32,7 +33,7 @@ from storage_core.plan import (
     WriteRecord,
 )
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields
-from storage_core.store.local import storage_errors
+from storage_core.store.local import plain_path, storage_errors
 
 _KINDS: Final[Mapping[str, type[Operation]]] = {
     kind.__name__: kind
@@ -121,16 +122,25 @@ def require_places(
     directory = Path(location)
     with storage_errors(directory):
         is_inside = directory.name not in {"", ".."} and directory.parent.samefile(log_directory)
-    if not is_inside:
+        is_itself = is_inside and stat.S_ISDIR(directory.lstat().st_mode)
+    if not is_itself:
+        what = "a link, or no directory" if is_inside else location
         raise ManifestError(
-            str(claim), "location", f"expected a directory in {log_directory}, found {location}"
+            str(claim), "location", f"expected a directory in {log_directory}, found {what}"
         )
     for step in steps:
+        for name in _file_names(step):
+            if not _is_file_or_free(directory / name):
+                raise ManifestError(
+                    str(claim), type(step).__name__, f"{name} is a link or a folder, and no file"
+                )
         match step:
             case PromoteFile(scratch_path=path):
                 is_ours = _is_scratch(Path(path), claim, directory)
             case KeepFile(path=path) | WriteRecord(path=path) | RecordLeft(path=path):
-                is_ours = is_place_of(Path(path), directory)
+                is_ours = is_place_of(Path(path), directory) and not _is_linked(
+                    Path(path), directory
+                )
             case _:
                 continue
         if not is_ours:
@@ -139,10 +149,57 @@ def require_places(
             )
 
 
+def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
+    """Return the folders of runs, each once, in which steps keep or say something.
+
+    Args:
+        steps: Of one commit; ``require_places`` has accepted them.
+        location: Path of the partition directory.
+    """
+    places = (
+        find_run_folder(Path(step.path), Path(location))
+        for step in steps
+        if isinstance(step, KeepFile | WriteRecord | RecordLeft)
+    )
+    return sorted({place for place in places if place is not None})
+
+
+def _file_names(step: Operation) -> list[str]:
+    """Return the names that a step has for files of its partition directory."""
+    return [getattr(step, field.name) for field in fields(step) if field.name in _FILE_NAMES]
+
+
+def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
+    """Whether a path is that of a regular file, which is no link, or of nothing.
+
+    Args:
+        path: The path.
+        most_names: How many names the file may have, None for any number.
+    """
+    with storage_errors(path):
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
+            return True
+    return stat.S_ISREG(facts.st_mode) and (most_names is None or facts.st_nlink <= most_names)
+
+
 def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
     """Whether a path is that of a scratch file of the run that a claim is of."""
     if not path.name.startswith(SCRATCH_PREFIX):
         return False
     with storage_errors(path.parent):
         # The killed run may have been given another name of the log directory.
-        return path.parent == directory or path.parent.samefile(claim.parent)
+        is_inside = path.parent == directory or path.parent.samefile(claim.parent)
+    # The trash gives files of a partition second names; a scratch file has one.
+    return is_inside and _is_file_or_free(path, most_names=1)
+
+
+def _is_linked(path: Path, directory: Path) -> bool:
+    """Whether a link is among the folders that a run makes where it keeps files of a partition.
+
+    Those above are the operator's, and may be links.
+    """
+    made = len(plain_path(directory).parts) + 1
+    with storage_errors(path):
+        return any(folder.is_symlink() for folder in path.parents[:made])

@@ -28,13 +28,14 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places
+from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places, trash_of
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.maintenance.trash.hold import hold_run_again
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
@@ -76,6 +77,11 @@ class CommitClaim:
     def steps(self) -> tuple[Operation, ...]:
         """What is done, or going to be; nothing before it is begun."""
         return self._operations or ()
+
+    @property
+    def steps_left(self) -> tuple[Operation, ...]:
+        """Those of the steps that are not known to be done."""
+        return self.steps[self._done :]
 
     @property
     def is_of_this_boot(self) -> bool:
@@ -237,9 +243,10 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
 
     Raises:
         CommitLostError: What was begun is not known, or not wholly.
-        GuardRefusedError: It is another user's, or is gone by now.
+        GuardRefusedError: It is another user's, or is gone by now; or a purge, or an undo
+            elsewhere, works with the trash that the commit keeps its files in.
         ManifestError: It is no claim of a commit on this log directory.
-        StorageError: The disk failed.
+        StorageError: The disk failed, or that trash is not there any more.
     """
     with hold_claim(path) as claim:
         if not claim.is_begun:
@@ -251,7 +258,10 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
         if not claim.is_of_this_boot or claim.location is None:
             raise CommitLostError(str(path))
         require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
-        return claim.location, claim.finish(LocalStore(Path(claim.location)))
+        with ExitStack() as held:
+            for folder in trash_of(claim.steps_left, claim.location):
+                held.enter_context(hold_run_again(folder))
+            return claim.location, claim.finish(LocalStore(Path(claim.location)))
 
 
 class CommitLostError(PylogError):

@@ -24,8 +24,9 @@ from pylog_spark.schemas import (
     Status,
     rows_to_batches,
 )
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.failures import attempt, attempt_row, describe_failure, error_of
+from pylog_spark.tasks.claimed_work import TOUCHED, work_claimed
+from pylog_spark.tasks.commit_claim import CommitClaim
+from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
@@ -224,6 +225,9 @@ def fold_partition(
 ) -> pa.Table:
     """Recover one partition from the scans of its segments: a row of ``schemas.RECOVERED``.
 
+    Where a segment could not be read the partition has failed; unless an attempt had begun with its
+    commit, which is finished then: scans that are done again find what it left of the segments.
+
     Args:
         rows: Rows of ``schemas.SEGMENT_SCAN`` of one partition, in any order.
         works: The partitions of the wave, by ordinal.
@@ -232,12 +236,12 @@ def fold_partition(
     work = works[rows["ordinal"][0].as_py()]
     scanned = sum(rows["duration_ms"].to_pylist())
     errors = rows.select(["error_class", "error"]).to_pylist()
-    error = next((error for error in errors if error["error_class"] is not None), None)
-    if error is not None:
-        row = {"ordinal": work.ordinal, "status": Status.FAILED, "touched": False} | error
-    else:
+    failed = next((error for error in errors if error["error_class"] is not None), None)
+    scans: dict[int, SegmentScan] = {}
+    if failed is None:
         found = [SegmentScan.from_bytes(scan) for scan in rows["scan"].to_pylist()]
-        row = _row(work, {scan.base_offset: scan for scan in found}, context)
+        scans = {scan.base_offset: scan for scan in found}
+    row = _row(work, scans, context, failed)
     row["duration_ms"] = (row.get("duration_ms") or 0) + scanned
     return pa.Table.from_pylist([row], schema=RECOVERED)
 
@@ -250,16 +254,25 @@ def recover_whole(
 
 
 def _row(
-    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+    work: RecoveryWork,
+    scans: Mapping[int, SegmentScan],
+    context: RecoveryContext,
+    failed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Return the row of a partition, of which scans may have failed with an error."""
     step = _plan if context.write is None else _commit
-    row = attempt_row(partial(step, work, scans, context))
-    return {"ordinal": work.ordinal, "touched": False} | row
+    row = attempt_row(partial(step, work, scans, context, failed))
+    return {"ordinal": work.ordinal, TOUCHED: False} | row
 
 
 def _plan(
-    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+    work: RecoveryWork,
+    scans: Mapping[int, SegmentScan],
+    context: RecoveryContext,
+    failed: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
+    if failed is not None:
+        return {"status": Status.FAILED, **failed}
     store = open_store(work.directory)
     log = _load(store, work, scans, context)
     answer = _describe(store, work, log, context)
@@ -268,34 +281,40 @@ def _plan(
 
 
 def _commit(
-    work: RecoveryWork, scans: Mapping[int, SegmentScan], context: RecoveryContext
+    work: RecoveryWork,
+    scans: Mapping[int, SegmentScan],
+    context: RecoveryContext,
+    failed: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Recover a partition, or find that another attempt did, or that a guard refuses."""
     write = context.write
     if write is None:
         raise ValueError("nothing may be written")
-    validate_on_holder_host(write.locks[work.root])
     store = LocalStore(Path(work.directory))
+
+    def do(claim: CommitClaim) -> dict[str, Any]:
+        if not claim.is_begun:
+            if failed is not None:
+                return {TOUCHED: False}
+            log = _load(store, work, scans, context)
+            answer = _describe(store, work, log, context)
+            if answer["reason"] is not None:
+                return answer | {"status": Status.SKIPPED}
+            if not _is_expected(work, answer, context.run):
+                return answer | _CHANGED
+            answer |= _salvage(store, work, log, context)
+            steps = Plan(location=store.location, operations=log.operations)
+            if context.run.trash is not None:
+                trash = observe_trash(store, context.run.trash, action=Action.RECOVER.value)
+                steps = with_trash(steps, trash)
+            claim.begin(steps, answer | {"status": Status.DONE.value})
+        return claim.finish(store)
+
     path = claim_path(write.scratch[work.root], store.directory, context.run.run_id)
-    with hold_claim(path) as claim:
-        try:
-            if not claim.is_begun:
-                log = _load(store, work, scans, context)
-                answer = _describe(store, work, log, context)
-                if answer["reason"] is not None:
-                    return answer | {"status": Status.SKIPPED}
-                if not _is_expected(work, answer, context.run):
-                    return answer | _CHANGED
-                answer |= _salvage(store, work, log, context)
-                steps = Plan(location=store.location, operations=log.operations)
-                if context.run.trash is not None:
-                    trash = observe_trash(store, context.run.trash, action=Action.RECOVER.value)
-                    steps = with_trash(steps, trash)
-                claim.begin(steps, answer | {"status": Status.DONE.value})
-            return claim.finish(store)
-        except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
-            failure = describe_failure(error)
-            return {"status": Status.FAILED, "touched": claim.is_begun} | failure
+    validate = partial(validate_on_holder_host, write.locks[work.root])
+    row = {"status": Status.FAILED} | work_claimed(path, do, validate=validate)
+    is_untouched = row.get(TOUCHED) is False
+    return {**row, **failed} if failed is not None and is_untouched else row
 
 
 _CHANGED: Final = {

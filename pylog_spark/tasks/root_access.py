@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.claimed_work import work_claimed
+from pylog_spark.tasks.commit_claim import CommitClaim
 from pylog_spark.tasks.scratch import claim_path, scratch_folder
 from storage_core.checkpoint.lock import LockProof, validate_on_holder_host
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
@@ -108,10 +108,8 @@ class RootAccess(Protocol):
             prepare: Called unless a former attempt of the same work has begun.
 
         Returns:
-            The result of the attempt that did it; or the error, and whether files were touched.
-
-        Raises:
-            GuardRefusedError: The run is over.
+            The result of the attempt that did it; or the error, and whether files may have been
+            touched.
         """
         ...
 
@@ -152,23 +150,22 @@ class BrokerAccess:
 
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
         """Commit under the partition's claim, or find in it what a former attempt did."""
-        self.validate()
         store = LocalStore(Path(location))
+
+        def do(claim: CommitClaim) -> dict[str, Any]:
+            if not claim.is_begun:
+                prepared = prepare(store)
+                if prepared.plan is None:
+                    return prepared.result
+                plan = prepared.plan
+                if self.trash is not None:
+                    trash = observe_trash(store, self.trash, action=work)
+                    plan = with_trash(plan, trash)
+                claim.begin(plan, prepared.result)
+            return claim.finish(store)
+
         path = claim_path(self.shared, store.directory, self.run_id)
-        with hold_claim(path) as claim:
-            try:
-                if not claim.is_begun:
-                    prepared = prepare(store)
-                    if prepared.plan is None:
-                        return prepared.result
-                    plan = prepared.plan
-                    if self.trash is not None:
-                        trash = observe_trash(store, self.trash, action=work)
-                        plan = with_trash(plan, trash)
-                    claim.begin(plan, prepared.result)
-                return claim.finish(store)
-            except Exception as error:  # noqa: BLE001  # the row carries it, and whether it touched files
-                return {"touched": claim.is_begun, **describe_failure(error)}
+        return work_claimed(path, do, validate=self.validate)
 
 
 def root_of(location: str) -> str:

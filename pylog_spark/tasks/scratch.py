@@ -15,6 +15,7 @@ from typing import Final
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
 from storage_core.plan import DeleteFile, Operation
+from storage_core.store.local import storage_errors
 
 # What a run writes down of the marker that it takes away, in its scratch folder.
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
@@ -27,11 +28,15 @@ def scratch_home(log_directory: Path) -> Path | None:
         None where scratch files have to lie inside the partition directories: the parent is on
         another filesystem, or is a log directory itself, in which a broker would stop at an
         unknown folder.
+
+    Raises:
+        StorageError: The disk failed.
     """
     parent = log_directory.parent
-    is_apart = parent == log_directory or parent.stat().st_dev != log_directory.stat().st_dev
-    if is_apart or (parent / META_PROPERTIES_FILE).exists():
-        return None
+    with storage_errors(log_directory):
+        is_apart = parent == log_directory or parent.stat().st_dev != log_directory.stat().st_dev
+        if is_apart or (parent / META_PROPERTIES_FILE).exists():
+            return None
     return parent / f"{SCRATCH_PREFIX}{log_directory.name}"
 
 

@@ -145,8 +145,8 @@ def delete_garbage(
     objects: ObjectStore,
     garbage: PartitionGarbage,
     *,
-    fencing_token: int = 0,
-    fence: Callable[[], None] | None = None,
+    fencing_token: int,
+    fence: Callable[[], None],
 ) -> None:
     """Delete what was found; the root's lease is held since it was looked for.
 
@@ -165,9 +165,9 @@ def delete_garbage(
 
     Raises:
         ChangedWhileReadError: Another generation is current than when garbage was looked for.
+        LeaseLostError: Somebody with a newer lease was here.
         StorageError: A store failed.
     """
-    fence = fence or (lambda: None)
     if garbage.head is not None and (garbage.data or garbage.adopted):
         fence()
         raise_fence(objects, garbage.partition, garbage.head, fencing_token)

@@ -12,6 +12,7 @@ from typing import Final
 from storage_core.errors import (
     ChangedWhileReadError,
     ConditionFailedError,
+    LeaseLostError,
     ObjectNotFoundError,
     PartitionNotFoundError,
 )
@@ -155,6 +156,7 @@ def raise_fence(
 
     Raises:
         ChangedWhileReadError: Another generation is the current one.
+        LeaseLostError: Somebody with a newer lease was here.
         ConditionFailedError: Somebody replaces it at this moment.
         StorageError: The store failed.
     """
@@ -164,6 +166,12 @@ def raise_fence(
             partition_location(objects, partition),
             f"generation {head.generation}",
             f"generation {found.manifest.generation}",
+        )
+    if found.manifest.fencing_token > token:
+        raise LeaseLostError(
+            partition_location(objects, partition),
+            "this run",
+            f"has token {token}, but somebody with token {found.manifest.fencing_token} was here",
         )
     if found.manifest.fencing_token < token:
         content = encode_manifest(replace(found.manifest, fencing_token=token))

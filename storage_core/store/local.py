@@ -5,6 +5,9 @@ this store creates get owner, group and mode of their kin, so that whoever could
 before can open them now, and nobody else: the file they replace, at once or when a swap drops the
 suffix; the log of the same segment; or else the directory. A file hands on its extended attributes
 too.
+
+The directory, and folders above it, may be links. A file that is one is read, replaced, renamed and
+deleted like others, but what it leads to is never changed: that is refused.
 """
 
 import errno
@@ -36,6 +39,20 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
+
+
+def plain_path(path: Path) -> Path:
+    """Return an absolute path without ``..`` that leads to the same place.
+
+    Who takes the names of a path one by one needs it: ``..`` is no name, and after a link it does
+    not lead back to where the link is. So only what stands before the last ``..`` is resolved; a
+    link after it keeps the name by which it is known.
+    """
+    names = path.absolute().parts
+    if ".." not in names:
+        return Path(*names)
+    last = len(names) - names[::-1].index("..")
+    return Path(os.path.realpath(Path(*names[:last])), *names[last:])
 
 
 # Bytes asked for at once. The kernel reads ahead between calls of this size; two processes that
@@ -144,7 +161,7 @@ class LocalStore:
         path = self.directory / name
         with storage_errors(path):
             kin = self._kin_of(path)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = _open_itself(path, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 if _adopt_manners(descriptor, kin):
                     os.fsync(descriptor)
@@ -155,7 +172,7 @@ class LocalStore:
         """Move a finished scratch file of the same filesystem into the directory."""
         path = self.directory / name
         with storage_errors(path):
-            descriptor = os.open(scratch_path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open_itself(scratch_path, os.O_RDONLY)
             try:
                 # What it was given before, its writer has synced.
                 if _adopt_manners(descriptor, self._kin_of(path)):
@@ -183,7 +200,7 @@ class LocalStore:
         somebody's snapshot maybe, stays.
         """
         path = self.directory / name
-        with storage_errors(path), path.open("rb+") as file:
+        with storage_errors(path), open(path, "rb+", opener=_open_itself) as file:
             facts = os.fstat(file.fileno())
             if facts.st_nlink == 1:
                 file.truncate(size_bytes)
@@ -272,15 +289,23 @@ def sync_folder(folder: Path) -> None:
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
     """Create a folder, and those above it; durable.
 
+    So is the lowest one that was there already: a process that was killed between the creation of
+    a folder and the sync, be it one of this function, leaves at most that name to be lost.
+
     Args:
         folder: Nothing happens if it is there.
         mode: Who may open it; only its owner where nothing else is said.
     """
     if folder.is_dir():
         return
-    make_folder(folder.parent, mode=mode)
+    above = folder.parent
+    if not above.is_dir():
+        make_folder(above, mode=mode)
+    elif os.access(above.parent, os.R_OK | os.W_OK) and not above.is_mount():
+        # Where we may not write, and of filesystems, we have made none.
+        sync_folder(above.parent)
     folder.mkdir(mode=mode, exist_ok=True)
-    sync_folder(folder.parent)
+    sync_folder(above)
 
 
 def write_record(path: Path, content: bytes) -> None:
@@ -332,6 +357,21 @@ def _link(source: Path, target: Path) -> bool:
             return False
         raise
     return True
+
+
+def _open_itself(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Open a file that is going to be changed; a link is not followed.
+
+    Raises:
+        OSError: It cannot be opened.
+        StorageError: It is a link.
+    """
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP and Path(path).is_symlink():
+            raise StorageError(str(path), "is a link, expected a file") from error
+        raise
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:

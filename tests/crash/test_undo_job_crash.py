@@ -21,10 +21,13 @@ from pylog_spark.operations import undo as undoing
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
+from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.errors import StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
 from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
+from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun, list_commits
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from storage_core.testing.compare import read_tree
@@ -194,6 +197,32 @@ def test_an_undo_of_a_directory_may_be_killed_anywhere(compaction):
             assert is_whole or not held.was_clean, where
         compaction.undo()
         compaction.check_undone(where)
+
+
+def test_an_undo_of_a_run_that_was_killed_undoes_what_the_run_had_only_begun(tmp_path):
+    """Nothing in the trash tells of that commit yet when the undo begins."""
+    name = NAMES[0]
+    root = broker_directory(tmp_path / "log", [name])
+    directory, before = root.path / f"{name}-0", partitions(root.path)
+    place = TrashPlace(folder=str(tmp_path / "trash" / RUN), run_id=RUN)
+    run = TrashedRun(
+        run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
+    )
+    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    with BrokerRoot(str(root.path), run_id=RUN, mark_clean=True) as held:
+        held.begin_writing()
+        held.allow_commits([directory])
+        assert held.scratch is not None
+        made = prepare(directory, round_of(root, name), attempt="x", scratch=Path(held.scratch))
+        store = LocalStore(directory)
+        plan = with_trash(made.commit_of(), observe_trash(store, place, action="compact"))
+        with hold_claim(claim_path(held.scratch, directory, RUN)) as claim:
+            claim.begin(plan, {"next_offset": 1})
+        # It leaves what had begun to the next run, as a kill does.
+        held.give_up(StorageError(str(root.path), "Input/output error"))
+    assert not list(list_commits(Path(place.folder)))
+    assert undo(RUN, root.options(0, trash=str(tmp_path / "trash"))).summary.done == 1
+    assert partitions(root.path) == before
 
 
 @pytest.mark.item("DIR-03")

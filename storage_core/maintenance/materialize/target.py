@@ -57,19 +57,20 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetS
     Raises:
         GuardRefusedError: It has somebody else's files, is from another root, or another run
             writes it at this moment.
-        StorageError: It cannot be read or written.
+        StorageError: It cannot be read, written or locked.
     """
     state = read_target(directory, root=root, root_id=root_id)
     with storage_errors(directory):
         make_folder(directory, mode=PUBLIC_MODE)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise GuardRefusedError(
-                "TARGET_IN_USE", f"another run writes {directory} at this moment"
-            ) from None
+        with storage_errors(directory):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise GuardRefusedError(
+                    "TARGET_IN_USE", f"another run writes {directory} at this moment"
+                ) from None
         state = read_target(directory, root=root, root_id=root_id)
         if not (directory / STATE_FILE).exists():
             write_target(directory, state)

@@ -54,6 +54,7 @@ from storage_core.plan.operations import (
 )
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
+from storage_core.store.local import plain_path
 
 _TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
@@ -114,7 +115,7 @@ def observe_trash(store: LogStore, place: TrashPlace, *, action: str) -> Trash:
     Raises:
         StorageError: The disk failed.
     """
-    directory = Path(store.location).absolute()
+    directory = plain_path(Path(store.location))
     folder = partition_folder(Path(place.folder), directory)
     return Trash(
         folder=commit_folder(folder, max(commit_numbers(folder), default=-1) + 1),

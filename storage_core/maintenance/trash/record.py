@@ -9,8 +9,8 @@
         left.json                                   every file that the commit left
         undo.json                                   there once somebody has begun to undo it
 
-The path of a partition is its absolute path without the first slash. A run that commits a
-partition twice (retention, then compaction) has ``0001`` beside ``0000``.
+The path of a partition is its absolute path, without ``..``, without the first slash. A run that
+commits a partition twice (retention, then compaction) has ``0001`` beside ``0000``.
 """
 
 import json
@@ -28,8 +28,8 @@ from storage_core.plan.fingerprint import (
     decode_fingerprints,
     parse_fingerprint,
 )
-from storage_core.store.json_fields import JsonFields, parse_json_object
-from storage_core.store.local import storage_errors
+from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_object
+from storage_core.store.local import plain_path, storage_errors
 
 RECORD_FILE: Final = "record.json"
 LEFT_FILE: Final = "left.json"
@@ -43,6 +43,8 @@ _RUN_FORMAT: Final = "pylog-trash-run"
 _VERSION: Final = 1
 _NUMBER_DIGITS: Final = 4
 _RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+# Entries of a checkpoint are Java longs, and may be below zero.
+_LEAST_OFFSET: Final = -MAX_INTEGER - 1
 # Some hundred thousand files, or partitions.
 _MOST_BYTES: Final = 256 << 20
 
@@ -172,7 +174,7 @@ def encode_undo(state: str) -> bytes:
 
 def partition_folder(run_folder: Path, directory: Path) -> Path:
     """Return where a run keeps what it takes from a partition."""
-    return Path(run_folder, *directory.absolute().parts[1:])
+    return Path(run_folder, *plain_path(directory).parts[1:])
 
 
 def commit_folder(folder: Path, number: int) -> Path:
@@ -182,21 +184,35 @@ def commit_folder(folder: Path, number: int) -> Path:
 
 def is_place_of(path: Path, directory: Path) -> bool:
     """Whether a commit on a partition keeps a file, or says something, under this path."""
+    return find_run_folder(path, directory) is not None
+
+
+def find_run_folder(path: Path, directory: Path) -> Path | None:
+    """Return the folder of the run of which a commit on a partition kept, or said, something.
+
+    Args:
+        path: Where that is, in any trash.
+        directory: The partition's.
+
+    Returns:
+        None where no commit on the partition keeps or says something under this path.
+    """
     if path.name in {RECORD_FILE, LEFT_FILE}:
         folder = path.parent
-    elif path.parent.name == KEPT_FOLDER:
+    elif path.parent.name == KEPT_FOLDER and path.name != "..":
         folder = path.parent.parent
     else:
-        return False
-    return ".." not in path.parts and _is_commit_of(folder, directory.absolute())
+        return None
+    return _run_folder(folder, directory) if path.is_absolute() else None
 
 
-def _is_commit_of(folder: Path, directory: Path) -> bool:
-    """Whether a folder is called as the trash of a commit on that partition is, in any trash."""
-    names = directory.parts[1:]
+def _run_folder(folder: Path, directory: Path) -> Path | None:
+    """Return the run's folder, None if this is not called as its commit on the partition is."""
+    names = plain_path(directory).parts[1:]
     is_numbered = folder.name.isdecimal() and len(folder.name) == _NUMBER_DIGITS
-    is_absolute = folder.is_absolute() and directory.is_absolute()
-    return is_numbered and is_absolute and folder.parent.parts[-len(names) :] == names
+    if not is_numbered or folder.parent.parts[-len(names) :] != names:
+        return None
+    return folder.parents[len(names)]
 
 
 def commit_numbers(folder: Path) -> list[int]:
@@ -233,7 +249,8 @@ def read_commit(folder: Path) -> TrashedCommit:
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
     record = TrashRecord.from_bytes(_read(path), file=str(path))
-    if not _is_commit_of(folder, Path(record.directory)):
+    directory = Path(record.directory)
+    if not directory.is_absolute() or _run_folder(folder, directory) is None:
         why = f"is of {record.directory}, not of the directory that its folder is named after"
         raise CheckpointError(str(path), 0, why)
     return TrashedCommit(
@@ -316,7 +333,7 @@ def _parse_root(fields: JsonFields) -> TrashedRoot:
 
 
 def _parse_entries(entries: JsonFields) -> dict[str, int]:
-    return {name: entries.integer(name) for name in entries.names()}
+    return {name: entries.integer(name, least=_LEAST_OFFSET) for name in entries.names()}
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 Cleaned and deleted segments come back as Kafka's own swap of several segments, so that its loader
 and ours bring a crash to the old or the new state: all files of all of them appear as ``.cleaned``;
 they are renamed to ``.swap``, the highest segment first, so that the last rename, of the lowest
-one, is the moment from which on the former segments count; what they replace goes; they lose the
-suffix, records before indexes and the lowest first. The epochs, of which the former ones are never
-fewer, come back before that moment, producer snapshots after it.
+one, is the moment from which on the former segments count; what they replace goes, durably, for a
+filesystem may keep names that were not synced in any order; they lose the suffix, records before
+indexes and the lowest first. The epochs, of which the former ones are never fewer, come back before
+that moment, producer snapshots after it.
 
 What recovery had cut comes back in place: such a segment may end in bytes that no loader could
 swap in. The log directory is unclean then, by its recovery point and its missing marker, and until
@@ -165,8 +166,12 @@ def _swapped(
         last = [name for name in rising if offset_of(name) == lowest]
         steps += _rename(sorted(last, key=_is_log), CLEANED_SUFFIX, SWAP_SUFFIX, restorer.why)
         steps.append(SyncDirectory(reason="from here on they count"))
-    steps += _delete([name for name in added if _is_of_segment(name)])
+    superseded = _delete([name for name in added if _is_of_segment(name)])
+    steps += superseded
     if swapped:
+        if superseded:
+            # A part of a segment must not be there beside the whole one.
+            steps.append(SyncDirectory(reason="what they replace is gone"))
         logs_first = sorted(rising, key=lambda name: not _is_log(name))
         steps += _rename(logs_first, SWAP_SUFFIX, "", restorer.why)
         steps.append(SyncDirectory(reason="the former segments are back"))

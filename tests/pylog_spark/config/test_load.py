@@ -204,6 +204,8 @@ def test_secrets_of_the_spark_session_are_not_shown(tmp_path: Path):
         ("max_bytes: lots", "max_bytes=lots: expected a number of bytes"),
         ("max_delete_ratio: 7", "max_delete_ratio=7: expected a number between 0 and 1"),
         ("trash: s3://b/t", "trash=s3://b/t: expected a folder of this machine"),
+        ("server_properties: gone", "server_properties="),
+        ("topic_dump: gone", "topic_dump="),
         ("purge_after: soon", "purge_after=soon: expected a duration"),
         ("- role", "expected a mapping"),
         ("role: [", "is no YAML"),
@@ -220,12 +222,27 @@ def test_a_file_that_is_wrong_is_refused_by_name(tmp_path: Path, text: str, said
     assert str(file) in str(refused.value)
 
 
+@pytest.mark.parametrize("said", ["../t", "{tmp}/x/../t", "file://{tmp}/x/../t", "{tmp}/link/../t"])
+def test_the_trash_is_an_absolute_path_without_a_way_up(tmp_path: Path, monkeypatch, said: str):
+    (tmp_path / "link").symlink_to("x/y")
+    (tmp_path / "x" / "y").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "x")
+    expected = tmp_path / ("x/t" if "link" in said else "t")
+    assert load(trash=said.format(tmp=tmp_path)).options.trash == str(expected)
+
+
 def test_a_flag_that_is_wrong_is_not_blamed_on_the_file_that_says_it_too(tmp_path: Path):
     file = written(tmp_path / "a.yaml", "max_bytes: 1GiB\nsettings: {retention.ms: 1}\n")
     with pytest.raises(ConfigError, match=r"^--max-bytes=lots: "):
         load(config_files=[file], max_bytes="lots")
     with pytest.raises(ConfigError, match=r"^retention\.ms=soon: "):
         load(config_files=[file], settings=["retention.ms=soon"])
+
+
+def test_a_run_that_is_none_is_not_exact():
+    with pytest.raises(ConfigError, match=r"^--exact: expected --dry-run=exact$"):
+        load(exact=True)
+    assert load(exact=True, dry_run=True).options.exact is True
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.config import JobOptions
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_roots
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
@@ -61,6 +61,36 @@ def test_a_ledger_inside_a_log_directory_is_refused(tmp_path):
         check(root, ledger=str(root / "ledger"))
     check(root, ledger=str(tmp_path / "ledger"))
     check(root, ledger="s3://bucket/ledger")
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["for good", "dry run"])
+def test_a_trash_inside_a_log_directory_is_refused_before_anything_is_touched(tmp_path, dry_run):
+    root, other = log_directory(tmp_path / "log"), log_directory(tmp_path / "other")
+    (tmp_path / "link").symlink_to(other)
+    for inside in (root / "trash", tmp_path / "x" / ".." / "log", tmp_path / "link" / "a" / "b"):
+        with pytest.raises(ConfigError, match=r"--trash.*lies inside the log directory"):
+            check(root, other, trash=str(inside), dry_run=dry_run)
+    check(root, other, trash=str(tmp_path / "trash"), dry_run=dry_run)
+    # Nothing of a managed root is kept in it.
+    options = replace(OPTIONS, role=Role.MANAGED, trash=str(root / "trash"), dry_run=True)
+    check_roots([LogRoot(location=str(root), role=Role.MANAGED, is_said=True)], options)
+
+
+def test_a_root_that_is_named_by_a_way_up_has_a_location_without(tmp_path, monkeypatch):
+    root = log_directory(tmp_path / "log")
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/deep")
+    log_directory(tmp_path / "far" / "log")
+    (tmp_path / "name").symlink_to(root)
+    monkeypatch.chdir(tmp_path / "far")
+    for said, location in (
+        ("../log", root),
+        (tmp_path / "link" / ".." / "log", tmp_path / "far" / "log"),
+        # Without a way up a root keeps the name that it was given.
+        ("../name", tmp_path / "name"),
+    ):
+        (found,) = resolve_roots([said], said=Role.BROKER)
+        assert found.location == str(location)
 
 
 def test_a_partitions_directory_is_refused_as_a_root_and_its_log_directory_named(tmp_path):

@@ -1,6 +1,7 @@
 """What a killed run left of its commits, finished by the next one."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory, read_points
 
 ORDERS = TopicPartition("orders", 0)
+KAFKA_USER = 1234
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
 
 class Killed(BaseException):
@@ -215,6 +218,40 @@ HOSTILE = [
     {"operation": "TruncateFile", "name": "mine", "size_bytes": 2**70, "reason": ""},
     {"operation": "TruncateFile", "name": "mine", "size_bytes": 0.0, "reason": ""},
     {"operation": "DeleteFile", "name": "mine", "reason": "", "more": 1},
+    {"operation": "DeleteFile", "name": "\ud800", "reason": ""},
+    {"operation": "TruncateFile", "name": "link", "size_bytes": 0, "reason": ""},
+    {"operation": "CreateEmptyFile", "name": "dangling", "reason": ""},
+    {"operation": "RenameFile", "source": "link", "target": "a", "reason": ""},
+    {"operation": "SyncFile", "name": "folder", "reason": ""},
+    {
+        "operation": "KeepFile",
+        "name": "link",
+        "path": "{trash}/0000/kept/link",
+        "size_bytes": 9,
+        "is_copy": True,
+        "reason": "",
+    },
+    {
+        "operation": "PromoteFile",
+        "scratch_path": "{scratch}/pylog-scratch-link",
+        "name": "a",
+        "size_bytes": 9,
+        "reason": "",
+    },
+    {
+        "operation": "PromoteFile",
+        "scratch_path": "{scratch}/pylog-scratch-second-name",
+        "name": "a",
+        "size_bytes": 9,
+        "reason": "",
+    },
+    {
+        "operation": "WriteRecord",
+        "path": "{trash}/0001/kept/new",
+        "content": "MQ==",
+        "reason": "",
+    },
+    {"operation": "RecordLeft", "path": "{trash}/0002/left.json", "reason": ""},
 ]
 
 
@@ -224,20 +261,84 @@ def test_a_claim_that_somebody_else_wrote_changes_nothing(directory, step):
     out.write_bytes(b"not yours")
     (directory / "orders-0" / "mine").write_bytes(b"records")
     path = begun_claim(directory)
-    values = {n: v.format(out=out) if isinstance(v, str) else v for n, v in step.items()}
+    places = {"out": out, "scratch": path.parent, "trash": lay_links(directory, path, out)}
+    values = {n: v.format(**places) if isinstance(v, str) else v for n, v in step.items()}
     change_claim(path, operations=[values])
+    before, around = read_tree(directory / "orders-0"), names_in(directory.parent)
+    owner = out.stat().st_uid
+    resumed = resume_killed_runs(directory)
+    assert (resumed.points, resumed.marker) == ({}, None)
+    assert read_tree(directory / "orders-0") == before
+    assert (out.read_bytes(), out.stat().st_uid) == (b"not yours", owner)
+    left = names_in(directory.parent)
+    assert left == around - {str(path), str(path.with_name("clean-shutdown-marker"))}
+
+
+def lay_links(directory: Path, claim: Path, out: Path) -> Path:
+    """Make links to what is not the broker's; return where a trash of the partition is one."""
+    partition, etc = directory / "orders-0", directory.parent / "etc"
+    (partition / "folder").mkdir()
+    (partition / "link").symlink_to(out)
+    (partition / "dangling").symlink_to(directory.parent / "none")
+    claim.with_name("pylog-scratch-link").symlink_to(out)
+    os.link(out, claim.with_name("pylog-scratch-second-name"))
+    if os.geteuid() == 0:
+        os.chown(partition, KAFKA_USER, KAFKA_USER)
+    trash = directory.parent.joinpath("trash", "run", *partition.parts[1:])
+    etc.mkdir()
+    for folder in (trash / "0000", trash / "0001"):
+        folder.mkdir(parents=True)
+    (trash / "0001" / "kept").symlink_to(etc)
+    (trash / "0002").symlink_to(etc)
+    return trash
+
+
+def names_in(folder: Path) -> set[str]:
+    return {str(path) for path in folder.rglob("*")}
+
+
+@as_root
+def test_what_another_user_wrote_is_not_done_with_the_rights_of_root(directory):
+    path = begun_claim(directory)
+    os.chown(path, KAFKA_USER, KAFKA_USER)
     before = read_tree(directory / "orders-0")
     resumed = resume_killed_runs(directory)
     assert (resumed.points, resumed.marker) == ({}, None)
     assert read_tree(directory / "orders-0") == before
-    assert out.read_bytes() == b"not yours"
+    assert not path.exists()
+
+
+def test_a_claim_with_another_name_changes_nothing(directory):
+    path = begun_claim(directory)
+    os.link(path, directory.parent / "out")
+    content = path.read_bytes()
+    before = read_tree(directory / "orders-0")
+    resumed = resume_killed_runs(directory)
+    assert (resumed.points, resumed.marker) == ({}, None)
+    assert read_tree(directory / "orders-0") == before
+    assert (directory.parent / "out").read_bytes() == content
 
 
 @pytest.mark.parametrize(
-    "location", ["{parent}/other", "{root}", "{root}/orders-0/..", "{root}/none/../..", "", 7, None]
+    "location",
+    [
+        "{parent}/other",
+        "{root}",
+        "{root}/orders-0/..",
+        "{root}/none/../..",
+        "{root}/linked-0",
+        "{root}/file-0",
+        "{root}/none-0",
+        "{root}/\ud800-0",
+        "",
+        7,
+        None,
+    ],
 )
 def test_a_claim_of_another_directory_changes_nothing(directory, location):
     (directory.parent / "other").mkdir()
+    (directory / "linked-0").symlink_to(directory.parent / "other")
+    (directory / "file-0").touch()
     path = begun_claim(directory)
     if isinstance(location, str):
         location = location.format(parent=directory.parent, root=directory)

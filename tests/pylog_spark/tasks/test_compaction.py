@@ -243,6 +243,19 @@ def test_a_late_commit_of_a_run_that_ended_changes_nothing(tmp_path):
     assert read_tree(root.path) == before
 
 
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_touched(tmp_path):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index()
+    pairs = pipeline.pairs(merged, pipeline.rewrite(merged))
+    # What an attempt before it wrote down, on a disk that fails.
+    pipeline.claim(pipeline.plans[0]).write_bytes(b"\xff\n")
+    rows = [*pipeline.commit(pairs), *pipeline.clean_whole()]
+    assert [(r["error_class"], r["touched"]) for r in rows] == [("ManifestError", True)] * 2
+
+
 def flip_last_byte(log: Path) -> None:
     data = bytearray(log.read_bytes())
     data[-1] ^= 0xFF

@@ -116,6 +116,7 @@ def test_a_directory_that_was_not_cleanly_shut_down_needs_recovery_first(root):
     assert observe(root, context)["reason"] == "UNCLEAN_SHUTDOWN"
 
 
+@pytest.mark.item("CFG-30")
 def test_a_switched_off_cleaner_cleans_nothing(root):
     context = context_of(root, cleaner=CleanerConfig(enabled=False))
     assert observe(root, context)["reason"] == "CLEANER_DISABLED"

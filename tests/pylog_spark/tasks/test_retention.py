@@ -129,6 +129,17 @@ def test_an_attempt_that_comes_when_the_run_is_over_changes_nothing(root):
     assert read_tree(root.path / f"{TOPIC}-0") == before
 
 
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_touched(root):
+    sweeper = Sweeper(root)
+    row = sweeper.observe()[f"{TOPIC}-0"]
+    create_claim(sweeper.claim())
+    # What an attempt before it wrote down, on a disk that fails.
+    sweeper.claim().write_bytes(b"\xff\n")
+    found = sweeper.commit(row)
+    assert (found["error_class"], found["touched"]) == ("ManifestError", True)
+
+
 @pytest.mark.item("FLT-10", "FLT-15")
 def test_a_partition_that_changed_since_it_was_planned_is_left_alone(root):
     sweeper = Sweeper(root)

@@ -18,6 +18,7 @@ from storage_core.store.garbage import (
     find_leftovers,
     kept_generations,
 )
+from storage_core.store.generations import raise_fence, read_head
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import create_root, find_root, list_partitions
 from storage_core.store.managed_store import ManagedStore
@@ -46,6 +47,10 @@ def commit(objects, clock, number: int) -> None:
     store.write_file("00000000000000000000.log", b"x" * number)
     store.publish(run_id=f"run-{number}")
     clock.advance(HOUR_MS)
+
+
+def held() -> None:
+    """Stand for the question whether the lease is held, answered with yes."""
 
 
 def test_what_the_grace_period_needs_is_kept(objects, clock):
@@ -82,7 +87,7 @@ def test_a_purge_whose_lease_went_to_another_run_deletes_nothing_more(objects, c
             raise LeaseLostError(objects.url, "the purge", "went to an undo")
 
     with pytest.raises(LeaseLostError):
-        delete_garbage(objects, garbage, fence=fence)
+        delete_garbage(objects, garbage, fencing_token=0, fence=fence)
     assert len(asked) == 3
     # The manifests were gone, the data was not.
     assert all(objects.head(info.key) for info in garbage.data)
@@ -97,7 +102,7 @@ def test_an_undo_that_lost_its_lease_cannot_bring_back_what_was_purged(objects, 
     def lose_the_lease() -> None:
         """The last question was answered with yes; then the undo's process stood still."""
         garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
-        delete_garbage(objects, garbage, fencing_token=2)
+        delete_garbage(objects, garbage, fencing_token=2, fence=held)
 
     with pytest.raises(ConditionFailedError):
         undo.publish(run_id="undo", fencing_token=1, fence=lose_the_lease)
@@ -118,8 +123,23 @@ def test_a_purge_gives_way_to_a_commit_that_was_a_little_faster(objects, clock):
     commit(objects, clock, 4)
     before = [info.key for info in objects.list()]
     with pytest.raises(ChangedWhileReadError):
-        delete_garbage(objects, garbage, fencing_token=2)
+        delete_garbage(objects, garbage, fencing_token=2, fence=held)
     assert [info.key for info in objects.list()] == before
+
+
+def test_a_purge_that_lost_its_lease_gives_way_to_whoever_has_it_now(objects, clock):
+    for number in range(1, 4):
+        commit(objects, clock, number)
+    garbage = find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms())
+    before = [info.key for info in objects.list()]
+    # The next holder of the lease, between the last question and this; it may bring back any.
+    raise_fence(objects, PARTITION, read_head(objects, PARTITION).manifest, token=3)
+    with pytest.raises(LeaseLostError, match="token 3"):
+        delete_garbage(objects, garbage, fencing_token=2, fence=held)
+    assert [info.key for info in objects.list()] == before
+    assert read_head(objects, PARTITION).manifest.fencing_token == 3
+    delete_garbage(objects, garbage, fencing_token=3, fence=held)
+    assert find_garbage(objects, PARTITION, grace_start_ms=clock.now_ms()).keys() == []
 
 
 def test_everything_but_the_current_generation_goes_when_the_grace_is_over(objects, clock):
@@ -239,7 +259,7 @@ def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_
     garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
     assert [url.rpartition("/")[2] for url in garbage.adopted] == ["00000000000000000000.log"]
     assert garbage.size_bytes >= 13
-    delete_garbage(root, garbage)
+    delete_garbage(root, garbage, fencing_token=0, fence=held)
     assert [info.key for info in mirror.list()] == ["topic-0/00000000000000000042.log"]
     current = ManagedStore(root, PARTITION)
     assert current.read_file("00000000000000000042.log", limit_bytes=99) == b"of the mirror"
@@ -256,7 +276,8 @@ def test_the_folders_of_what_was_adopted_stay(clock, tmp_path):
     store.delete("a.log")
     store.publish(run_id="retain")
     clock.advance(HOUR_MS)
-    delete_garbage(root, find_garbage(root, PARTITION, grace_start_ms=clock.now_ms()))
+    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
+    delete_garbage(root, garbage, fencing_token=0, fence=held)
     # The mirror's own folder may be a mount point, or in one of somebody else's.
     assert [path.name for path in (tmp_path / "100%41" / "mirror").rglob("*")] == ["topic-0"]
 
@@ -273,7 +294,8 @@ def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
     store.publish(run_id="retain")
     clock.advance(HOUR_MS)
     mirror.put("topic-0/a.log", b"somebody's now")
-    delete_garbage(root, find_garbage(root, PARTITION, grace_start_ms=clock.now_ms()))
+    garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
+    delete_garbage(root, garbage, fencing_token=0, fence=held)
     assert mirror.get("topic-0/a.log") == b"somebody's now"
 
 

@@ -14,6 +14,7 @@ from storage_core.store.local import LocalStore
 from storage_core.testing.store_contract import NAME, OTHER, StoreContract, StoreHome
 
 KAFKA_USER, KAFKA_GROUP = 1234, 4321
+COLOUR = "user.colour"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
 
 
@@ -145,6 +146,59 @@ def test_a_temporary_name_that_leads_elsewhere_is_not_followed(directory, store)
     assert [path.is_symlink() for path in sorted(directory.iterdir())] == [False, False]
 
 
+@pytest.mark.parametrize("target", ["precious", "nothing"])
+@pytest.mark.parametrize("change", ["truncate", "create_empty", "promote"])
+def test_what_a_link_leads_to_is_not_changed(directory, store, change, target):
+    precious = directory.with_name("precious")
+    precious.write_bytes(b"precious")
+    link = directory / NAME
+    link.symlink_to(directory.with_name(target))
+    if os.geteuid() == 0:
+        os.chown(directory, KAFKA_USER, KAFKA_GROUP)
+    before = owner_and_mode(precious)
+    changes = {
+        "truncate": lambda: store.truncate(NAME, 4),
+        "create_empty": lambda: store.create_empty(NAME),
+        "promote": lambda: store.promote(str(link), OTHER),
+    }
+    with pytest.raises(StorageError, match="is a link, expected a file"):
+        changes[change]()
+    assert (precious.read_bytes(), owner_and_mode(precious)) == (b"precious", before)
+    assert sorted(path.name for path in directory.parent.iterdir()) == ["precious", directory.name]
+    assert link.is_symlink()
+
+
+def test_a_link_is_replaced_and_removed_and_what_it_leads_to_stays(directory, store):
+    precious = directory.with_name("precious")
+    precious.write_bytes(b"precious")
+    (directory / OTHER).write_bytes(b"content")
+    for change in (
+        lambda: store.write_file(NAME, b"content"),
+        lambda: store.copy_range(OTHER, 0, 7, NAME, modified_ms=9),
+        lambda: store.promote(str(scratch(directory)), NAME),
+        lambda: store.delete(NAME),
+    ):
+        (directory / NAME).unlink(missing_ok=True)
+        (directory / NAME).symlink_to(precious)
+        change()
+        assert not (directory / NAME).is_symlink()
+        assert precious.read_bytes() == b"precious"
+
+
+def test_the_directory_itself_may_be_a_link(home):
+    link = home.directory.with_name("linked-0")
+    link.symlink_to(home.directory)
+    linked = LocalHome(link)
+    make_every_file(linked)
+    linked.store.truncate("written", 4)
+    linked.store.sync_directory()
+    assert [(f.name, f.size_bytes) for f in home.store.list_files()] == [
+        ("empty", 0),
+        ("promoted", 7),
+        ("written", 4),
+    ]
+
+
 def test_a_file_with_several_links_is_replaced_by_what_is_left_of_it(directory, store):
     (directory / NAME).write_bytes(b"0123456789")
     os.link(directory / NAME, directory.with_name("backup"))
@@ -155,6 +209,8 @@ def test_a_file_with_several_links_is_replaced_by_what_is_left_of_it(directory, 
 
 
 def test_a_file_that_is_replaced_hands_on_its_extended_attributes(directory, store):
+    if not takes_attributes(directory):
+        pytest.skip("this filesystem has no extended attributes")
     path = directory / NAME
     for write in (
         lambda: store.write_file(NAME, b"new"),
@@ -164,12 +220,9 @@ def test_a_file_that_is_replaced_hands_on_its_extended_attributes(directory, sto
         path.unlink(missing_ok=True)
         path.write_bytes(b"old")
         os.link(path, path.with_name("link"))
-        try:
-            os.setxattr(path, "user.colour", b"red")
-        except OSError:
-            pytest.skip("this filesystem has no extended attributes")
+        os.setxattr(path, COLOUR, b"red")
         write()
-        assert os.getxattr(path, "user.colour") == b"red"
+        assert os.getxattr(path, COLOUR) == b"red"
         path.with_name("link").unlink()
 
 
@@ -178,14 +231,13 @@ def test_a_cleaned_file_has_the_manners_of_what_it_is_going_to_replace(directory
     """One without a predecessor has those of its segment's log, not of the directory."""
     directory.chmod(0o755)
     base = f"{5:020d}"
+    has_attributes = takes_attributes(directory)
     for name in (f"{base}.log", f"{base}.index"):
         path = directory / name
         path.write_bytes(b"old")
         path.chmod(0o600)
-        try:
-            os.setxattr(path, "user.colour", b"red")
-        except OSError:
-            pytest.skip("this filesystem has no extended attributes")
+        if has_attributes:
+            os.setxattr(path, COLOUR, b"red")
         if os.geteuid() == 0:
             os.chown(path, KAFKA_USER, KAFKA_GROUP)
     expected = owner_and_mode(directory / f"{base}.log")
@@ -194,7 +246,8 @@ def test_a_cleaned_file_has_the_manners_of_what_it_is_going_to_replace(directory
     store.rename(cleaned, f"{base}{suffix}.swap")
     store.rename(f"{base}{suffix}.swap", f"{base}{suffix}")
     assert owner_and_mode(directory / f"{base}{suffix}") == expected
-    assert os.getxattr(directory / f"{base}{suffix}", "user.colour") == b"red"
+    if has_attributes:
+        assert os.getxattr(directory / f"{base}{suffix}", COLOUR) == b"red"
 
 
 def test_a_part_of_a_split_segment_has_the_manners_of_the_whole(directory, store):
@@ -207,6 +260,19 @@ def test_a_part_of_a_split_segment_has_the_manners_of_the_whole(directory, store
     store.write_file(f"{part}.index.cleaned", b"")
     for name in (f"{part}.log.cleaned", f"{part}.index.cleaned"):
         assert owner_and_mode(directory / name) == owner_and_mode(whole)
+
+
+def takes_attributes(directory: Path) -> bool:
+    """Whether a file of this filesystem can have extended attributes."""
+    path = directory.with_name("attributes")
+    path.touch()
+    try:
+        os.setxattr(path, COLOUR, b"red")
+    except OSError:
+        return False
+    finally:
+        path.unlink()
+    return True
 
 
 def scratch(directory):

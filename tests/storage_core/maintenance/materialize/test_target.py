@@ -1,5 +1,6 @@
 """The directory that partitions are written into: whose it is, and one run at a time."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,18 @@ def test_a_directory_that_is_absent_or_empty_becomes_ours(tmp_path, exists):
         assert state.generations == {}
         assert (directory / STATE_FILE).exists()
     assert read_target(directory, **OURS) == state
+
+
+def test_a_filesystem_without_locks_is_a_storage_error_with_the_path(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.raises(StorageError, match=f"{tmp_path}: No locks available"),
+        hold_target(tmp_path, **OURS),
+    ):
+        pass
 
 
 def test_what_a_run_left_is_read_by_the_next(tmp_path):

@@ -15,6 +15,7 @@ from storage_core.maintenance.trash.record import (
     encode_undo,
     list_commits,
 )
+from storage_core.maintenance.undo.partition import undo_partition
 from storage_core.plan import DeleteFile, Plan, commit
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
@@ -23,19 +24,42 @@ RUN = "20260102T030405Z-0a1b2c3d"
 HOUR = 3_600_000
 
 
-@pytest.fixture
-def trash(tmp_path: Path) -> Path:
-    """A trash with one run, of an hour ago by its own clock, that deleted one file."""
-    directory = tmp_path / "log" / "t-0"
+def delete_with(trash: Path, directory: Path) -> None:
+    """Be a run, of an hour ago by its own clock, that deletes one file of a directory."""
     directory.mkdir(parents=True)
     (directory / "0.log").write_bytes(b"12345")
     store = LocalStore(directory)
-    place = TrashPlace(folder=str(tmp_path / "trash" / RUN), run_id=RUN)
+    place = TrashPlace(folder=str(trash / RUN), run_id=RUN)
     plan = Plan(location=str(directory), operations=(DeleteFile(name="0.log", reason="a test"),))
     commit(with_trash(plan, observe_trash(store, place, action="retain")), store)
     run = TrashedRun(run_id=RUN, action="retain", started_ms=0, roots=())
-    write_record(tmp_path / "trash" / RUN / RUN_FILE, run.to_bytes())
+    write_record(trash / RUN / RUN_FILE, run.to_bytes())
+
+
+@pytest.fixture
+def trash(tmp_path: Path) -> Path:
+    """A trash with one run that deleted one file."""
+    delete_with(tmp_path / "trash", tmp_path / "log" / "t-0")
     return tmp_path / "trash"
+
+
+@pytest.mark.parametrize(
+    "way", ["tools/..", "tools/../../{name}", "none/..", "link/.."], ids=lambda way: way
+)
+def test_directories_and_a_trash_that_are_named_by_a_way_up_are_undone_and_purged(tmp_path, way):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "far" / "tools").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/tools")
+    place = tmp_path / way.format(name=tmp_path.name)
+    trash, directory = place / "trash", place / "log" / "t-0"
+    delete_with(trash, directory)
+    # Nothing but the run is in the trash, and nothing but the commit in the run's folder.
+    assert [path.name for path in trash.iterdir()] == [RUN]
+    (folder,) = list_commits(trash / RUN)
+    assert undo_partition(LocalStore(directory), [folder]).steps > 0
+    assert (directory / "0.log").read_bytes() == b"12345"
+    apply(trash, 2**60)
+    assert list(trash.iterdir()) == []
 
 
 def newest_ms(trash: Path) -> int:

@@ -1,15 +1,23 @@
 """What the trash says of itself is only believed as far as it can be true."""
 
+import errno
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_core.checkpoint.offset_checkpoint import (
+    encode_offset_checkpoint,
+    parse_offset_checkpoint,
+)
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
-from storage_core.maintenance.trash.hold import hold_run
+from storage_core.filenames import parse_partition_directory
+from storage_core.maintenance.trash.hold import hold_run, hold_run_again
 from storage_core.maintenance.trash.record import (
+    KEPT_FOLDER,
     LEFT_FILE,
     RECORD_FILE,
     RUN_FILE,
@@ -18,6 +26,7 @@ from storage_core.maintenance.trash.record import (
     TrashedRun,
     TrashRecord,
     commit_folder,
+    find_run_folder,
     list_commits,
     partition_folder,
     read_commit,
@@ -117,13 +126,22 @@ def test_a_state_of_an_undo_that_nobody_wrote_is_refused(commit, content):
 def test_entries_of_checkpoints_are_offsets(tmp_path):
     folder = tmp_path / RUN
     folder.mkdir()
+    # What a checkpoint file may hold, an offset below zero among it, is read back.
+    offsets = {"t-0": 3, "t-1": -1, "t-2": -(2**63), "t-3": 2**63 - 1}
+    content = encode_offset_checkpoint(
+        {parse_partition_directory(name): offset for name, offset in offsets.items()}
+    )
+    found = parse_offset_checkpoint(content, file="cleaner-offset-checkpoint")
     root = TrashedRoot(
-        location="/log", was_clean=True, checkpoints={"cleaner-offset-checkpoint": {"t-0": 3}}
+        location="/log",
+        was_clean=True,
+        checkpoints={"cleaner-offset-checkpoint": {str(name): found[name] for name in found}},
     )
     run = TrashedRun(run_id=RUN, action="run", started_ms=1, roots=(root,))
     (folder / RUN_FILE).write_bytes(run.to_bytes())
     assert read_run(folder) == run
-    for value in (-1, 2**63, "3", None, 1.5, []):
+    assert root.checkpoints["cleaner-offset-checkpoint"] == offsets
+    for value in (-(2**63) - 1, 2**63, "3", None, 1.5, []):
         change(
             folder / RUN_FILE,
             "roots",
@@ -134,6 +152,25 @@ def test_entries_of_checkpoints_are_offsets(tmp_path):
         )
         with pytest.raises(CheckpointError, match="t-0"):
             read_run(folder)
+
+
+def test_places_of_a_commit_are_those_below_the_name_of_its_partition(tmp_path, directory):
+    for trash in (tmp_path / "trash", tmp_path / "log" / ".." / "trash"):
+        folder = commit_folder(partition_folder(trash / RUN, directory), 0)
+        for path in (folder / RECORD_FILE, folder / LEFT_FILE, folder / KEPT_FOLDER / "0.log"):
+            assert find_run_folder(path, directory) == trash / RUN
+            assert find_run_folder(path, tmp_path / "log" / ".." / "log" / "t-0") == trash / RUN
+            assert find_run_folder(path, tmp_path / "log" / "t-1") is None
+        others = [
+            folder / KEPT_FOLDER / "..",
+            folder / ".." / "0001" / "0.log",
+            folder / ".." / ".." / "t-1" / "0000" / RECORD_FILE,
+            folder.with_name("9") / RECORD_FILE,
+            folder / RUN_FILE,
+        ]
+        assert [find_run_folder(path, directory) for path in others] == [None] * len(others)
+    relative = Path("trash", RUN, *directory.parts[1:], "0000", RECORD_FILE)
+    assert find_run_folder(relative, directory) is None
 
 
 def test_a_run_is_that_of_its_folder(tmp_path):
@@ -166,4 +203,35 @@ def test_the_trash_of_a_run_is_held_by_one(tmp_path):
     ):
         pass
     with hold_run(tmp_path):
+        pass
+
+
+def test_who_holds_the_trash_of_a_run_may_finish_its_commits_and_nobody_else(tmp_path):
+    with hold_run(tmp_path):
+        with hold_run_again(tmp_path / ".." / tmp_path.name):
+            pass
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(lambda: hold_run_again(tmp_path).__enter__())
+            with pytest.raises(GuardRefusedError, match="TRASH_IN_USE"):
+                other.result()
+        with pytest.raises(GuardRefusedError), hold_run(tmp_path):
+            pass
+    with (
+        hold_run_again(tmp_path),
+        pytest.raises(GuardRefusedError, match="TRASH_IN_USE"),
+        hold_run(tmp_path),
+    ):
+        pass
+    with hold_run(tmp_path):
+        pass
+    with pytest.raises(StorageError, match="No such file"), hold_run_again(tmp_path / "gone"):
+        pass
+
+
+def test_a_filesystem_without_locks_is_a_storage_error_with_the_path(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageError, match=f"{tmp_path}: No locks available"), hold_run(tmp_path):
         pass

@@ -1,0 +1,150 @@
+"""What the tasks of a recovery do when an attempt before them was killed amid its commit."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.config import HighWatermarkSource
+from pylog_spark.schemas import SEGMENT_SCAN
+from pylog_spark.tasks import recovery
+from pylog_spark.tasks.commit_claim import create_claim
+from pylog_spark.tasks.recovery import (
+    RecoveryContext,
+    RecoveryLimits,
+    RecoveryWork,
+    fold_partition,
+    recover_whole,
+    scan_segments,
+)
+from pylog_spark.tasks.run_context import RunContext, WriteContext
+from pylog_spark.tasks.scratch import claim_path
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config import CleanerConfig
+from storage_core.filenames import TopicPartition, offset_of
+from storage_core.store import LocalStore
+from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import SimulatedCrash
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.tasks.pipeline import proof_of
+
+TOPIC = "clean-headers-none-s101"
+
+
+class DyingStore(LocalStore):
+    """Dies before what was removed is durable."""
+
+    def sync_directory(self) -> None:
+        raise SimulatedCrash
+
+
+class Recoverer:
+    """The stages over a log with a damaged segment in the middle."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        root = broker_directory(folder / "log", [TOPIC])
+        self.root, self.directory = str(root.path), root.path / f"{TOPIC}-0"
+        self.logs = sorted(self.directory.glob("*.log"))
+        damaged = self.logs[len(self.logs) // 2]
+        data = bytearray(damaged.read_bytes())
+        data[-1] ^= 0xFF
+        damaged.write_bytes(bytes(data))
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        run = RunContext(
+            run_id="run",
+            now_ms=FIRST_ROUNDS_MS,
+            hash_key=bytes(16),
+            cleaner=CleanerConfig(),
+            catalogs={self.root: TopicCatalog(explicit=root.configs)},
+            unclean_roots=frozenset({self.root}),
+            high_watermark=HighWatermarkSource.CHECKPOINT,
+        )
+        write = WriteContext(
+            run=run, locks={self.root: proof_of(root.path)}, scratch={self.root: str(scratch)}
+        )
+        limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
+        self.context = RecoveryContext(run=run, limits=limits, write=write)
+        self.work = RecoveryWork(
+            ordinal=0,
+            root=self.root,
+            directory=str(self.directory),
+            partition=TopicPartition(TOPIC, 0),
+            is_clean=False,
+            recovery_point=0,
+            log_start_offset=0,
+            high_watermark=None,
+        )
+        self.claim = claim_path(str(scratch), self.directory, "run")
+        create_claim(self.claim)
+
+    def scan(self) -> pa.Table:
+        offsets = [(self.work, offset_of(log.name) or 0) for log in self.logs]
+        return pa.Table.from_batches(scan_segments(offsets, self.context), schema=SEGMENT_SCAN)
+
+    def fold(self, scans: pa.Table) -> dict[str, Any]:
+        (row,) = fold_partition(scans, {0: self.work}, self.context).to_pylist()
+        return dict(row)
+
+    def whole(self) -> dict[str, Any]:
+        (batch,) = recover_whole([self.work], self.context)
+        (row,) = batch.to_pylist()
+        return dict(row)
+
+    def kill(self, scans: pa.Table, monkeypatch) -> None:
+        """Let an attempt die when it has removed the segment after the damage."""
+        with monkeypatch.context() as patch:
+            patch.setattr(recovery, "LocalStore", DyingStore)
+            with pytest.raises(SimulatedCrash):
+                self.fold(scans)
+
+
+def timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"duration_ms": 0}
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_scans_that_are_done_again_amid_a_commit_do_not_fail_the_partition(tmp_path, monkeypatch):
+    """The executor that died had the commit begun, and had the results of scans, too."""
+    undisturbed, killed = Recoverer(tmp_path / "undisturbed"), Recoverer(tmp_path / "killed")
+    expected = undisturbed.fold(undisturbed.scan())
+    assert (expected["status"], expected["touched"]) == ("done", False)
+    killed.kill(killed.scan(), monkeypatch)
+    again = killed.scan()
+    assert set(again["error_class"].to_pylist()) == {None, "StorageError"}
+    row = killed.fold(again)
+    assert (row["status"], row["error"], row["touched"]) == ("done", None, False)
+    for name in ("cuts", "steps", "log_end_offset", "bytes_after"):
+        assert row[name] == expected[name]
+    assert read_tree(killed.directory) == read_tree(undisturbed.directory)
+
+
+@pytest.mark.item("FLT-10")
+def test_a_segment_that_cannot_be_read_fails_the_partition_before_anything_is_touched(tmp_path):
+    recoverer = Recoverer(tmp_path)
+    scans = recoverer.scan()
+    recoverer.logs[-1].unlink()
+    before = read_tree(recoverer.directory)
+    row = recoverer.fold(recoverer.scan())
+    assert (row["status"], row["error_class"], row["touched"]) == ("failed", "StorageError", False)
+    assert recoverer.logs[-1].name in row["error"]
+    assert read_tree(recoverer.directory) == before
+    # The disk that has no such segment has no claim either: what is said is the first of it.
+    recoverer.claim.unlink()
+    assert timeless(recoverer.fold(recoverer.scan())) == timeless(row)
+    assert recoverer.fold(scans)["error_class"] == "GuardRefusedError"
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+@pytest.mark.parametrize("stage", ["fold", "whole"])
+def test_an_attempt_that_cannot_read_its_claim_does_not_say_that_nothing_was_touched(
+    tmp_path, monkeypatch, stage
+):
+    recoverer = Recoverer(tmp_path)
+    scans = recoverer.scan()
+    recoverer.kill(scans, monkeypatch)
+    recoverer.claim.write_bytes(b"\xff\n")
+    row = recoverer.fold(scans) if stage == "fold" else recoverer.whole()
+    assert (row["status"], row["error_class"], row["touched"]) == ("failed", "ManifestError", True)
