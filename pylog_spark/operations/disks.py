@@ -6,6 +6,7 @@ and nothing has to be agreed upon between tasks; the price is that a task gets m
 retry does again.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,20 @@ class Disks:
     def of(self, root: str) -> int | None:
         """Return the disk of a root; None where it does not matter."""
         return self.by_root.get(root)
+
+    def most_at_once(self, counts: Mapping[str, int]) -> int:
+        """Return how many pieces of work may be done at once, were there slots for all of them.
+
+        Args:
+            counts: How many pieces there are in each root, in one stage.
+        """
+        if self.per_disk is None:
+            return sum(counts.values())
+        by_disk: Counter[int | None] = Counter()
+        for root, count in counts.items():
+            by_disk[self.of(root)] += count
+        beyond = by_disk.pop(None, 0)
+        return beyond + sum(min(self.per_disk, count) for count in by_disk.values())
 
     def deal_out(
         self, dispatcher: Dispatcher, frame: DataFrame, *, key: str = "directory"

@@ -21,6 +21,7 @@ from pylog_spark.planning import (
 )
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.commit import PartitionWork
+from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.filenames import TopicPartition
 
@@ -144,6 +145,20 @@ class Outcome:
     was_touched: bool = False
     rounds: tuple[str, ...] = ()
 
+    @classmethod
+    def failed(cls, error: Exception) -> "Outcome":
+        """Return what becomes of a partition of which an error keeps the run away."""
+        outcome = cls()
+        outcome.fail(describe_failure(error))
+        return outcome
+
+    @classmethod
+    def refused(cls, reason: Reason, why: str) -> "Outcome":
+        """Return what becomes of a partition that is left alone for a reason."""
+        outcome = cls()
+        outcome.refuse(reason, why)
+        return outcome
+
     @property
     def has_ended(self) -> bool:
         """Whether nothing more is to be done for the partition."""
@@ -165,7 +180,7 @@ class Outcome:
         )
 
     def fail(self, row: Mapping[str, Any]) -> None:
-        """Take over the error of a task's row."""
+        """Take over the error of a row."""
         error = {name: row[name] for name in ("error_class", "error")}
         self.columns = {"status": Status.FAILED.value, **error}
 
@@ -203,7 +218,7 @@ def find_due(
     """
     columns = [name for name in plans.column_names if name != "plan"]
     due = []
-    for ordinal, row in _planned_rows(plans.select(columns)):
+    for ordinal, row in planned_rows(plans.select(columns)):
         map_bytes = estimate_map_bytes(
             offset_span=row["first_uncleanable_offset"] - row["first_dirty_offset"],
             dirty_bytes=row["cleanable_bytes"],
@@ -255,7 +270,7 @@ def find_due(
     return due
 
 
-def _planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
+def planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number and row of what is planned, a few at a time: each has a list of segments."""
     for first in range(0, plans.num_rows, _ROWS_AT_ONCE):
         for number, row in enumerate(plans.slice(first, _ROWS_AT_ONCE).to_pylist()):

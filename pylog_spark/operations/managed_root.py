@@ -98,6 +98,11 @@ class ManagedRoot:
         return True
 
     @property
+    def failure(self) -> StorageError | None:
+        """What it failed with: never anything, as no disk is taken out of a run here."""
+        return None
+
+    @property
     def access(self) -> ManagedAccess:
         """How tasks read and change its partitions."""
         return ManagedAccess(run_id=self._run_id, root=self._location, lease=self._lease.proof)

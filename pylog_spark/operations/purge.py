@@ -26,9 +26,9 @@ from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.recording import STEPS, Recorder
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
-from pylog_spark.operations.writable_root import WritableRoot, writable_root
+from pylog_spark.operations.writable_root import WritableRoot, failures_of, writable_root
 from pylog_spark.schemas import Action, Reason, Status
-from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.failures import describe_failure, error_of
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
@@ -114,6 +114,7 @@ def purge(
     Raises:
         ConfigError: There is nothing to purge, a root is no directory, or a ledger has no session.
         GuardRefusedError: A root's role was not said or is read-only, or it is in use.
+        StorageError: The disk of the only root failed.
         PylogError: The cluster's metadata or a root's own files cannot be read.
     """
     started = time.perf_counter()
@@ -128,10 +129,15 @@ def purge(
     check_roots(log_roots, options)
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     recorder = open_recorder(spark, job, clock)
+    held: dict[str, WritableRoot] = {}
     with recorder.whole_run(), ExitStack() as stack:
-        held: dict[str, WritableRoot] = {}
         for root in () if options.dry_run else log_roots:
-            opened = writable_root(root, run_id=job.run_id, mark_clean=options.mark_clean)
+            opened = writable_root(
+                root,
+                run_id=job.run_id,
+                mark_clean=options.mark_clean,
+                is_alone=len(log_roots) == 1,
+            )
             held[root.location] = stack.enter_context(opened)
         scope = PurgeScope(
             recorder=recorder,
@@ -146,15 +152,20 @@ def purge(
             dry_run=options.dry_run,
         )
         results = purge_roots(scope)
+    failures = failures_of(held)
+    failed = (
+        f"{location}: the disk failed, and nothing more was purged there: {failure}"
+        for location, failure in failures.items()
+    )
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
     report = RunReport(
         run_id=job.run_id,
         action=action,
         dry_run=options.dry_run,
-        notes=dump_notes(options),
+        notes=(*dump_notes(options), *failed),
         results=results,
         summary=summary,
-        exit_code=exit_code_of(results),
+        exit_code=exit_code_of(results, failures=failures),
     )
     recorder.end(summary, exit_code=report.exit_code)
     return report
@@ -170,7 +181,7 @@ def purge_roots(scope: PurgeScope) -> pa.Table:
         scope: What to purge; its log directories are locked.
 
     Raises:
-        StorageError: A root cannot be listed.
+        StorageError: A managed root cannot be listed.
     """
     steps = (_purge_log_directories, _purge_managed_roots, _purge_trash)
     return scope.recorder.each_result(
@@ -182,9 +193,16 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
     for root in scope.roots:
         if root.role is not Role.BROKER:
             continue
+        held = scope.held.get(root.location)
+        if held is not None and held.failure is not None:
+            continue  # the run says so in its notes, and does nothing more there
         for row in list_partitions(root.location, root.role.value, scope.topics):
-            kind = DirectoryKind(row["kind"]) if row.get("kind") else None
             name = {key: row.get(key) for key in ("root", "topic", "partition")}
+            error = error_of({"error_class": None, **row})
+            if error is not None:
+                yield name | error
+                continue
+            kind = DirectoryKind(row["kind"])
             if kind in _SWEPT:
                 plan = _partition_plan(scope, row)
             elif kind is DirectoryKind.DELETE:

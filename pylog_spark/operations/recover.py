@@ -292,7 +292,11 @@ class RecoveryStep:
                     roots[location].disown_marker()
                     roots[location].allow_commits(Path(p.work.directory) for p in chosen)
             rows = self._waves.run(
-                members, self._context(context, roots), self._title(title), meter
+                members,
+                self._context(context, roots),
+                self._title(title),
+                meter,
+                failures=self._run.failures,
             )
             self.rows.outcomes |= {row["ordinal"]: row for row in rows}
             self._note(rows)

@@ -17,6 +17,9 @@ from pylog_spark.schemas import (
 from storage_core.maintenance.verification.findings import Severity
 
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
+# What results tell of a partition beside its outcome; not its segments, of which all have too many.
+_KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+_NUMBERS: Final = ("bytes", "segments", "duration_ms")
 # Partitions that a note names; the rows have all.
 _MOST_NAMED: Final = 10
 
@@ -134,11 +137,11 @@ class RecoveryRows:
 
     def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
         listed = list(ordinals)
-        found = self.partitions.take(pa.array(listed, pa.int64())).to_pylist()
+        columns = self.partitions.select([*_KEPT_NAMES, *_NUMBERS])
+        found = columns.take(pa.array(listed, pa.int64())).to_pylist()
         rows = []
         for ordinal, partition in zip(listed, found, strict=True):
-            names = ("root", "topic", "partition", "status", "reason", "error_class", "error")
-            row = {name: partition[name] for name in names}
+            row = {name: partition[name] for name in _KEPT_NAMES}
             row |= {
                 "run_id": self._run_id,
                 "action": self._action,

@@ -11,10 +11,12 @@ from pyspark.sql import DataFrame
 from pylog_spark.config import Tuning
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.operations.due_partitions import planned_rows
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT
 from pylog_spark.operations.progress import ProgressMeter
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, spark_ddl
+from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status, spark_ddl
+from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryWork,
@@ -22,6 +24,8 @@ from pylog_spark.tasks.recovery import (
     recover_whole,
     scan_segments,
 )
+from storage_core.errors import StorageError
+from storage_core.filenames import TopicPartition
 
 # A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
@@ -53,6 +57,33 @@ class Due:
         return sum(self.scan_bytes)
 
 
+def find_due_logs(partitions: pa.Table) -> list[Due]:
+    """Return the partitions that are to be recovered, those with most to be read first.
+
+    Args:
+        partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
+    """
+    due = [
+        Due(
+            work=RecoveryWork(
+                ordinal=ordinal,
+                root=row["root"],
+                directory=row["directory"],
+                partition=TopicPartition(row["topic"], row["partition"]),
+                is_clean=row["is_clean"],
+                recovery_point=row["recovery_point"],
+                log_start_offset=row["log_start_offset"],
+                high_watermark=row["high_watermark"],
+            ),
+            scan_offsets=tuple(row["scan_offsets"]),
+            scan_bytes=tuple(row["scan_bytes"]),
+        )
+        for ordinal, row in planned_rows(partitions)
+    ]
+    due.sort(key=lambda partition: -partition.size_bytes)
+    return due
+
+
 class WaveRunner:
     """Recovers the partitions of a wave side by side.
 
@@ -73,6 +104,8 @@ class WaveRunner:
         context: RecoveryContext,
         title: str,
         meter: ProgressMeter | None = None,
+        *,
+        failures: Mapping[str, StorageError] | None = None,
     ) -> list[dict[str, Any]]:
         """Recover partitions side by side; return a row of ``schemas.RECOVERED`` for each.
 
@@ -81,7 +114,14 @@ class WaveRunner:
             context: What their tasks share.
             title: Shown as the name of the Spark job.
             meter: Told how far it has come, None for nobody.
+            failures: What disks have failed with, by log directory: what lies there fails with it
+                and gets no tasks. None for nothing.
         """
+        failures = failures or {}
+        rows = [_failed(p, failures[p.work.root]) for p in due if p.work.root in failures]
+        due = [partition for partition in due if partition.work.root not in failures]
+        if not due:
+            return rows
         tuning = self._tuning
         total_bytes = sum(partition.size_bytes + _PARTITION_BYTES for partition in due)
         unit_bytes = choose_unit_bytes(
@@ -106,7 +146,6 @@ class WaveRunner:
             # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
             (scans, scan_sizes), (others, other_sizes) = stages
             stages = [(scans.unionByName(others), scan_sizes + other_sizes)]
-        rows: list[dict[str, Any]] = []
         for frame, sizes in stages:
             watch: Any = nullcontext()
             if meter is not None:
@@ -209,6 +248,13 @@ class WaveRunner:
             for unit in members
         ]
         return frame, sizes
+
+
+def _failed(partition: Due, error: StorageError) -> dict[str, Any]:
+    """Return the row of a partition whose log directory is out of the run."""
+    row: dict[str, Any] = dict.fromkeys(RECOVERED.names)
+    row |= {"ordinal": partition.work.ordinal, "status": Status.FAILED.value, "touched": False}
+    return row | describe_failure(error)
 
 
 def cut_into_waves(due: Sequence[Due], most_bytes: int) -> list[list[Due]]:

@@ -25,6 +25,7 @@ from pylog_spark.operations.job import (
 )
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
+from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.plan_table import result_rows
 from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.operations.run_report import RunReport
@@ -62,6 +63,7 @@ def retain(
     options: JobOptions,
     *,
     clock: Clock | None = None,
+    saved: SavedPlan | None = None,
 ) -> RunReport:
     """Remove the segments that have expired, as Kafka's log manager would.
 
@@ -70,9 +72,11 @@ def retain(
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+        saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
 
     Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger.
+        ConfigError: A root is no directory, is there twice, or would hold the ledger; or the file
+            of ``options.plan_in`` is no plan.
         GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
             several brokers, or the machine's clock is behind the newest checkpoint.
         PylogError: The cluster's metadata or a root's own files cannot be read.
@@ -82,7 +86,13 @@ def retain(
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     action = Action.RETAIN.value
-    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    job = Job(
+        run_id=new_run_id(clock),
+        action=action,
+        roots=log_roots,
+        options=options,
+        saved=saved or saved_plan(options),
+    )
     with OpenRun(spark, job, clock) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
     return run.report(step.results, notes=step.notes, retentions=step.retentions)
@@ -131,7 +141,8 @@ def retain_step(
         unlink=not job.options.keep_deleted,
         with_operations=job.options.dry_run,
     )
-    plans = _sort(_observe(run, shared))
+    observed = _observe(run, shared)
+    plans = _sort(observed)
     if scope is SweepScope.COMPACTED:
         plans = _in_scope(plans)
     plans = settle_plans(
@@ -145,9 +156,11 @@ def retain_step(
     plans = refuse_deletions(plans, job.options.limits)
     outcomes: dict[int, Outcome] = {}
     if not job.options.dry_run:
-        for ended in SweepWaves(run, shared).sweep(plans):
+        waves = SweepWaves(run, shared)
+        for ended in waves.sweep(plans):
             outcomes |= ended
             _record(run, plans, ended)
+        waves.drop_entries(observed)
         others = {n: Outcome() for n in range(plans.num_rows) if n not in outcomes}
         _record(run, plans, others)
     return RetentionStep(

@@ -5,7 +5,7 @@ and entries that say no more than the names of segments do are dropped again. Wh
 finished stays, whatever comes after it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,23 +65,37 @@ class SweepWaves:
         due = find_due(plans)
         waves = [due[at : at + _MOST_PARTITIONS] for at in range(0, len(due), _MOST_PARTITIONS)]
         for number, members in enumerate(waves, 1):
-            spent = self._run.budget.refusal()
-            if spent is not None:
-                yield {sweep.work.ordinal: _refused(*spent) for sweep in members}
+            ended = self._left_out(members)
+            if ended:
+                yield ended
+            chosen = [sweep for sweep in members if sweep.work.ordinal not in ended]
+            if not chosen:
                 continue
-            segments = sum(len(sweep.work.removed) for sweep in members)
-            title = (
-                f"{self._run.job.title}: remove {segments} segments of {len(members)} partitions"
-            )
+            segments = sum(len(sweep.work.removed) for sweep in chosen)
+            title = f"{self._run.job.title}: remove {segments} segments of {len(chosen)} partitions"
             if len(waves) > 1:
                 title += f" (wave {number} of {len(waves)})"
-            yield self._sweep_wave(members, title)
+            yield self._sweep_wave(chosen, title)
             self._run.dispatcher.release()
-        self._drop_entries(plans)
+
+    def _failed(self, due: Iterable[DueSweep]) -> dict[int, Outcome]:
+        """Return the partitions whose log directory is out of the run: its disk has failed."""
+        return {
+            sweep.work.ordinal: Outcome.failed(failure)
+            for sweep in due
+            if (failure := self._run.roots[sweep.work.root].failure) is not None
+        }
+
+    def _left_out(self, due: Sequence[DueSweep]) -> dict[int, Outcome]:
+        """Return what is not begun any more: its disk has failed, or the budget is spent."""
+        ended = self._failed(due)
+        spent = self._run.budget.refusal()
+        if spent is None:
+            return ended
+        return {sweep.work.ordinal: Outcome.refused(*spent) for sweep in due} | ended
 
     def _sweep_wave(self, due: Sequence[DueSweep], title: str) -> dict[int, Outcome]:
-        by_root = _by_root(due)
-        for location, members in by_root.items():
+        for location, members in _by_root(due).items():
             root = self._run.roots[location]
             root.begin_writing()
             root.write_log_starts(
@@ -90,6 +104,11 @@ class SweepWaves:
             if not all(sweep.is_replicated for sweep in members):
                 root.disown_marker()
             root.allow_commits(sweep.work.directory for sweep in members)
+        # Where that failed no task could commit.
+        outcomes = self._failed(due)
+        due = [sweep for sweep in due if sweep.work.ordinal not in outcomes]
+        if not due:
+            return outcomes
         context, write = self._context, self._run.write_context(self._context.run)
         listed = self._units(due)
 
@@ -98,8 +117,8 @@ class SweepWaves:
 
         frame = self._run.dispatcher.spread(listed, commit, SWEPT)
         rows = self._run.dispatcher.collect(frame, SWEPT, title).to_pylist()
-        outcomes = {row["ordinal"]: _outcome(row) for row in rows}
-        for location, members in by_root.items():
+        outcomes |= {row["ordinal"]: _outcome(row) for row in rows}
+        for location, members in _by_root(due).items():
             self._settle(location, members, outcomes)
         return outcomes
 
@@ -139,10 +158,13 @@ class SweepWaves:
         root.settle_commits({}, is_whole=not touched)
         root.write_log_starts(entries)
 
-    def _drop_entries(self, plans: pa.Table) -> None:
+    def drop_entries(self, plans: pa.Table) -> None:
         """Drop entries of log starts at which a log's first segment begins, as Kafka does.
 
         A run that was killed after its commits has left them.
+
+        Args:
+            plans: Rows of ``schemas.RETENTION_PLAN``, of logs that keep everything, too.
         """
         names = ["root", "topic", "partition", "reason", "log_start_checkpoint"]
         stale: dict[str, dict[TopicPartition, int | None]] = {}
@@ -205,12 +227,6 @@ def _outcome(row: Mapping[str, Any]) -> Outcome:
         return outcome
     names = ("bytes_after", "segments_after", "operations")
     outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
-    return outcome
-
-
-def _refused(reason: Reason, why: str) -> Outcome:
-    outcome = Outcome()
-    outcome.refuse(reason, why)
     return outcome
 
 

@@ -7,6 +7,7 @@ the bytes are the same. What finished waves have committed stays, whatever becom
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -104,24 +105,25 @@ class CompactionRounds:
         due = find_due(
             plans, self._limits, shares_files=lambda root: shares_files(self._roots[root].access)
         )
-        if not due:
-            return
+        free: dict[str, int] = {}
         for root in sorted({partition.root for partition in due}):
             self._roots[root].begin_writing()
-        free = {
-            root: self._budget.usable_of(self._roots[root].free_bytes())
-            for root in {p.root for p in due}
-        }
-        refused = {p.ordinal: _no_space(p, free[p.root]) for p in due if not _fits(p, free)}
-        if refused:
-            yield refused
-        fitting = [partition for partition in due if partition.ordinal not in refused]
+            free[root] = self._budget.usable_of(self._roots[root].free_bytes())
+        ended = self._failed(due)
+        for p in due:
+            if p.ordinal not in ended and p.demand.disk_bytes > free[p.root]:
+                ended[p.ordinal] = _no_space(p, free[p.root])
+        if ended:
+            yield ended
+        fitting = [partition for partition in due if partition.ordinal not in ended]
+        if not fitting:
+            return
         waves = plan_rounds(
             [partition.demand for partition in fitting],
             budget=Demand(
                 map_bytes=self._limits.budget_bytes,
                 # Two roots may share a disk.
-                disk_bytes=min(free.values()),
+                disk_bytes=min(free[partition.root] for partition in fitting),
                 read_bytes=self._limits.wave_bytes,
                 tasks=self._limits.wave_tasks,
             ),
@@ -129,14 +131,10 @@ class CompactionRounds:
         )
         for number, members in enumerate(waves):
             chosen = [fitting[position] for position in members]
-            spent = self._budget.refusal()
-            if spent is not None:
-                yield {partition.ordinal: _refused(*spent) for partition in chosen}
-                continue
-            lacking = self._lacking_space(chosen)
-            if lacking:
-                yield lacking
-                chosen = [partition for partition in chosen if partition.ordinal not in lacking]
+            ended = self._left_out(chosen)
+            if ended:
+                yield ended
+                chosen = [partition for partition in chosen if partition.ordinal not in ended]
             if not chosen:
                 continue
             self._budget.use(sum(partition.size_bytes for partition in chosen))
@@ -146,33 +144,51 @@ class CompactionRounds:
             yield self._run_wave(chosen)
             self._dispatcher.release()
 
-    def _lacking_space(self, due: Sequence[DuePartition]) -> Outcomes:
-        """Refuse what does not fit on its disk any more.
+    def _failed(self, due: Iterable[DuePartition]) -> Outcomes:
+        """Return the partitions whose log directory is out of the run: its disk has failed."""
+        return {
+            partition.ordinal: Outcome.failed(failure)
+            for partition in due
+            if (failure := self._roots[partition.root].failure) is not None
+        }
+
+    def _left_out(self, due: Sequence[DuePartition]) -> Outcomes:
+        """Return what is not begun any more: its disk has failed or is full, or the budget spent.
 
         Somebody else may write there, and what former waves put into the trash is not free yet.
         """
-        room: dict[str, int] = {}
-        refused: Outcomes = {}
-        for partition in due:
-            root = partition.root
-            if root not in room:
-                room[root] = self._budget.usable_of(self._roots[root].free_bytes())
-            if partition.demand.disk_bytes > room[root]:
-                refused[partition.ordinal] = _no_space(partition, room[root])
+        room = {
+            root: self._budget.usable_of(self._roots[root].free_bytes())
+            for root in sorted({partition.root for partition in due})
+        }
+        ended = self._failed(due)
+        left = [partition for partition in due if partition.ordinal not in ended]
+        spent = self._budget.refusal()
+        if spent is not None:
+            return ended | {partition.ordinal: Outcome.refused(*spent) for partition in left}
+        for partition in left:
+            if partition.demand.disk_bytes > room[partition.root]:
+                ended[partition.ordinal] = _no_space(partition, room[partition.root])
             else:
-                room[root] -= partition.demand.disk_bytes
-        return refused
+                room[partition.root] -= partition.demand.disk_bytes
+        return ended
 
     def _run_wave(self, due: Sequence[DuePartition]) -> Outcomes:
         """Bring the partitions of a wave to their end."""
         self._wave += 1
-        outcomes = {partition.ordinal: Outcome() for partition in due}
+        for location, members in _by_root(due).items():
+            self._roots[location].allow_commits(partition.directory for partition in members)
+        # Where that failed no task could commit what it made.
+        outcomes = self._failed(due)
+        due = [partition for partition in due if partition.ordinal not in outcomes]
+        if not due:
+            return outcomes
+        outcomes |= {partition.ordinal: Outcome() for partition in due}
         whole = [p for p in due if p.strategy is Strategy.WHOLE]
         spread = [p for p in due if p.strategy is not Strategy.WHOLE]
-        at_once = len(whole) + sum(len(p.segment_bytes) for p in spread)
         context = replace(
             write_context(self._run, self._roots),
-            tasks_at_once=min(self._limits.slots, at_once),
+            tasks_at_once=min(self._limits.slots, self._most_at_once(due)),
             wave=self._wave,
         )
         wave = _Wave(
@@ -180,8 +196,6 @@ class CompactionRounds:
             context=context,
             outcomes=outcomes,
         )
-        for location, members in _by_root(due).items():
-            self._roots[location].allow_commits(partition.directory for partition in members)
         if spread and whole and self._limits.disks.per_disk is None:
             # Where the stages of big partitions leave slots idle, at a merge or a last long task,
             # small ones are cleaned.
@@ -205,10 +219,23 @@ class CompactionRounds:
                 self._clean_whole(whole, wave)
         for partition in due:
             if partition.strategy is Strategy.FILES:
-                access = self._roots[partition.root].access
-                remove_wave(access, partition.directory, context)
+                self._remove_scratch(partition, context)
         self._settle(due, outcomes)
         return outcomes
+
+    def _remove_scratch(self, partition: DuePartition, context: WriteContext) -> None:
+        """Remove what tasks shared in files; what cannot go now, goes when the run ends."""
+        try:
+            remove_wave(self._roots[partition.root].access, partition.directory, context)
+        except OSError as error:
+            _log.warning("%s: scratch files were not removed: %s", partition.directory, error)
+
+    def _most_at_once(self, due: Sequence[DuePartition]) -> int:
+        """Return how many tasks of a wave may share the budget of bytes a second."""
+        counts: Counter[str] = Counter()
+        for partition in due:
+            counts[partition.root] += partition.demand.tasks
+        return self._limits.disks.most_at_once(counts)
 
     def _cut_beside(self, whole: Sequence[DuePartition]) -> "SimpleQueue[list[DuePartition]]":
         """Return the jobs that run beside the stages of big partitions."""
@@ -331,21 +358,9 @@ def _by_root(partitions: Iterable[DuePartition]) -> dict[str, list[DuePartition]
     return found
 
 
-def _fits(partition: DuePartition, free: Mapping[str, int]) -> bool:
-    return partition.demand.disk_bytes <= free[partition.root]
-
-
-def _refused(reason: Reason, why: str) -> Outcome:
-    outcome = Outcome()
-    outcome.refuse(reason, why)
-    return outcome
-
-
 def _no_space(partition: DuePartition, free_bytes: int) -> Outcome:
-    outcome = Outcome()
-    outcome.refuse(
+    return Outcome.refused(
         Reason.NO_SPACE,
         f"{partition.root}: cleaning needs up to {partition.demand.disk_bytes} bytes more, "
         f"{free_bytes} may be used",
     )
-    return outcome

@@ -16,6 +16,7 @@ from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.tasks.root_access import RootAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
+from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
 
 
@@ -33,6 +34,11 @@ class WritableRoot(Protocol):
     @property
     def was_clean(self) -> bool:
         """Whether nothing in it has to be recovered before anything else."""
+        ...
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What its disk failed with, since when nothing is done in it; None while it holds."""
         ...
 
     @property
@@ -59,7 +65,11 @@ class WritableRoot(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Return how much is free where tasks write."""
+        """Return how much is free where tasks write; 0 in a root that has failed, or fails now.
+
+        Raises:
+            StorageError: The disk fails, and the run has no other root.
+        """
         ...
 
     def allow_commits(self, directories: Iterable[str | Path]) -> None:
@@ -109,6 +119,11 @@ def writable_root(
     if root.role is Role.MANAGED:
         return ManagedRoot(root.location, run_id=run_id)
     return BrokerRoot(root.location, run_id=run_id, mark_clean=mark_clean, is_alone=is_alone)
+
+
+def failures_of(roots: Mapping[str, WritableRoot]) -> dict[str, StorageError]:
+    """Return what disks failed with, by the root that the run then went on without."""
+    return {place: root.failure for place, root in roots.items() if root.failure is not None}
 
 
 def write_context(

@@ -120,7 +120,9 @@ def sweep(root: BrokerDirectory) -> list[dict[str, Any]]:
         rows = list(sweeper.observe().values())
         plans = pa.Table.from_pylist(rows, schema=RETENTION_PLAN)
         waves = SweepWaves(run, sweeper.context)  # type: ignore[arg-type]  # all that it asks of it
-        return [outcome.columns for wave in waves.sweep(plans) for outcome in wave.values()]
+        columns = [outcome.columns for wave in waves.sweep(plans) for outcome in wave.values()]
+        waves.drop_entries(plans)
+        return columns
 
 
 def state_of(root: BrokerDirectory) -> dict[str, Any]:

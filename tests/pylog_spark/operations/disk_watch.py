@@ -13,8 +13,10 @@ from pyspark import TaskContext
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 
-# Long enough that tasks which may run at the same time do.
+# Long enough that tasks which run at the same time are seen to.
 LINGER_SECONDS = 0.2
+# How long the first task at a place waits for a second one, where one may come.
+MEETING_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,16 @@ class Visit:
     last: float
 
 
-def watch(monkeypatch: Any, folder: Path, places: list[Path]) -> None:
-    """Let the tasks of what follows write down where they are, as files in a folder."""
+def watch(monkeypatch: Any, folder: Path, places: list[Path], *, may_meet: bool = False) -> None:
+    """Let the tasks of what follows write down where they are, as files in a folder.
+
+    Args:
+        monkeypatch: Of the test.
+        folder: For the files.
+        places: Log directories.
+        may_meet: Whether the first task at a place waits for a second one, which a busy machine
+            starts late.
+    """
     roots, notes = [str(place) for place in places], str(folder)
 
     def noting(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,6 +53,8 @@ def watch(monkeypatch: Any, folder: Path, places: list[Path]) -> None:
                         is_new = root not in seen
                         seen.setdefault(root, [time.monotonic(), 0.0])
                         if is_new:
+                            if may_meet:
+                                _meet(Path(notes), roots.index(root))
                             time.sleep(LINGER_SECONDS)
                         seen[root][1] = time.monotonic()
 
@@ -68,6 +80,14 @@ def watch(monkeypatch: Any, folder: Path, places: list[Path]) -> None:
     _wrap(monkeypatch, PandasGroupedOpsMixin, "applyInArrow", noting)
 
 
+def _meet(folder: Path, number: int) -> None:
+    """Wait until two tasks have come to a place, or for some seconds."""
+    (folder / f"{number}-{TaskContext.get().taskAttemptId()}.arrived").touch()
+    deadline = time.monotonic() + MEETING_SECONDS
+    while len(list(folder.glob(f"{number}-*.arrived"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
 def _wrap(monkeypatch: Any, owner: type, method: str, noting: Callable[..., Any]) -> None:
     original = getattr(owner, method)
 
@@ -80,7 +100,7 @@ def _wrap(monkeypatch: Any, owner: type, method: str, noting: Callable[..., Any]
 def visits(folder: Path) -> list[Visit]:
     """Return who was where."""
     found = []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("*.json")):
         task, seen = json.loads(path.read_text())
         found += [Visit(task, place, first, last) for place, (first, last) in seen.items()]
     return found

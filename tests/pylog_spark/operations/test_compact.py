@@ -11,9 +11,16 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.planning import Strategy
 from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    LOCK_FILE,
+    LOG_START_FILE,
+    TopicPartition,
+    offset_of,
+)
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.testing.compare import read_tree
@@ -284,7 +291,6 @@ def test_the_directory_of_a_real_broker_knows_its_topics_itself(spark, tmp_path)
     }
 
 
-@pytest.mark.item("FLT-16")
 def test_what_the_budget_does_not_reach_is_left_and_said(spark, tmp_path):
     root = broker_directory(tmp_path / "log", SMALL)
     options = replace(
@@ -370,3 +376,21 @@ def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_gi
     assert not (root.path / LOCK_FILE).exists()
     # No task of the run may be at work any more where nobody holds the lock.
     assert was_locked == [True]
+
+
+@pytest.mark.item("RET-11", "CKP-04")
+def test_a_log_start_that_a_killed_run_left_is_forgotten_where_the_log_begins_there(
+    spark, tmp_path
+):
+    name = "retain-compact-delete-s501"
+    root = broker_directory(tmp_path / "log", [name])
+    limits = RunLimits(max_delete_ratio=1.0, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
+    options = root.options(Golden(name).case["clock_ms"], limits=limits)
+    compact(spark, [root.path], options)
+    # Written before the segments went; it was killed before it could take the entry back.
+    first = offset_of(min(path.name for path in (root.path / f"{name}-0").glob("*.log")))
+    assert first
+    entry = encode_offset_checkpoint({TopicPartition(name, 0): first})
+    (root.path / LOG_START_FILE).write_bytes(entry)
+    compact(spark, [root.path], options)
+    assert read_points(root.path, LOG_START_FILE) == {}

@@ -67,7 +67,7 @@ class Watched:
         limits = replace(ANYTHING, per_disk=per_disk)
         with self.monkeypatch.context() as patched:
             patched.setattr(disks, "device_of", lambda path: devices[str(path)])
-            watch(patched, notes, paths)
+            watch(patched, notes, paths, may_meet=per_disk is None)
             told = replace(options, tuning=SPREAD, limits=limits)
             report = operation(self.spark, paths, told)
         assert report.exit_code == 0

@@ -84,6 +84,7 @@ def test_a_disk_that_fails_takes_its_log_directory_out_and_no_other(
     if first == CLEAN_SHUTDOWN_FILE:
         # The marker could not be taken away, so nothing may be done there.
         assert (row["status"], read_tree(bad.path / f"{BAD}-0")) == ("failed", before)
+        assert "Input/output error" in row["error"]
     else:
         assert not (bad.path / CLEAN_SHUTDOWN_FILE).exists()
     assert not list(tmp_path.rglob(".lock"))
@@ -104,6 +105,9 @@ def test_a_recovery_marks_the_directories_whose_disks_hold(spark, tmp_path, fail
     assert (good.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS
     assert (bad.path / CLEAN_SHUTDOWN_FILE).exists() != has_failed
     assert ((bad.path / RECOVERY_POINT_FILE).read_bytes() == before) == has_failed
+    if first == CLEAN_SHUTDOWN_FILE:
+        [row] = [row for row in report.results.to_pylist() if row["topic"] == BAD]
+        assert (row["status"], "Input/output error" in row["error"]) == ("failed", True)
 
 
 @pytest.mark.item("DIR-12")

@@ -2,17 +2,23 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pylog_spark.config import JobOptions
+from pylog_spark.operations import broker_root
+from pylog_spark.operations.killed_runs import Resumed
 from pylog_spark.operations.purge import purge
+from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
+from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
 
@@ -99,3 +105,78 @@ def test_the_trash_that_its_run_or_an_undo_works_with_is_left_alone(tmp_path):
     (row,) = purge([], chosen).results.to_pylist()
     assert row["status"] == "done"
     assert not folder.exists()
+
+
+@pytest.fixture
+def other(root: Path, tmp_path: Path) -> Path:
+    """A second directory of the same broker, with a file that the broker would remove."""
+    other = tmp_path / "other disk" / "log"
+    (other / "more-0").mkdir(parents=True)
+    lines = (root / "meta.properties").read_text().splitlines(keepends=True)
+    own = [line for line in lines if not line.startswith("directory.id")]
+    (other / "meta.properties").write_text("".join(own))
+    (other / "more-0" / "00000000000000000007.log.deleted").write_bytes(b"123")
+    return other
+
+
+def fail_in(place: Path, monkeypatch) -> None:
+    """Let a directory's disk fail when the commit of a killed run is brought to its end there."""
+    write_file = LocalStore.write_file
+
+    def write(self, name, *args, **kwargs):
+        if (self.directory, name) == (place, CLEANER_FILE):
+            raise StorageError(str(place / name), "Input/output error")
+        return write_file(self, name, *args, **kwargs)
+
+    def resume(path):
+        return Resumed(points={TopicPartition("more", 0): 7} if path == place else {})
+
+    monkeypatch.setattr(LocalStore, "write_file", write)
+    monkeypatch.setattr(broker_root, "resume_killed_runs", resume)
+
+
+@pytest.mark.item("DIR-12")
+def test_a_directory_whose_disk_failed_is_left_alone_and_the_others_are_purged(
+    root, other, monkeypatch
+):
+    fail_in(other, monkeypatch)
+    before = read_tree(other)
+    report = purge([other, root], options())
+    assert read_tree(other) == before
+    assert rows_of(report)["events-0"]["status"] == "done"
+    assert {row["root"] for row in report.results.to_pylist()} == {str(root)}
+    assert report.exit_code == 4
+    (note,) = report.notes
+    assert note.startswith(f"{other}: the disk failed")
+    assert "Input/output error" in note
+
+
+def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
+    fail_in(other, monkeypatch)
+    before = read_tree(other)
+    with pytest.raises(StorageError, match="Input/output error"):
+        purge([other], options())
+    assert read_tree(other) == before
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
+    scandir = listing.os.scandir
+
+    def scan(path):
+        if path == str(other):
+            raise OSError(5, "Input/output error", path)
+        return scandir(path)
+
+    monkeypatch.setattr(listing, "os", SimpleNamespace(scandir=scan))
+    report = purge([other, root], options(dry_run=dry_run))
+    assert report.exit_code == 4
+    failed, *rows = report.results.to_pylist()
+    assert (failed["root"], failed["status"], failed["error_class"]) == (
+        str(other),
+        "failed",
+        "OSError",
+    )
+    assert "Input/output error" in failed["error"]
+    assert {row["root"] for row in rows} == {str(root)}
+    assert report.summary.failed == 1

@@ -401,6 +401,7 @@ def test_a_topic_whose_config_nobody_knows_is_left_alone(spark, tmp_path):
     assert partition_of(unknown) not in read_points(root.path, RECOVERY_POINT_FILE)
 
 
+@pytest.mark.item("REC-31")
 def test_small_waves_change_no_byte_and_spark_shows_what_is_left(spark, tmp_path, monkeypatch):
     root = crashed_directory(tmp_path / "log", MANY_KINDS)
     twin = root.copy(tmp_path / "twin")
@@ -435,6 +436,7 @@ def test_small_waves_change_no_byte_and_spark_shows_what_is_left(spark, tmp_path
     assert [step.done_bytes for step in steps] == sorted(step.done_bytes for step in steps)
 
 
+@pytest.mark.item("REC-31")
 def test_progress_is_told_as_what_is_left_and_how_long_it_takes():
     half = Progress(
         done_bytes=1 << 30,

@@ -205,6 +205,7 @@ def test_a_tiered_topic_is_refused(spark, tmp_path):
     assert read_tree(root.path / f"{name}-0") == before
 
 
+@pytest.mark.item("FLT-11")
 def test_one_damaged_partition_stops_no_other(spark, tmp_path):
     names = ["retain-size-s501", "retain-logstart-s501", "retain-size-zero-s501"]
     root = broker_directory(tmp_path / "log", names)
