@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pylog_spark.cli.job_runner import write_report
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.apply import ApplyOptions, apply_plan, options_of
+from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.plan_file import read_plan_file
 from pylog_spark.session import build_session
@@ -35,6 +35,6 @@ def run_apply(path: Path, said: ApplyOptions, *, as_json: bool) -> int:
         delta=options.ledger is not None and not options.dry_run,
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    report = apply_plan(session, path, said)
+    report = apply_saved(session, saved, options)
     write_report(report, as_json=as_json)
     return report.exit_code

@@ -54,7 +54,7 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
         path: Its file.
         said: What is said anew.
     """
-    options = saved.job_options()
+    options = saved.options
     limits = options.limits
     return replace(
         options,
@@ -88,9 +88,29 @@ def apply_plan(
         PylogError: As the operation that made the plan.
     """
     saved = read_plan_file(path)
+    return apply_saved(spark, saved, options_of(saved, Path(path), said), clock=clock)
+
+
+def apply_saved(
+    spark: SparkSession, saved: SavedPlan, options: JobOptions, *, clock: Clock | None = None
+) -> RunReport:
+    """Apply a plan that was read; its file is not read again.
+
+    Args:
+        spark: The session.
+        saved: The plan.
+        options: What ``options_of`` made of it.
+        clock: For the times in the ledger.
+
+    Returns:
+        As ``apply_plan``.
+
+    Raises:
+        ConfigError: The plan has an action that is none.
+        PylogError: As the operation that made the plan.
+    """
     operation = _OPERATIONS.get(saved.action)
     if operation is None:
-        raise ConfigError("PLAN", path, f"has an unknown action: {saved.action}")
-    options = options_of(saved, Path(path), said)
+        raise ConfigError("PLAN", options.plan_in, f"has an unknown action: {saved.action}")
     roots = [root.location for root in saved.roots]
-    return operation(spark, roots, options, clock=clock)
+    return operation(spark, roots, options, clock=clock, saved=saved)

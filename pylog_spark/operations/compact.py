@@ -26,6 +26,7 @@ from pylog_spark.operations.job import (
 )
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
+from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.plan_table import (
     PartitionName,
     only_planned,
@@ -63,6 +64,7 @@ def compact(
     *,
     strategy: Strategy = Strategy.AUTO,
     clock: Clock | None = None,
+    saved: SavedPlan | None = None,
 ) -> RunReport:
     """Compact every partition that is due, as Kafka's log cleaner would.
 
@@ -72,9 +74,11 @@ def compact(
         options: What to do, and how; its dry run writes nothing.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
+        saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
 
     Raises:
-        ConfigError: A root is no directory, is there twice, or would hold the ledger.
+        ConfigError: A root is no directory, is there twice, or would hold the ledger; or the file
+            of ``options.plan_in`` is no plan.
         GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
             several brokers, or the machine's clock is behind the newest checkpoint.
         PylogError: The cluster's metadata or a root's own files cannot be read.
@@ -84,7 +88,13 @@ def compact(
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     action = Action.COMPACT.value
-    job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
+    job = Job(
+        run_id=new_run_id(clock),
+        action=action,
+        roots=log_roots,
+        options=options,
+        saved=saved or saved_plan(options),
+    )
     with OpenRun(spark, job, clock) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(

@@ -4,11 +4,12 @@ Read only, in this process: no Spark session is started, no lock is taken, no re
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, Final
 
 from pylog_spark.config import HighWatermarkSource, JobOptions
+from pylog_spark.config.broker import broker_config
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.catalogs import build_catalogs
 from pylog_spark.operations.job import unclean_roots
@@ -33,6 +34,9 @@ _NOT_A_LOG: Final = {
     DirectoryKind.STRAY: ("STRAY_DIRECTORY", "Kafka found that it does not belong here"),
     DirectoryKind.FOREIGN: ("INVALID_DIRECTORY_NAME", "its name is no partition's"),
 }
+
+# How the codes of all predicates end that ask for the high watermark.
+_HIGH_WATERMARK: Final = "HIGH_WATERMARK"
 
 Row = dict[str, Any]
 
@@ -79,6 +83,7 @@ class _Explainer:
         self._catalog = catalog
         self._options = options
         self._config_of = cache(catalog.config_for)
+        self._checkpoint_ms = broker_config(options).replica_high_watermark_checkpoint_interval_ms
 
     def row(self, root: LogRoot, entry: SubDirectory, *, is_unclean: bool) -> Row:
         """Return the row of one sub-directory, whatever is wrong with it."""
@@ -114,7 +119,7 @@ class _Explainer:
         config = self._config_of(partition.topic)
         if config is None:
             text = f"nobody says what the config of topic {partition.topic} is"
-            until = "--config, --set or --assume-defaults says it, or the cluster's metadata does"
+            until = "--config, --topic-dump or --assume-defaults says it, or the cluster's metadata"
             return unknowable("CONFIG_UNKNOWN", text, until)
         store = open_store(entry.path)
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
@@ -124,10 +129,11 @@ class _Explainer:
         elif mark is None:
             text = "no high watermark is known: what is replicated, and so may be touched, is not"
             until = (
-                "replication-offset-checkpoint has an entry, or --high-watermark log-end is said"
+                "replication-offset-checkpoint has an entry, which a broker writes every "
+                f"{self._checkpoint_ms} ms, or --high-watermark log-end is said"
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
-        return explain_partition(
+        found = explain_partition(
             store,
             config=config,
             cleaner=self._options.cleaner,
@@ -141,6 +147,21 @@ class _Explainer:
             # A copy of a log that was being written has indexes that end in zeros.
             is_closed=root.role is not Role.MIRROR,
         )
+        return found if mark is None else _with_age(found, self._checkpoint_ms)
+
+
+def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:
+    """Say how old a checkpointed high watermark may be, wherever it is what holds a log back."""
+    age = f"; that is a checkpoint, which a running broker lets grow {checkpoint_ms} ms old"
+
+    def aged(code: str | None, text: str) -> str:
+        return text + age if code is not None and code.endswith(_HIGH_WATERMARK) else text
+
+    return replace(
+        found,
+        answers=tuple(replace(one, text=aged(one.held_by, one.text)) for one in found.answers),
+        statements=tuple(replace(one, text=aged(one.code, one.text)) for one in found.statements),
+    )
 
 
 def _plain(value: Any) -> Row:

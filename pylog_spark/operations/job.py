@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import read_marker
 from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
-from pylog_spark.operations.plan_file import expected_operations, saved_plan
+from pylog_spark.operations.plan_file import SavedPlan, expected_operations
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
@@ -25,6 +25,7 @@ from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store import LocalStore
+from storage_core.store.local import plain_path
 
 # Looking at a partition is some small reads; a task takes a share of them, so that one that meets
 # slow ones does not hold up the stage.
@@ -42,6 +43,8 @@ class Job:
         options: What to do, and how.
         unsaid: Reasons that a step of it does not write down: another step does.
         undoes: Name of the run that it undoes, None if it is no undo.
+        saved: The plan that it applies, None if it makes its own. All steps work by this one, read
+            when the run began, whatever becomes of its file meanwhile.
     """
 
     run_id: str
@@ -50,6 +53,7 @@ class Job:
     options: JobOptions
     unsaid: frozenset[str] = frozenset()
     undoes: str | None = None
+    saved: SavedPlan | None = field(default=None, repr=False)
 
     @property
     def title(self) -> str:
@@ -80,8 +84,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         CheckpointError: A root's ``meta.properties`` is malformed.
         StorageError: A file cannot be read.
     """
-    options = job.options
-    saved = None if options.plan_in is None else saved_plan(options.plan_in)
+    options, saved = job.options, job.saved
     return RunContext(
         run_id=job.run_id,
         now_ms=options.now_ms,
@@ -101,7 +104,7 @@ def trash_place(job: Job) -> TrashPlace | None:
     trash = job.options.trash
     if trash is None:
         return None
-    return TrashPlace(folder=str(Path(trash, job.run_id)), run_id=job.run_id)
+    return TrashPlace(folder=str(plain_path(Path(trash)) / job.run_id), run_id=job.run_id)
 
 
 def _remote_roots(job: Job) -> frozenset[str]:
@@ -129,13 +132,20 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     )
 
 
-def open_recorder(spark: SparkSession | None, job: Job, clock: Clock) -> Recorder:
+def open_recorder(
+    spark: SparkSession | None,
+    job: Job,
+    clock: Clock,
+    *,
+    request: Mapping[str, object] | None = None,
+) -> Recorder:
     """Return what keeps the record of a run; a dry run keeps none.
 
     Args:
         spark: The session that writes the ledger; None where the run has none and needs none.
         job: The run.
         clock: For the times of its rows.
+        request: What its command was asked for besides the options of all jobs, recorded with them.
 
     Raises:
         ConfigError: There is a ledger, but no session.
@@ -158,6 +168,7 @@ def open_recorder(spark: SparkSession | None, job: Job, clock: Clock) -> Recorde
         said["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
     if job.undoes is not None:
         said["undoes"] = job.undoes
+    said |= request or {}
     return Recorder(
         ledger=ledger,
         clock=clock,

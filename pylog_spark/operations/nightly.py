@@ -19,6 +19,7 @@ from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.guards import check_roots, check_salvage
 from pylog_spark.operations.job import Job, new_run_id, run_context
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.progress import OnProgress
 from pylog_spark.operations.purge import PurgeScope, purge_roots
 from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
@@ -34,7 +35,7 @@ from storage_core.maintenance.verification.findings import Severity
 ACTION: Final = "run"
 
 
-def run_nightly(
+def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     spark: SparkSession,
     roots: Sequence[str | Path],
     options: JobOptions,
@@ -42,6 +43,7 @@ def run_nightly(
     clock: Clock | None = None,
     on_progress: OnProgress | None = None,
     fail_on: Severity | None = None,
+    saved: SavedPlan | None = None,
 ) -> RunReport:
     """Do what is due, record it and report it.
 
@@ -52,10 +54,11 @@ def run_nightly(
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
         on_progress: Told how far the reading of a recovery has come.
         fail_on: Cuts of a recovery as bad as this make the exit status 1; None for none.
+        saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
 
     Raises:
         ConfigError: A root is no directory, is there twice, or would hold the ledger or what is
-            salvaged.
+            salvaged; or the file of ``options.plan_in`` is no plan.
         GuardRefusedError: A root's role was not said or is read-only, it is locked, roots are of
             several brokers, or another guard does not allow the run.
         PylogError: The cluster's metadata or a root's own files cannot be read.
@@ -71,6 +74,7 @@ def run_nightly(
         roots=log_roots,
         options=options,
         unsaid=NOT_OF_THIS_STEP,
+        saved=saved or saved_plan(options),
     )
     with OpenRun(spark, job, clock) as run:
         night = _Night(run)
@@ -152,7 +156,7 @@ class _Night:
         """Remove for good what brokers and former runs put aside."""
         job = self._run.job
         options = job.options
-        if options.plan_in is not None:
+        if job.saved is not None:
             return  # a saved plan holds no purge
         scope = PurgeScope(
             recorder=self._run.recorder,

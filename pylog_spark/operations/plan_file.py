@@ -13,7 +13,6 @@ exactly the plan that was saved.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,7 +108,7 @@ class SavedPlan:
         action: The command that asked for it.
         now_ms: Its clock, epoch milliseconds.
         roots: Its roots.
-        options: Its options, as plain values.
+        options: Its options; what is no part of a plan is not in its file.
         catalogs: What was known of the topics that are planned, by root.
         partitions: What is to be done, and what is not.
         program: Version of the program that made it.
@@ -119,14 +118,10 @@ class SavedPlan:
     action: str
     now_ms: int
     roots: tuple[LogRoot, ...]
-    options: Mapping[str, Any]
+    options: JobOptions
     catalogs: Mapping[str, TopicCatalog]
     partitions: tuple[PlannedPartition, ...]
     program: str = field(default=__version__)
-
-    def job_options(self) -> JobOptions:
-        """Return the options that the plan was made with; its clock is said."""
-        return decode_options(self.options)
 
 
 def encode_options(options: JobOptions) -> dict[str, Any]:
@@ -136,7 +131,7 @@ def encode_options(options: JobOptions) -> dict[str, Any]:
 
 
 def decode_options(values: Mapping[str, Any]) -> JobOptions:
-    """Return the options that ``encode_options`` made plain.
+    """Return the options that ``encode_options`` made plain; their clock is said.
 
     Raises:
         ConfigError: A setting is out of its range.
@@ -244,10 +239,13 @@ def _check_size(size_bytes: int) -> None:
         raise ValueError(f"has more than the {_MOST_BYTES} bytes that a plan may have")
 
 
-@lru_cache(maxsize=1)
-def saved_plan(path: str) -> SavedPlan:
-    """Return the plan of a file; read once for all steps of a run."""
-    return read_plan_file(path)
+def saved_plan(options: JobOptions) -> SavedPlan | None:
+    """Return the plan that options say is to be applied, None for none; reads its whole file.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no plan of this version.
+    """
+    return None if options.plan_in is None else read_plan_file(options.plan_in)
 
 
 def expected_operations(saved: SavedPlan, action: str) -> dict[str, str]:
@@ -287,7 +285,7 @@ def _header(plan: SavedPlan) -> dict[str, Any]:
             {"location": root.location, "role": root.role.value, "is_said": root.is_said}
             for root in plan.roots
         ],
-        "options": dict(plan.options),
+        "options": encode_options(plan.options),
         "configs": {place: asdict(catalog) for place, catalog in plan.catalogs.items()},
     }
 
@@ -321,13 +319,12 @@ def _decode(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Sav
         TypeError: A value is of another kind.
         ValueError: A value is another one than it can be.
     """
-    decode_options(header["options"])
     return SavedPlan(
         run_id=read_value(str, header["run_id"], "run_id"),
         action=read_value(str, header["action"], "action"),
         now_ms=read_value(int, header["now_ms"], "now_ms"),
         roots=read_value(tuple[LogRoot, ...], header["roots"], "roots"),
-        options=header["options"],
+        options=decode_options(header["options"]),
         catalogs=read_value(dict[str, TopicCatalog], header["configs"], "configs"),
         partitions=tuple(_partition(row, number) for number, row in enumerate(rows)),
         program=read_value(str, header["program"], "program"),

@@ -36,6 +36,8 @@ _GUARDS: Final = frozenset(
         Reason.DELETES_TOO_MUCH,
         Reason.CLOCK_PAST_RETENTION,
         Reason.REMOTE_STORAGE,
+        Reason.TIERED,
+        Reason.INCONSISTENT_TOPIC_ID,
         Reason.SWITCHED_OFF,
     }
 )
@@ -155,12 +157,21 @@ def notes_of_empty_roots(
         are_topics_chosen: Whether the run was asked for some topics only.
     """
     seen = set(pc.unique(results["root"]).to_pylist())
+    return tuple(
+        note_of_empty_root(root, are_topics_chosen=are_topics_chosen)
+        for root in roots
+        if root not in seen
+    )
+
+
+def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
+    """Return the line about a root in which there is nothing that a run was asked for."""
     what = (
         "no partition there is of a topic that --topics and --exclude ask for"
         if are_topics_chosen
         else "there is no partition in it"
     )
-    return tuple(f"{root}: {what}" for root in roots if root not in seen)
+    return f"{root}: {what}"
 
 
 def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:

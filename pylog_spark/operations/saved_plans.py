@@ -20,10 +20,8 @@ from pylog_spark.operations.plan_file import (
     PartitionKey,
     PlannedPartition,
     SavedPlan,
-    encode_options,
     planned_topics,
     restrict_catalog,
-    saved_plan,
     write_plan_file,
 )
 from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, pack_units
@@ -78,19 +76,18 @@ def settle_plans(
         figures_of: Its bounds; JSON values.
 
     Raises:
-        ConfigError: The file of the saved plan cannot be read, or the one to be written would lie
-            in a log directory.
+        ConfigError: The file to be written would lie in a log directory.
         pyspark.errors.PySparkException: Spark failed.
     """
-    options = run.job.options
-    if options.plan_out is None and options.plan_in is None:
+    job = run.job
+    if job.options.plan_out is None and job.saved is None:
         return rows
-    _check_place(run.job)
+    _check_place(job)
     run.context = run.context or context
     before: dict[PartitionKey, PlannedPartition] = {}
     compacted: set[str] = set()
-    if options.plan_in is not None:
-        saved = [noted for noted in saved_plan(options.plan_in).partitions if noted.plan]
+    if job.saved is not None:
+        saved = [noted for noted in job.saved.partitions if noted.plan]
         if action == SWEEP:
             # They look as this run's own compaction left them; nothing can be held against them.
             compacted = {noted.directory for noted in saved if noted.action == _COMPACT}
@@ -107,7 +104,7 @@ def settle_plans(
         _planned(row, files.get(number), action, plan_of, figures_of)
         for number, row in enumerate(listed)
     ]
-    if options.plan_in is not None:
+    if job.saved is not None:
         refusals = {
             number: refusal
             for number, noted in enumerate(planned)
@@ -115,7 +112,8 @@ def settle_plans(
         }
         run.refused |= {listed[number]["directory"] for number in refusals}
         rows = _refused(rows, refusals)
-        gone = [noted for key, noted in before.items() if key not in {p.key for p in planned}]
+        found = {noted.key for noted in planned}
+        gone = [noted for key, noted in before.items() if key not in found]
         rows = _with_missing(rows, gone)
     run.planned += planned
     return rows
@@ -158,7 +156,7 @@ def write_planned(run: PlanningRun) -> None:
         action=job.action,
         now_ms=job.options.now_ms,
         roots=job.roots,
-        options=encode_options(job.options),
+        options=job.options,
         catalogs=catalogs,
         partitions=tuple(run.planned),
     )

@@ -5,7 +5,6 @@ stay where Spark keeps its rows; the driver gets their counts, the worst of them
 partition.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,12 +20,12 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pylog_spark.config import JobOptions
 from pylog_spark.config.broker import broker_config
-from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.disks import Disks, find_disks
 from pylog_spark.operations.dispatch import Dispatcher, Published, run_apart
 from pylog_spark.operations.guards import check_ledger
-from pylog_spark.operations.job import new_run_id
+from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.run_report import summarise
 from pylog_spark.operations.verify_report import (
@@ -74,13 +73,10 @@ _SIZES: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(Job):
     """What all steps of one run know."""
 
-    run_id: str
-    options: JobOptions
     request: VerifyRequest
-    roots: tuple[LogRoot, ...]
     disks: Disks
 
     @property
@@ -117,12 +113,13 @@ def verify(
         check_ledger(root, options.ledger)
     job = _Job(
         run_id=new_run_id(clock),
+        action=Action.VERIFY.value,
         options=options,
         request=request or VerifyRequest(),
         roots=log_roots,
         disks=find_disks(log_roots, options.limits.per_disk),
     )
-    recorder = _open_recorder(spark, job, clock)
+    recorder = open_recorder(spark, job, clock, request=asdict(job.request))
     with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
         try:
             recorder.start()
@@ -378,30 +375,6 @@ def _results(job: _Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:
         for row in verified
     ]
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
-
-
-def _open_recorder(spark: SparkSession, job: _Job, clock: Clock) -> Recorder:
-    options = job.options
-    ledger = None
-    if options.ledger is not None and not options.dry_run:
-        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
-    # Settings of the session may hold passwords; what is found does not depend on them.
-    said = {
-        name: value
-        for name, value in asdict(replace(options, spark_conf={}, topic_dump=None)).items()
-        if name != "spark_conf"
-    }
-    return Recorder(
-        ledger=ledger,
-        clock=clock,
-        facts={
-            "run_id": job.run_id,
-            "action": Action.VERIFY.value,
-            "roots": [root.location for root in job.roots],
-            "now_ms": options.now_ms,
-            "options": json.dumps(said | asdict(job.request), default=str, sort_keys=True),
-        },
-    )
 
 
 def _record(recorder: Recorder, report: VerifyReport) -> None:

@@ -72,7 +72,7 @@ PLAN = SavedPlan(
     action="recover",
     now_ms=OPTIONS.now_ms,
     roots=(LogRoot(location="/logs", role=Role.BROKER, is_said=True),),
-    options=encode_options(OPTIONS),
+    options=OPTIONS,
     catalogs={"/logs": restrict_catalog(CATALOG, {"orders"})},
     partitions=(PLANNED, SKIPPED),
 )

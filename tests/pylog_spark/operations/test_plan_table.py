@@ -151,6 +151,8 @@ def table_of(*rows: tuple[str, str, str | None]) -> pa.Table:
 DONE, NOTHING = ("/a", "done", None), ("/a", "skipped", Reason.NOTHING_TO_CLEAN.value)
 UNKNOWN = ("/a", "skipped", Reason.CONFIG_UNKNOWN.value)
 UNCLEAN = ("/b", "skipped", Reason.UNCLEAN_SHUTDOWN.value)
+TIERED = ("/a", "skipped", Reason.TIERED.value)
+OTHER_ID = ("/a", "skipped", Reason.INCONSISTENT_TOPIC_ID.value)
 METADATA = ("/b", "skipped", Reason.INTERNAL_METADATA.value)
 FAILED = ("/a", "failed", None)
 
@@ -165,6 +167,9 @@ FAILED = ("/a", "failed", None)
         ([UNKNOWN], 3),
         ([UNCLEAN, METADATA], 3),
         ([DONE, UNCLEAN, METADATA], 3),
+        ([TIERED, TIERED], 3),
+        ([OTHER_ID, UNKNOWN], 3),
+        ([DONE, TIERED, OTHER_ID], 0),
         ([METADATA], 0),
         ([DONE, FAILED], 4),
         ([FAILED, UNCLEAN], 4),
@@ -177,6 +182,9 @@ FAILED = ("/a", "failed", None)
         "all refused",
         "a root that needs recovery",
         "one root done, one refused",
+        "nothing but tiered topics",
+        "another topic's directory and an unknown one",
+        "tiered and another topic's among others",
         "nothing to work on",
         "one failed",
         "failed and refused",

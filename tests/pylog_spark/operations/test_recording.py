@@ -1,14 +1,19 @@
 """What a run writes down as it goes: rows in portions, and what was done when it was stopped."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 import pytest
 
+from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations import recording
+from pylog_spark.operations.job import Job, open_recorder
 from pylog_spark.operations.recording import STEPS, Recorder
+from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.schemas import RESULT
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.clock import ManualClock
 
 
@@ -86,3 +91,21 @@ def test_without_a_ledger_the_rows_are_returned_and_nothing_is_written():
     with recorder.whole_run():
         assert recorder.each_result([row("a", 5)]).num_rows == 1
         assert recorder.each_result([]).schema == RESULT
+
+
+def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_exports():
+    dump = TopicDump(file="/exports/topics.json", taken_ms=7, topics={"orders": {"k": "v"}})
+    options = JobOptions(
+        now_ms=1,
+        topic_dump=dump,
+        limits=RunLimits(overrides=frozenset({"B", "A"})),
+        spark_conf={"spark.password": "x"},
+    )
+    job = Job(run_id="r", action="verify", roots=(), options=options)
+    recorder = open_recorder(None, job, ManualClock(1), request=asdict(VerifyRequest(shown=3)))
+    said = json.loads(recorder.facts["options"])
+    assert "spark_conf" not in said
+    assert said["topic_dump"] == [dump.file, dump.taken_ms]
+    assert said["limits"]["overrides"] == ["A", "B"]
+    assert (said["shown"], said["fail_on"]) == (3, "error")
+    assert "shown" not in json.loads(open_recorder(None, job, ManualClock(1)).facts["options"])

@@ -1,5 +1,6 @@
 """Verification on Spark finds what it finds in process, however it is spread."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from pylog_spark.tasks.verification import (
 )
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_dump import TopicDump
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
@@ -184,7 +186,8 @@ def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
     broken = min((path / "events-0").glob("*.log"))
     broken.write_bytes(broken.read_bytes()[:-1])
     ledger = str(tmp_path / "ledger")
-    options = replace(OPTIONS, now_ms=1_795_251_360_000, ledger=ledger)
+    dump = TopicDump(file="/exports/topics.json", taken_ms=7, topics={})
+    options = replace(OPTIONS, now_ms=1_795_251_360_000, ledger=ledger, topic_dump=dump)
     report = verify(spark, [path], options, VerifyRequest(is_deep=True, shown=2))
     assert len(report.findings) == 2
     assert report.findings[0]["code"] == "DIRECTORY_FOREIGN"
@@ -199,6 +202,10 @@ def test_all_partitions_of_a_broker_at_once_with_a_ledger(spark, tmp_path):
     runs = read_table(spark, ledger, LedgerTable.RUNS).toArrow().to_pylist()
     assert sorted(run["event"] for run in runs) == ["END", "START"]
     assert {run["action"] for run in runs} == {"verify"}
+    [said] = {run["options"] for run in runs}
+    recorded = json.loads(said)
+    assert recorded["topic_dump"] == [dump.file, dump.taken_ms]
+    assert (recorded["is_deep"], recorded["shown"], recorded["fail_on"]) == (True, 2, "error")
     only = verify(spark, [path], replace(OPTIONS, include=("compacted*",)))
     assert {row["topic"] for row in only.results.to_pylist()} == {"compacted", "compacted-delete"}
 
