@@ -14,6 +14,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LISTING = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+# Of which of a section's commands a row of its table is: "of `undo` and `purge`".
+OF_COMMANDS = re.compile(r"\bof ((?:`[a-z]+`(?:, | and )?)+)")
 
 
 def anchors_of(document: Path) -> set[str]:
@@ -23,10 +25,34 @@ def anchors_of(document: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in plain}
 
 
-def options_of(command: str) -> set[str]:
-    found = get_command(app).commands[command]
-    commands = [found, *getattr(found, "commands", {}).values()]
-    return {name for each in commands for parameter in each.params for name in parameter.opts}
+def named_options() -> dict[str, set[str]]:
+    """Return what the help of each command lists, by its name: ``retain``, ``partition retain``."""
+    found = {}
+    for name, command in get_command(app).commands.items():
+        inner = getattr(command, "commands", {})
+        named = {f"{name} {other}": each for other, each in inner.items()} or {name: command}
+        for path, each in named.items():
+            shown = (option for option in each.params if not getattr(option, "hidden", False))
+            texts = (text for option in shown for text in option.opts)
+            found[path] = {text for text in texts if text.startswith("--")}
+    return found
+
+
+def sections_of_commands() -> dict[str, tuple[str, ...]]:
+    """Return the commands that each section of ``docs/cli.md`` is about, by its whole text."""
+    groups = [path.split()[0] for path in OPTIONS if " " in path]
+    found = {}
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        words = re.findall(r"[a-z]+", section.partition("\n")[0])
+        group = [word for word in words if word in groups]
+        paths = [" ".join([*group, word]) for word in words]
+        found[section] = tuple(path for path in paths if path in OPTIONS)
+    return found
+
+
+OPTIONS = named_options()
+SECTIONS = sections_of_commands()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -46,15 +72,22 @@ def test_every_command_is_in_the_table_of_commands():
         assert f"`pylog {command}" in table, command
 
 
-def test_every_option_of_a_table_exists_in_a_command_of_its_section():
-    sections = re.split(r"^## ", (ROOT / "docs" / "cli.md").read_text(), flags=re.MULTILINE)
+def test_every_option_of_a_table_exists_in_each_command_that_the_row_is_about():
     rows = 0
-    for section in sections:
-        named = re.findall(r"[a-z]+", section.partition("\n")[0])
-        commands = [name for name in named if name in get_command(app).commands]
-        known = {option for command in commands for option in options_of(command)}
-        for first_cell in re.findall(r"^\| (`--[^|]*(?:\\\|[^|]*)*)\|", section, re.MULTILINE):
+    for section, commands in SECTIONS.items():
+        for row in re.findall(r"^\| `--.*$", section, re.MULTILINE):
+            first_cell, second_cell = re.split(r"(?<!\\)\|", row)[1:3]
+            said = " ".join(OF_COMMANDS.findall(second_cell))
+            about = [command for command in commands if f"`{command}`" in said] or commands
             rows += 1
             for option in OPTION.findall(first_cell):
-                assert option in known, (section.partition("\n")[0], option)
+                for command in about:
+                    assert option in OPTIONS[command], (command, row)
     assert rows > 30
+
+
+def test_every_option_of_a_command_is_in_its_section():
+    for command, options in OPTIONS.items():
+        (section,) = [text for text, commands in SECTIONS.items() if command in commands]
+        assert options - set(OPTION.findall(section)) == set(), command
+    assert len(OPTIONS) > 20

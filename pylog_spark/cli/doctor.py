@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import ConfigFiles, Exclude, GuessedRole, NowMs, Settings, Topics
 from pylog_spark.cli.output import OutputFormat
 from pylog_spark.cli.verify import FailOn
@@ -52,19 +53,9 @@ def doctor(  # noqa: PLR0913  # one argument an option
     on Spark. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
     not be looked at.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.doctor_roots import run_doctor  # noqa: PLC0415  # numba, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
 
-    flags = Flags(
-        config_files=config_files or (),
-        server_properties=server_properties,
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        role=role,
-        master=master,
-        now_ms=now_ms,
-    )
     status = run_doctor(
         roots,
         flags,

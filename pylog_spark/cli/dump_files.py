@@ -9,6 +9,7 @@ from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
+from pylog_spark.config.arguments import said_as
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import join_location, locate_directory
 from storage_core.clock import SystemClock
@@ -70,7 +71,8 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
         ConfigError: There is nothing there, or nothing that is Kafka's.
         StorageError: The disk failed.
     """
-    store, names = _choose_files(str(path))
+    with said_as("PATH", path):
+        store, names = _choose_files(str(path))
     has_segment = any(is_segment(name) for name in names)
     committed = None
     if committed_only and has_segment:

@@ -14,9 +14,11 @@ _NAMES: Final = {"topics": "include", "override": "overrides", "older_than": "pu
 # What is no flag of a job: where it works, and how it is reported.
 NO_FLAGS: Final = frozenset(
     {
+        "deep",
         "directory",
         "fail_on",
         "in_place",
+        "live",
         "managed",
         "mirror",
         "origin",
@@ -25,6 +27,7 @@ NO_FLAGS: Final = frozenset(
         "roots",
         "run",
         "settle",
+        "show",
         "sync_stopped",
     }
 )

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pylog_spark.config.arguments import said_as
 from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
 from pylog_spark.tasks.inspection import (
     RootView,
@@ -46,7 +47,8 @@ def inspect_roots(
     now_ms = SystemClock().now_ms()
     is_whole = True
     for root in roots:
-        view = inspect_root(root)
+        with said_as("ROOT", root):
+            view = inspect_root(root)
         entries = [entry for entry in view.entries if _is_asked_for(entry, include, exclude)]
         inspect = partial(inspect_partition, view, now_ms=now_ms)
         rows = map_over_root(view.files, inspect, entries)

@@ -4,7 +4,7 @@ from typing import Final
 
 import typer
 
-from pylog_spark.cli.flags import said_flags
+from pylog_spark.cli.job_command import run_command
 from pylog_spark.cli.options import (
     AllowTruncate,
     AssumeDefaults,
@@ -96,23 +96,12 @@ def run(  # noqa: PLR0913  # one argument an option
 
     A broker's directory that was not cleanly shut down is recovered first. Then retention removes
     what has expired, compaction leaves the newest record of each key, and what former runs have
-    put aside is purged. A partition whose topic's config is not known is left alone and said so.
-    Each partition is a row of the result; one that fails does not stop the others. A run that was
-    killed is simply started again.
+    put aside is purged. --max-bytes, --max-duration, --min-free and --order are about retention and
+    compaction: a recovery is always made to its end. A partition whose topic's config is not known
+    is left alone and said so. Each partition is a row of the result; one that fails does not stop
+    the others. A run that was killed is simply started again.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-
-    status = run_job(
-        "run",
-        roots,
-        flags,
-        as_json=output is OutputFormat.JSON,
-        page=report,
-        fail_on=fail_on.severity,
-    )
-    if status:
-        raise typer.Exit(status)
+    run_command("run", locals())
 
 
 @app.command(epilog=_COMPACT_EXAMPLE)
@@ -154,9 +143,4 @@ def compact(  # noqa: PLR0913  # one argument an option
     Policy, dirty ratio and lags of each topic decide what is due. Try it with --dry-run first:
     that writes nothing and shows what would be done.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-
-    status = run_job("compact", roots, flags, as_json=output is OutputFormat.JSON, page=report)
-    if status:
-        raise typer.Exit(status)
+    run_command("compact", locals())

@@ -26,6 +26,7 @@ from storage_core import __version__
 _PROGRAM: Final = "pylog"
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
 _EXACT_DRY_RUN: Final = "--dry-run=exact"
+_EXACT: Final = "--exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
@@ -101,12 +102,19 @@ class _Commands(MutableMapping[str, Any]):
 
 def _split_option(argument: str) -> list[str]:
     if argument == _EXACT_DRY_RUN:
-        return ["--dry-run", "--exact"]
+        return ["--dry-run", _EXACT]
     if argument.startswith("--dry-run="):
         raise typer.BadParameter(
             f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint="--dry-run"
         )
     return [argument]
+
+
+def _no_exact_dry_run(error: Any) -> Exception:
+    """Return an error about the second of the two options as one about what was said."""
+    return typer.BadParameter(
+        "this command has only --dry-run", ctx=error.ctx, param_hint=_EXACT_DRY_RUN
+    )
 
 
 class CommandTable(TyperGroup):
@@ -137,7 +145,9 @@ class CommandTable(TyperGroup):
         """
         try:
             return super().invoke(ctx)
-        except (_UsageError, typer.Exit, typer.Abort):
+        except (_UsageError, typer.Exit, typer.Abort) as error:
+            if getattr(error, "option_name", None) == _EXACT:
+                raise _no_exact_dry_run(error) from error
             raise
         except SystemExit as end:  # rich's word for a reader that went away in mid-table
             _discard_output()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pylog_spark.cli.flags import said_flags
+from pylog_spark.cli.job_command import run_command
 from pylog_spark.cli.options import (
     AllowTruncate,
     AssumeDefaults,
@@ -86,16 +86,4 @@ def recover(  # noqa: PLR0913  # one argument an option
     A partition that would lose more than --max-truncate-bytes, or what its checkpointed high
     watermark covers, is left alone and listed.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-
-    status = run_job(
-        "recover",
-        roots,
-        flags,
-        as_json=output is OutputFormat.JSON,
-        page=report,
-        fail_on=fail_on.severity,
-    )
-    if status:
-        raise typer.Exit(status)
+    run_command("recover", locals())

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pylog_spark.cli.flags import said_flags
+from pylog_spark.cli.job_command import run_command
 from pylog_spark.cli.options import (
     AssumeDefaults,
     ConfigFiles,
@@ -82,9 +82,4 @@ def retain(  # noqa: PLR0913  # one argument an option
     it ends. Nothing at or above the checkpointed high watermark goes. A topic that is compacted is
     left to `pylog compact`. Try it with --dry-run first.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.job_runner import run_job  # noqa: PLC0415  # Spark, not for --help
-
-    status = run_job("retain", roots, flags, as_json=output is OutputFormat.JSON, page=report)
-    if status:
-        raise typer.Exit(status)
+    run_command("retain", locals())

@@ -2,18 +2,25 @@
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.cli.job_runner import write_report
 from pylog_spark.config import JobOptions
 from pylog_spark.config.load import Flags, load_config
-from pylog_spark.discovery import resolve_roots
+from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.purge import purge
+from pylog_spark.operations.run_report import RunReport, note_of_empty_root
 from pylog_spark.operations.undo import check_undo, undo
 from pylog_spark.session import build_session
+from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
+from storage_core.store import open_object_store
+from storage_core.store.managed_root import list_partitions as list_managed
 
 
 def run_undo(run_id: str, roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
@@ -29,9 +36,10 @@ def run_undo(run_id: str, roots: Sequence[str], flags: Flags, *, as_json: bool) 
         PylogError: It could not run, or a guard refused it.
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
-    check_undo(run_id, options, roots)
+    touched = [root.location for root in check_undo(run_id, options, roots)]
     report = undo(run_id, options, roots=roots, spark=_ledger_session("undo", options))
-    write_report(report, as_json=as_json)
+    notes = _notes_of_nothing_to_undo(report, touched, options)
+    write_report(replace(report, notes=(*report.notes, *notes)), as_json=as_json)
     return report.exit_code
 
 
@@ -47,11 +55,46 @@ def run_purge(roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
         PylogError: It could not run, or a guard refused it.
     """
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
-    if roots:
-        check_roots(resolve_roots(roots, said=options.role), options)
+    log_roots = resolve_roots(roots, said=options.role) if roots else []
+    check_roots(log_roots, options)
+    notes = _notes_of_empty_roots(log_roots, options)
     report = purge(roots, options, spark=_ledger_session("purge", options))
-    write_report(report, as_json=as_json)
+    write_report(replace(report, notes=(*report.notes, *notes)), as_json=as_json)
     return report.exit_code
+
+
+def _notes_of_nothing_to_undo(
+    report: RunReport, roots: Sequence[str], options: JobOptions
+) -> tuple[str, ...]:
+    """Return a line for each root of the run of which nothing was undone, nor refused."""
+    seen = set(pc.unique(report.results["root"]).to_pylist())
+    are_chosen = options.include or options.exclude
+    of_what = " of a topic that --topics and --exclude ask for" if are_chosen else ""
+    return tuple(
+        f"{root}: the run left nothing to undo there{of_what}" for root in roots if root not in seen
+    )
+
+
+def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tuple[str, ...]:
+    """Return a line for each root in which a purge was asked for no partition that is there.
+
+    A purge has no row of a partition that has nothing to purge, so its rows do not tell.
+    """
+    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    return tuple(
+        note_of_empty_root(
+            root.location, are_topics_chosen=bool(options.include or options.exclude)
+        )
+        for root in roots
+        if not _has_partition(root, topics)
+    )
+
+
+def _has_partition(root: LogRoot, topics: TopicFilter) -> bool:
+    if root.role is Role.MANAGED:
+        found = list_managed(open_object_store(root.location))
+        return any(topics.admits(partition.topic) for partition in found)
+    return bool(list_partitions(root.location, root.role.value, topics))
 
 
 def _ledger_session(command: str, options: JobOptions) -> SparkSession | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pylog_spark.cli.flags import said_flags
 from pylog_spark.cli.options import (
     ConfigFiles,
     Exclude,
@@ -90,21 +91,10 @@ def verify(  # noqa: PLR0913  # one argument an option
     them. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could not
     be looked at.
     """
+    flags = said_flags(locals())
     from pylog_spark.cli.verify_roots import run_verify  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML
     from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415  # Spark
 
-    flags = Flags(
-        config_files=config_files or (),
-        settings=settings or (),
-        include=topics or (),
-        exclude=exclude or (),
-        role=role,
-        per_disk=per_disk,
-        ledger=ledger,
-        master=master,
-        now_ms=now_ms,
-    )
     request = VerifyRequest(
         is_deep=deep,
         is_live=live,

@@ -65,28 +65,28 @@ class BrokerConfig:
         default=900_000,
         unit="ms",
     )
-    offsets_topic_num_partitions: int = _broker(
+    offsets_topic_num_partitions: int = _live(
         "offsets.topic.num.partitions",
         int32(at_least=1),
         "partitions of __consumer_offsets",
         default=50,
         unit="partitions",
     )
-    offsets_retention_minutes: int = _broker(
+    offsets_retention_minutes: int = _live(
         "offsets.retention.minutes",
         int32(at_least=1),
         "committed offsets of a dead group live so long",
         default=10_080,
         unit="minutes",
     )
-    offset_metadata_max_bytes: int = _broker(
+    offset_metadata_max_bytes: int = _live(
         "offset.metadata.max.bytes",
         int32(),
         "largest metadata text of a committed offset",
         default=4_096,
         unit="bytes",
     )
-    transaction_state_log_num_partitions: int = _broker(
+    transaction_state_log_num_partitions: int = _live(
         "transaction.state.log.num.partitions",
         int32(at_least=1),
         "partitions of __transaction_state",

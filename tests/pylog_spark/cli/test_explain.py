@@ -98,6 +98,25 @@ def test_each_cause_is_named(pylog, root, cause, expected):
     assert row["answers"][0]["text"]
 
 
+@pytest.mark.item("CFG-36")
+def test_a_checkpointed_high_watermark_says_how_old_it_may_be(pylog, root):
+    interval = "replica.high.watermark.checkpoint.interval.ms"
+    said = [root, *CLOCK, "--topics", "compacted", "--output", "json", "--set", f"{interval}=777"]
+
+    def marks(*more: object) -> set[bool]:
+        rows = explained(pylog("explain", *said, *more)).values()
+        texts = [
+            s["text"] for row in rows for s in row["statements"] if s["code"] == "HIGH_WATERMARK"
+        ]
+        return {"lets grow 777 ms old" in text for text in texts}
+
+    assert marks() == {True}
+    assert marks("--high-watermark", "log-end") == {False}
+    (root / "replication-offset-checkpoint").unlink()
+    row = explained(pylog("explain", *said))["compacted-0"]
+    assert "every 777 ms" in row["answers"][0]["condition"]
+
+
 @pytest.mark.item("FLT-16")
 def test_an_open_transaction_in_a_real_log_is_found(pylog, tmp_path):
     golden = Golden("clean-txn-open-mixed-s151")

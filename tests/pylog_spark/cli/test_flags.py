@@ -6,11 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli import config, explain, jobs, purge, recover, retain, survey, transfer, undo
+from pylog_spark.cli import (
+    config,
+    doctor,
+    explain,
+    jobs,
+    purge,
+    recover,
+    retain,
+    survey,
+    transfer,
+    undo,
+    verify,
+)
 from pylog_spark.cli.flags import NO_FLAGS, said_flags
 from pylog_spark.config.load import Flags
 
-MODULES = (config, explain, jobs, purge, recover, retain, survey, transfer, undo)
+MODULES = (
+    *(config, doctor, explain, jobs, purge, recover, retain, survey, transfer, undo, verify),
+)
 COMMANDS = [
     command.callback
     for module in MODULES

@@ -187,6 +187,7 @@ def test_partition_truncate_says_first_what_it_would_do(pylog, root):
     assert done["log_end_offset"] <= 20
 
 
+@pytest.mark.item("REC-31")
 def test_no_progress_is_drawn_where_no_terminal_is(capsys):
     with ProgressLine(is_shown=True) as line:
         line.on_progress(

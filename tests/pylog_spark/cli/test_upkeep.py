@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import job_runner
+from storage_core.store.local_objects import LocalObjectStore
+from storage_core.store.managed_root import create_root
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
@@ -42,6 +44,53 @@ def test_purge_lists_and_then_removes(pylog, tmp_path):
     assert pylog("purge", "--trash", tmp_path, "--older-than", "soon").exit_code == 2
 
 
+def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
+    root = Golden("broker-dir").unpack(tmp_path)
+    said = ("purge", root, "--role", "broker", "--now-ms", 2 * 10**12, "--output", "json")
+    missed = "no partition there is of a topic that --topics and --exclude ask for"
+    for dry in ((), ("--dry-run",)):
+        [run] = lines_of(pylog(*said, *dry, "--topics", "nope*"))
+        assert (run["notes"], run["exit_code"]) == ([f"{root}: {missed}"], 0)
+        # There is such a topic, and nothing of it to purge.
+        [run] = lines_of(pylog(*said, *dry, "--topics", "events"))
+        assert run["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("trash", "said"),
+    [("file:///x/t", "/x/t"), ("x/../t", "{cwd}/t"), ("/x/t", "/x/t"), (None, None)],
+)
+def test_apply_takes_a_trash_as_every_other_command_does(pylog, tmp_path, monkeypatch, trash, said):
+    runs: list = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "pylog_spark.cli.apply_runner.run_apply", lambda *given, **_: runs.append(given) or 0
+    )
+    result = pylog("apply", "plan.json", *(("--trash", trash) if trash else ()))
+    assert result.exit_code == 0, result.stderr
+    ((_, options),) = runs
+    assert options.trash == (said and said.format(cwd=tmp_path))
+
+
+def test_apply_refuses_a_trash_that_is_on_no_disk_of_this_machine(pylog, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").touch()
+    result = pylog("apply", "plan.json", "--trash", "s3://bucket/trash")
+    assert result.exit_code == 2
+    assert "--trash" in result.stderr
+    assert "expected a folder of this machine" in result.stderr
+
+
+def test_a_managed_root_without_such_partitions_is_noted_by_purge(pylog, tmp_path):
+    create_root(LocalObjectStore(tmp_path), now_ms=1)
+    (tmp_path / "orders-0").mkdir()
+    said = ("purge", f"managed+{tmp_path}", "--dry-run", "--output", "json")
+    (tmp_path / "orders-0" / "x").write_bytes(b"")
+    for glob, is_there in (("orders", True), ("nope*", False)):
+        [run] = lines_of(pylog(*said, "--topics", glob))
+        assert (run["notes"] == []) == is_there, run
+
+
 @pytest.mark.spark
 def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     monkeypatch.setattr(job_runner, "build_session", lambda *_, **__: spark)
@@ -74,7 +123,12 @@ def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
     result = pylog("apply", plan, "--output", "json")
     assert result.exit_code == 3
     assert "changed since the plan was made" in lines_of(result)[0]["error"]
-    result = pylog("undo", run["run_id"], "--trash", trash, "--output", "json")
+    said = ("undo", run["run_id"], "--trash", trash, "--output", "json")
+    [nothing] = lines_of(pylog(*said, "--topics", "nope*", "--dry-run"))
+    left = "the run left nothing to undo there of a topic that --topics and --exclude ask for"
+    assert nothing["notes"] == [f"{root.path}: {left}"]
+    result = pylog(*said)
     assert result.exit_code == 0, result.stderr
+    assert not any("left nothing" in note for note in lines_of(result)[-1]["notes"])
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert list(Path(trash).iterdir()) == [Path(trash, run["run_id"])]
