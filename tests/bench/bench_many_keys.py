@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.bench.executor_memory import Peaks, watched_executors
 from tests.bench.generated_columns import Topic, copy_root, generated_root
-from tests.jobs.spark_programs import environment
+from tests.jobs.spark_programs import plain_environment
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / "build" / "bench"
@@ -111,7 +111,8 @@ def run_watched(order: dict[str, Any]) -> tuple[dict[str, Any], Peaks]:
         subprocess.Popen(
             [sys.executable, "-m", "tests.bench.spread_side"],
             cwd=ROOT,
-            env=environment(PYTHONPATH=str(ROOT), SPARK_WORKER_DIR=str(CACHE / "scratch" / "work")),
+            env=plain_environment()
+            | {"PYTHONPATH": str(ROOT), "SPARK_WORKER_DIR": str(CACHE / "scratch" / "work")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -45,6 +45,10 @@ class Interruption:
     def is_of_power(self) -> bool:
         return isinstance(self.way, Loss)
 
+    def can_strike(self, change: str) -> bool:
+        """Whether a change may end in this way; only some can be left by half."""
+        return self.way is not Moment.TORN or change in _TEARING
+
     def strikes(
         self,
         work: Work,
@@ -65,6 +69,9 @@ class Interruption:
 
         Yields:
             Where it was; the directory is what was left, until the next one is asked for.
+
+        Raises:
+            AssertionError: The work came to its end where it should have been interrupted.
         """
         if isinstance(self.way, Loss):
             for point in power_losses(
@@ -86,8 +93,9 @@ class Interruption:
             except SimulatedCrash:
                 method = store.changes[-1]
             else:
+                _require_all(number, store.changes)
                 return
-            if self.way is not Moment.TORN or method in _TEARING:
+            if self.can_strike(method):
                 yield f"{self.name} change {number}: {method}"
             number += stride
 
@@ -124,6 +132,9 @@ def power_losses(
 
     Yields:
         Where it was; what is below the root is what was left, until the next one is asked for.
+
+    Raises:
+        AssertionError: The work came to its end where the power should have been lost.
     """
     number = 0
     while True:
@@ -132,10 +143,16 @@ def power_losses(
         was_stopped = disk.run(work, stop_at=number)
         disk.leave(loss, seed=number)
         if not was_stopped:
+            _require_all(number, disk.changes)
             yield f"after all {len(disk.changes)} changes"
             return
         yield f"before change {number}"
         number += stride
+
+
+def _require_all(number: int, changes: Sequence[str]) -> None:
+    """Refuse a store, or a disk, that lets a work end though it has more changes than that."""
+    assert number >= len(changes), f"not stopped at {number} of {len(changes)} changes"
 
 
 def is_end(where: str) -> bool:

@@ -86,10 +86,12 @@ class Stopping:
                     self._die(end, f"before {name} {path}")
                 made.write(f"{name} {path.removeprefix(folder)}\n")
                 made.flush()
-                result = original(target, *others, **options)
-                if number == int(stop_at) // 2:
-                    self._die(end, f"after {name} {path}")
-                return result
+                try:
+                    return original(target, *others, **options)
+                finally:
+                    # Though it failed, as the removal of a file that is not there does.
+                    if number == int(stop_at) // 2:
+                        self._die(end, f"after {name} {path}")
 
         return watched
 

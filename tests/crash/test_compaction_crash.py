@@ -26,6 +26,7 @@ from storage_core.store.local import LocalStore
 from storage_core.testing.builders import end_txn_marker
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
+from storage_core.testing.faulty_store import Moment
 from storage_core.testing.power_loss import Disk, Loss
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
 from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
@@ -172,6 +173,13 @@ CASES = [
     ),
 ]
 
+# The few golden rounds of the default only rename and delete: no kill leaves a change by half.
+COMMITS = [
+    pair
+    for pair in each_way(CASES, KILLS[:2])
+    if ALL or pair.values[0].golden is None or pair.values[1].way is not Moment.TORN
+]
+
 
 def keep(directory: Path) -> Tree:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in directory.iterdir()}
@@ -288,7 +296,7 @@ def stride_of(case: Case, way: Interruption) -> int:
 
 
 @pytest.mark.item("CMP-37", "REC-06", "FLT-08")
-@pytest.mark.parametrize(("case", "way"), each_way(CASES, KILLS[:2]))
+@pytest.mark.parametrize(("case", "way"), COMMITS)
 def test_a_commit_may_stop_anywhere(case: Case, way: Interruption, tmp_path: Path):
     directory, round_ = case.make(tmp_path)
     before = keep(directory)
@@ -299,17 +307,17 @@ def test_a_commit_may_stop_anywhere(case: Case, way: Interruption, tmp_path: Pat
         again = prepare(directory, round_) if way.is_of_power else prepared
         commit(again.commit_of(), store)
 
-    seen = set()
+    seen, tried = set(), 0
     strikes = way.strikes(
         work,
         directory,
         reset=lambda: restore(directory, before if way.is_of_power else expected.start),
         stride=stride_of(case, way),
     )
-    for number, where in enumerate(strikes):
+    for where in strikes:
         crashed = keep(directory)
         is_small = case.golden is None
-        if number % LOADS_STRIDE == 0 and (is_small or (ALL and not way.is_of_power)):
+        if tried % LOADS_STRIDE == 0 and (is_small or (ALL and not way.is_of_power)):
             loads = (way if way.is_of_power else KILLS[0]).strikes(
                 lambda store: settle(directory, round_, store),
                 directory,
@@ -323,6 +331,8 @@ def test_a_commit_may_stop_anywhere(case: Case, way: Interruption, tmp_path: Pat
         seen |= {i for i, prefix in enumerate(expected.prefixes) if prefix == tree}
         assert tree == expected.prefixes[-1] or not is_end(where), where
         check_rerun(directory, case, round_, expected, where)
+        tried += 1
+    assert tried or (way.way is Moment.TORN and ALL)
     if way in KILLS[:1] or (way.is_of_power and ALL and case.golden is None):
         assert seen == set(range(len(expected.prefixes)))
 

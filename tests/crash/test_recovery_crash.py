@@ -19,6 +19,7 @@ from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import FaultyStore, Moment
 from tests.crash.interruptions import (
     ALL,
     KILLS,
@@ -44,7 +45,7 @@ PATTERNS = (
         "recover-torn061-none*",
         "recover-logstart-past*",
         "load-all-missing-*",
-        "load-txnindex-reversed-*",
+        "load-index-missing-*",
         "overflow-two-*",
         "leftover-swap-part-*",
     )
@@ -57,17 +58,40 @@ CASES = [
 ]
 
 
-def comparable(golden: Golden, tree: dict[str, bytes]) -> dict[str, bytes]:
-    """Return what of a directory a second attempt, of Kafka's too, leaves as a first one does.
+# An epoch that begins at the log's end is dropped by the next start, and found again by the one
+# after it. One that only a batch has that is cut, at an offset below its segment, is found by a
+# start whose epochs do not have it. So a second attempt, Kafka's too, leaves these logs others.
+OTHER_EPOCHS = (
+    "load-logstart-end-s451",
+    "recover-logstart-end-s451",
+    "recover-offset-below-base-none-s400",
+)
+# Of these everything is done by renaming and deleting: a kill leaves no change by half.
+UNWRITTEN = ("leftover-swap-part-deleted-load-s471", "leftover-swap-part-deleted-recover-s471")
+PAIRS = [
+    pytest.param(golden, way, id=f"{golden.name}-{way.name}")
+    for golden in CASES
+    for way in [*KILLS, *POWER]
+    if way.way is not Moment.TORN or golden.name not in UNWRITTEN
+]
 
-    An epoch that begins at the log's end is dropped by the next start, and found again by the one
-    after it. One that only a batch has that is cut, at an offset below its segment, is found by a
-    start whose epochs do not have it.
-    """
+
+def files_of(golden: Golden, directory: Path) -> dict[str, bytes]:
+    """Return what of a directory a recovery that was killed, and made again, leaves the same."""
+    tree = read_tree(directory)
     tree = {name: data for name, data in tree.items() if not name.endswith(TEMPORARY_SUFFIX)}
     if golden.case["operation"] == "load":
         # A load that finds no snapshot takes the producers to be gone, one that finds any replays.
         tree = {name: data for name, data in tree.items() if not name.endswith(".snapshot")}
+    return tree
+
+
+def comparable(golden: Golden, tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Return of these files what is the same where a later change is there without an earlier one.
+
+    Then any log may have other epochs at its end, as those of ``OTHER_EPOCHS`` have after a kill.
+    """
+    tree = dict(tree)
     entries = parse_leader_epochs(tree.pop(LEADER_EPOCH_FILE), file=LEADER_EPOCH_FILE)
     end = golden.case["expected"]["leo"]
     if "offset-below-base" not in golden.name:
@@ -82,8 +106,7 @@ def work_on(golden: Golden, store: LogStore) -> None:
 
 
 @pytest.mark.item("REC-06", "REC-25", "FLT-08")
-@pytest.mark.parametrize("way", [*KILLS, *POWER], ids=lambda way: way.name)
-@pytest.mark.parametrize("golden", CASES, ids=lambda golden: golden.name)
+@pytest.mark.parametrize(("golden", "way"), PAIRS)
 def test_a_recovery_that_is_stopped_anywhere_and_made_again_ends_the_same(
     golden: Golden, way: Interruption, tmp_path
 ):
@@ -95,17 +118,27 @@ def test_a_recovery_that_is_stopped_anywhere_and_made_again_ends_the_same(
         shutil.copytree(before, directory)
 
     reset()
-    work_on(golden, LocalStore(directory))
-    expected = read_tree(directory)
+    undisturbed = FaultyStore(LocalStore(directory))
+    work_on(golden, undisturbed)
+    points = [change for change in undisturbed.changes if way.can_strike(change)]
+    if not points:
+        assert ALL
+        pytest.skip("many loads have nothing to change, many recoveries nothing to write")
+    expected = files_of(golden, directory)
+    stride = POWER_STRIDE if way.is_of_power else 1
+    tried = 0
     for where in way.strikes(
-        lambda store: work_on(golden, store),
-        directory,
-        reset=reset,
-        stride=POWER_STRIDE if way.is_of_power else 1,
+        lambda store: work_on(golden, store), directory, reset=reset, stride=stride
     ):
         if not is_end(where):
             work_on(golden, LocalStore(directory))
-        assert comparable(golden, read_tree(directory)) == comparable(golden, expected), where
+        found = files_of(golden, directory)
+        if way.is_of_power or golden.name in OTHER_EPOCHS:
+            assert comparable(golden, found) == comparable(golden, expected), where
+        else:
+            assert found == expected, where
+        tried += 1
+    assert tried > len(points) // stride if way.is_of_power else tried == len(points)
 
 
 @pytest.mark.item("FLT-02", "FLT-08")
@@ -177,6 +210,7 @@ def test_kafka_recovers_the_same_from_what_a_stopped_recovery_left(
     work_on(golden, LocalStore(directory))
     expected = logs_of(directory)
     kafka = Kafka(now_ms=golden.case["clock_ms"])
+    tried = 0
     for where in way.strikes(
         lambda store: work_on(golden, store), directory, reset=reset, stride=KAFKA_STRIDE
     ):
@@ -191,3 +225,8 @@ def test_kafka_recovers_the_same_from_what_a_stopped_recovery_left(
         ) as partition:
             assert partition.log_end_offset == golden.case["expected"]["leo"], where
         assert logs_of(kafkas) == expected, where
+        work_on(golden, LocalStore(directory))
+        epochs = [path.joinpath(LEADER_EPOCH_FILE).read_bytes() for path in (directory, kafkas)]
+        assert epochs[0] == epochs[1], where
+        tried += 1
+    assert tried

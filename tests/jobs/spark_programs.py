@@ -1,5 +1,6 @@
 """Spark's own programs as the pip package brings them: spark-submit, and a master with a worker."""
 
+import json
 import os
 import re
 import socket
@@ -20,6 +21,17 @@ from tests.pylog_spark.broker_roots import BrokerDirectory
 REPOSITORY = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__path__[0])
 START_SECONDS = 60
+# As for the session of the tests: they are short, most of the time would go into optimising.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Drivers, masters and workers take them from the environment, executors from their session.
+EXECUTORS = {"spark.executor.extraJavaOptions": JVM_OPTIONS}
+_COMMANDS = """
+import json, sys
+from pylog_spark.cli.program import run
+for arguments in json.loads(sys.argv[1]):
+    print("STATUS", int(run(arguments)), flush=True)
+"""
+_SUBMIT_CONF = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,13 @@ class Finished:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Return an environment in which nothing of this process's own Spark is left."""
+    """Return an environment for a short program: nothing of this process's own Spark is left."""
+    programs = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+    return plain_environment() | dict.fromkeys(programs, JVM_OPTIONS) | changes
+
+
+def plain_environment() -> dict[str, str]:
+    """Return an environment whose Java is as a person's, for what is measured."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -40,7 +58,7 @@ def environment(**changes: str) -> dict[str, str]:
     }
     java = {"JAVA_HOME": str(find_java().home)}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return kept | java | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | changes
+    return kept | java | python | {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def submit(
@@ -52,8 +70,9 @@ def submit(
 ) -> Finished:
     """Run spark-submit in a folder and wait for its end."""
     variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python} | variables
+    conf = [word for setting in _SUBMIT_CONF for word in ("--conf", setting)]
     ended = subprocess.run(
-        [SPARK_HOME / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", *arguments],
+        [SPARK_HOME / "bin" / "spark-submit", *conf, *arguments],
         cwd=folder,
         env=environment(**variables),
         capture_output=True,
@@ -62,6 +81,34 @@ def submit(
         check=False,
     )
     return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+
+def run_commands(*commands: Sequence[object], **variables: str) -> list[Finished]:
+    """Run commands of ``pylog`` one after the other in a process, which has one session for all.
+
+    Args:
+        commands: Their arguments.
+        variables: Of the process.
+
+    Returns:
+        What each said; the complaints of all are with each.
+    """
+    arguments = json.dumps([[str(word) for word in command] for command in commands])
+    ended = subprocess.run(
+        [sys.executable, "-c", _COMMANDS, arguments],
+        cwd=REPOSITORY,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    pieces = re.split(r"^STATUS (\d+)\n", ended.stdout, flags=re.MULTILINE)
+    said = zip(pieces[0::2], pieces[1::2], strict=False)
+    found = [Finished(int(status), output, ended.stderr) for output, status in said]
+    if len(found) != len(commands):
+        raise AssertionError(f"ended with {ended.returncode}: {ended.stdout}{ended.stderr}")
+    return found
 
 
 @contextmanager

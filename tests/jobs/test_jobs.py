@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.spark_programs import REPOSITORY, standalone_cluster, submit, write_config
+from tests.jobs.spark_programs import (
+    EXECUTORS,
+    REPOSITORY,
+    standalone_cluster,
+    submit,
+    write_config,
+)
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     LATER_ROUNDS,
@@ -61,7 +67,8 @@ def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_
 def cluster(tmp_path_factory) -> Iterator[list[str]]:
     """A standalone master with one worker, as options of spark-submit."""
     with standalone_cluster(tmp_path_factory.mktemp("cluster")) as url:
-        yield ["--master", url, "--executor-memory", "512m"]
+        settings = [word for item in EXECUTORS.items() for word in ("--conf", "=".join(item))]
+        yield ["--master", url, "--executor-memory", "512m", *settings]
 
 
 def test_a_job_on_a_standalone_cluster_leaves_what_kafka_left(tmp_path, cluster):

@@ -154,14 +154,14 @@ def test_a_broker_cannot_take_the_lock_in_the_middle_of_a_recovery(spark, tmp_pa
     lock_file = root.path / ".lock"
     run, tried = WaveRunner.run, []
 
-    def tempted(self, *arguments):
+    def tempted(self, *arguments, **named):
         # Files of a lock that this process held itself would lose it by being closed here.
         lock_file.open("rb").close()
         for _ in range(2):
             brokers = java("org.apache.kafka.server.util.FileLock")(java_file(lock_file))
             tried.append(bool(brokers.tryLock()))
             brokers.unlockAndClose()
-        return run(self, *arguments)
+        return run(self, *arguments, **named)
 
     monkeypatch.setattr(WaveRunner, "run", tempted)
     assert recover(spark, [root.path], root.options).summary.done == 1

@@ -1,12 +1,15 @@
 """A real broker: produce, stop, retain, start, consume. It sees a log that begins later."""
 
+import json
+
 import pytest
 
 from storage_core.clock import SystemClock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from tests.jobs.spark_programs import run_commands
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import Message, Producer, Topic, consume_topics, create_topics
-from tests.oracle.test_recovery_of_killed_broker import METADATA, REPAIRS, run_pylog
+from tests.oracle.test_recovery_of_killed_broker import METADATA, REPAIRS
 
 pytestmark = [
     pytest.mark.oracle,
@@ -64,8 +67,11 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
         marker = (broker.log_directory / CLEAN_SHUTDOWN_FILE).read_bytes()
 
         arguments = ("retain", broker.log_directory, "--role", "broker", "--max-delete-ratio", "1")
-        status, lines, errors = run_pylog(*arguments)
-        assert status == 0, (lines, errors)
+        first, second = run_commands(*[[*arguments, "--output", "json"]] * 2)
+        assert (first.status, second.status) == (0, 0), first.errors
+        lines, again = (
+            [json.loads(line) for line in ended.output.splitlines()] for ended in (first, second)
+        )
         found = {
             (line["topic"], line["partition"]): line
             for line in lines
@@ -73,8 +79,6 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
         }
         # Nothing above the high watermark went: the broker's own epoch stays in the marker.
         assert (broker.log_directory / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
-        status, again, errors = run_pylog(*arguments)
-        assert status == 0, (again, errors)
         assert {line["status"] for line in again if line["type"] == "retention"} == {"skipped"}
 
         said = len(broker.log_lines())

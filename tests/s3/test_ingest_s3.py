@@ -1,9 +1,6 @@
 """Into and out of a managed root on S3: copies by the store itself, pages, requests counted."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +11,7 @@ from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.listing import open_listing
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.golden_data import Golden
+from tests.jobs.spark_programs import run_commands
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,
@@ -74,31 +72,24 @@ def test_a_bucket_is_listed_by_pages_and_begins_in_the_middle(mirror):
     assert found["t-2"][1].etag == mirror.head("t-2/1.log").etag
 
 
-def pylog(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "pylog_spark", *arguments, "--master", "local[2]"],
-        env=os.environ | {"PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-
-
 @pytest.mark.spark
 def test_a_broker_directory_goes_through_a_bucket_and_back(server, mirror, objects, tmp_path):
     broker = Golden("broker-dir").unpack(tmp_path)
     for path in broker.rglob("*"):
         if path.is_file():
             mirror.put(path.relative_to(broker).as_posix(), path.read_bytes())
-    said = ["--settle", "0s", "--sync-stopped", "--output", "json"]
-    lines = pylog("ingest", mirror.url, objects.url, *said)
+    out = tmp_path / "out"
+    options = ["--output", "json", "--master", "local[2]"]
+    taken, written = run_commands(
+        ["ingest", mirror.url, objects.url, "--settle", "0s", "--sync-stopped", *options],
+        ["materialize", objects.url, out, *options],
+        PYTHONWARNINGS="ignore",
+    )
+    assert (taken.status, written.status) == (0, 0), taken.errors
+    lines = [json.loads(line) for line in taken.output.splitlines()]
     done = [line for line in lines if line["type"] == "ingest" and line["status"] == "done"]
     assert sum(line["copied_bytes"] for line in done) == sum(line["taken_bytes"] for line in done)
     assert sum(line["moved_bytes"] for line in done) > 0
-    out = tmp_path / "out"
-    pylog("materialize", objects.url, str(out), "--output", "json")
     for name in ("events-1", "compacted-0", "payments.txn-1"):
         found = {path.name: path.read_bytes() for path in (out / name).iterdir()}
         assert found == {path.name: path.read_bytes() for path in (broker / name).iterdir()}

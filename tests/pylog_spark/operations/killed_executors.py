@@ -18,6 +18,7 @@ from pylog_spark.operations import recovery_waves as waves
 from pylog_spark.operations.recover import recover
 from pylog_spark.session import build_session
 from pylog_spark.tasks.commit_claim import CommitClaim
+from tests.jobs.spark_programs import EXECUTORS
 from tests.pylog_spark.crashed_roots import crashed_directory, forget_high_watermarks, tear
 
 # Commits write to their claim at the beginning and after every step; the third is in the middle.
@@ -95,7 +96,8 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     """Recover copies of one directory, and let processes die meanwhile."""
     spark = build_session(
         master,
-        {
+        EXECUTORS
+        | {
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
             "spark.executor.memory": "512m",

@@ -22,7 +22,7 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.planning import Strategy
 from pylog_spark.session import build_session
-from tests.jobs.spark_programs import REPOSITORY
+from tests.jobs.spark_programs import EXECUTORS, REPOSITORY
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 SPECULATION = {
@@ -70,7 +70,7 @@ def main(folder: Path, master: str, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
     open_run.Dispatcher = SpeculatingDispatcher
     conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
-    spark = build_session(master, conf | SPECULATION, delta=False)
+    spark = build_session(master, conf | EXECUTORS | SPECULATION, delta=False)
     tuning = Tuning(unit_min_bytes=1, unit_max_bytes=16384, shuffle_bucket_bytes=256)
     for strategy in WAYS:
         SpeculatingDispatcher.attempts = folder / f"attempts-{strategy}"

@@ -18,7 +18,7 @@ from tests.pylog_spark.operations.connect_side import EXPIRING, night_of
 
 pytestmark = pytest.mark.spark
 
-NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
+NAMES = ["clean-hw-none-s161", "clean-group-all-s211"]
 
 
 @pytest.mark.timeout(400)

@@ -346,11 +346,11 @@ def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
     twin.recover_one_by_one()
     run, waves = WaveRunner.run, []
 
-    def interrupted(self, due, *arguments):
+    def interrupted(self, due, *arguments, **named):
         waves.append(due)
         if len(waves) > 1:
             raise KeyboardInterrupt
-        return run(self, due, *arguments)
+        return run(self, due, *arguments, **named)
 
     monkeypatch.setattr(WaveRunner, "run", interrupted)
     options = root.with_options(tuning=Tuning(wave_max_bytes=1))
