@@ -57,7 +57,7 @@ imports: $(VENV)/.for-all ## Check who imports whom
 test: $(VENV)/.for-all ## Run all tests
 	$(RUN) pytest $(PYTEST)
 
-crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (an hour)
+crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (two hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
 
 kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, an executor or a worker (half an hour)

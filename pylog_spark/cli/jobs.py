@@ -96,10 +96,10 @@ def run(  # noqa: PLR0913  # one argument an option
 
     A broker's directory that was not cleanly shut down is recovered first. Then retention removes
     what has expired, compaction leaves the newest record of each key, and what former runs have
-    put aside is purged. --max-bytes, --max-duration, --min-free and --order are about retention and
-    compaction: a recovery is always made to its end. A partition whose topic's config is not known
-    is left alone and said so. Each partition is a row of the result; one that fails does not stop
-    the others. A run that was killed is simply started again.
+    put aside is purged. --max-bytes, --min-free and --order are about compaction, --max-duration is
+    about all but the purge. A partition whose topic's config is not known is left alone and said
+    so. Each partition is a row of the result; one that fails does not stop the others. A run that
+    was killed is simply started again.
     """
     run_command("run", locals())
 

@@ -28,7 +28,13 @@ from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_pl
 from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recovery_rows import RecoveryRows
-from pylog_spark.operations.recovery_waves import Due, WaveRunner, cut_into_waves, find_due_logs
+from pylog_spark.operations.recovery_waves import (
+    Due,
+    WaveRunner,
+    cut_into_waves,
+    find_due_logs,
+    leave_out,
+)
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.report import size_text
@@ -266,7 +272,11 @@ class RecoveryStep:
     def _recover(
         self, due: Sequence[Due], context: RunContext, roots: Mapping[str, BrokerRoot]
     ) -> None:
-        """Recover partitions in waves; what a wave has finished stays, whatever comes after it."""
+        """Recover partitions in waves; what a wave has finished stays, whatever comes after it.
+
+        Where the run's time is over no more are begun: their directory gets no marker, and whoever
+        recovers it next, a broker too, has the less to do.
+        """
         for location in sorted({partition.work.root for partition in due}):
             if location in roots:
                 roots[location].begin_writing()
@@ -280,6 +290,10 @@ class RecoveryStep:
         )
         waves = cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
         for number, members in enumerate(waves, 1):
+            spent = self._run.budget.refusal()
+            if spent is not None:
+                self.rows.outcomes |= {p.work.ordinal: leave_out(p, *spent) for p in members}
+                continue
             wave_bytes = sum(partition.size_bytes for partition in members)
             title = (
                 f"recover {len(members)} partitions, {size_text(wave_bytes)} (wave {number} of "

@@ -15,7 +15,7 @@ from pylog_spark.operations.due_partitions import planned_rows
 from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT
 from pylog_spark.operations.progress import ProgressMeter
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status, spark_ddl
+from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Reason, Status, spark_ddl
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
@@ -250,11 +250,19 @@ class WaveRunner:
         return frame, sizes
 
 
+def leave_out(partition: Due, reason: Reason, why: str) -> dict[str, Any]:
+    """Return the row of ``schemas.RECOVERED`` of a partition that is not begun any more."""
+    return _unbegun(partition, Status.SKIPPED) | {"reason": reason.value, "error": why}
+
+
 def _failed(partition: Due, error: StorageError) -> dict[str, Any]:
     """Return the row of a partition whose log directory is out of the run."""
+    return _unbegun(partition, Status.FAILED) | describe_failure(error)
+
+
+def _unbegun(partition: Due, status: Status) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(RECOVERED.names)
-    row |= {"ordinal": partition.work.ordinal, "status": Status.FAILED.value, "touched": False}
-    return row | describe_failure(error)
+    return row | {"ordinal": partition.work.ordinal, "status": status.value, "touched": False}
 
 
 def cut_into_waves(due: Sequence[Due], most_bytes: int) -> list[list[Due]]:

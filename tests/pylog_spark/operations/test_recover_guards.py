@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.config import Tuning
+from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import WaveRunner
+from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
@@ -333,6 +335,31 @@ def test_options_of_a_run_are_in_its_record_without_the_sessions_secrets(spark, 
     said = json.loads(runs[0]["options"])
     assert said["max_truncate_bytes"] == 64 * 1024 * 1024
     assert "spark_conf" not in said
+
+
+@pytest.mark.item("DIR-03", "REC-30")
+def test_what_the_time_of_a_run_does_not_reach_is_left_to_the_next_and_not_marked(
+    spark, tmp_path, monkeypatch
+):
+    root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
+    forget_high_watermarks(root.path)
+    twin = root.copy(tmp_path / "twin")
+    twin.recover_one_by_one()
+    answers = iter([None])
+    spent = (Reason.BUDGET_SPENT, "--max-duration 90 ms: 91 ms had passed before it")
+    monkeypatch.setattr(RunBudget, "refusal", lambda _: next(answers, spent))
+    options = root.with_options(tuning=Tuning(wave_max_bytes=1))
+    report = recover(spark, [root.path], options)
+    rows = sorted((row["status"], row["reason"]) for row in report.results.to_pylist())
+    assert rows == [("done", None), ("skipped", "BUDGET_SPENT")]
+    assert any("1 of its logs were not recovered" in note for note in report.notes)
+    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    [done] = [row["topic"] for row in report.results.to_pylist() if row["status"] == "done"]
+    assert [point.topic for point in read_points(root.path, RECOVERY_POINT_FILE)] == [done]
+    monkeypatch.undo()
+    assert recover(spark, [root.path], options).exit_code == 0
+    assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    assert root.trees() == twin.trees()
 
 
 @pytest.mark.item("DIR-03", "REC-30")
