@@ -14,6 +14,7 @@ from typing import Final
 
 from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
+from pylog_spark.tasks.visits import was_visited, watermarks_mark
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
@@ -22,6 +23,7 @@ from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4096
+_SEEN: Final = "high_watermarks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,12 @@ class Resumed:
     marker: CleanShutdown | None = None
 
 
-def resume_killed_runs(log_directory: Path) -> Resumed:
+def resume_killed_runs(log_directory: Path, *, was_abandoned: bool = False) -> Resumed:
     """Finish what killed runs began in a log directory; under its lock, before anything is swept.
+
+    Args:
+        log_directory: The directory.
+        was_abandoned: Whether the lock's file was there before this run took it.
 
     Raises:
         StorageError: The directory of scratch files cannot be listed.
@@ -47,7 +53,7 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
     is_known = True
     for path in find_claims(log_directory):
         try:
-            finished = resume_claim(path, log_directory=log_directory)
+            finished = resume_claim(path, log_directory=log_directory, was_abandoned=was_abandoned)
         except PylogError as error:
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
@@ -60,7 +66,10 @@ def resume_killed_runs(log_directory: Path) -> Resumed:
         partition, point = _partition_of(location), result.get("next_offset")
         if partition is not None and type(point) is int and 0 <= point <= MAX_OFFSET:
             points[partition] = point
-    markers = [_read_marker(path) for path in find_remembered_markers(log_directory)]
+    markers = [
+        _read_marker(path, log_directory, was_abandoned=was_abandoned)
+        for path in find_remembered_markers(log_directory)
+    ]
     has_one = is_known and len(markers) == 1
     return Resumed(points=points, marker=markers[0] if has_one else None)
 
@@ -80,23 +89,31 @@ def _drop(claim: Path, log_directory: Path) -> None:
     revoke_claim(claim)
 
 
-def encode_remembered(marker: CleanShutdown) -> bytes:
+def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
     """Return what a run writes down of the marker that it takes away."""
-    return json.dumps({"boot": current_boot(), "broker_epoch": marker.broker_epoch}).encode()
+    known = {
+        "boot": current_boot(),
+        "broker_epoch": marker.broker_epoch,
+        _SEEN: watermarks_mark(log_directory),
+    }
+    return json.dumps(known).encode()
 
 
-def _read_marker(path: Path) -> CleanShutdown | None:
+def _read_marker(path: Path, log_directory: Path, *, was_abandoned: bool) -> CleanShutdown | None:
     """Return the marker that a killed run took away, None if it is not to be believed."""
     try:
         with path.open("rb") as file:
             said = parse_json_object(file.read(_MOST_BYTES), str(path))
         boot = said.optional_word("boot")
         epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
+        seen = said.optional_word(_SEEN)
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
     except ManifestError:
         return None
     if boot is None or boot != current_boot():
+        return None
+    if was_visited(log_directory, seen=seen, was_abandoned=was_abandoned):
         return None
     return CleanShutdown(broker_epoch=epoch)
 

@@ -29,6 +29,7 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.visits import watermarks_mark
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
@@ -87,6 +88,7 @@ _FAILED_NOTE: Final = (
 # What an undo of a log directory remembers, beside what the run says of itself.
 _MARKER_FILE: Final = "undo-marker-{number}.json"
 _MOST_MARKER_BYTES: Final = 4096
+_SEEN: Final = "high_watermarks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +337,7 @@ def _undo_held(
         return
     is_due = {str(undo.directory) for undo in due}
     undone.rows |= {place: row for place, row in checked.items() if place not in is_due}
-    is_clean = _remember_marker(marker_file, is_clean=held.was_clean)
+    is_clean = _remember_marker(marker_file, held)
     held.begin_writing()
     # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
     # believe the marker until all are, neither at the end of this run nor after a kill.
@@ -365,7 +367,7 @@ def _finish_marker(
     """
     if not marker_file.is_file():
         return
-    is_clean = _remember_marker(marker_file, is_clean=held.was_clean) and root.was_clean
+    is_clean = _remember_marker(marker_file, held) and root.was_clean
     if is_clean and not held.was_clean:
         stores = ((LocalStore(undo.directory), undo.commits) for undo in chosen)
         if not all(is_undone(store, commits) for store, commits in stores):
@@ -374,13 +376,19 @@ def _finish_marker(
         held.claim_clean()
 
 
-def _remember_marker(path: Path, *, is_clean: bool) -> bool:
-    """Return whether the directory had its marker when its undo began; a killed one removed it."""
+def _remember_marker(path: Path, held: BrokerRoot) -> bool:
+    """Return whether the directory had its marker when its undo began; a killed one removed it.
+
+    Not if a broker has been there since, and did not write it anew.
+    """
     if path.is_file():
         content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
-        return parse_json_object(content, str(path)).boolean("is_clean")
-    write_record(path, json.dumps({"is_clean": is_clean}).encode())
-    return is_clean
+        said = parse_json_object(content, str(path))
+        was_clean, seen = said.boolean("is_clean"), said.optional_word(_SEEN)
+        return was_clean and (held.was_clean or not held.was_visited(seen))
+    known = {"is_clean": held.was_clean, _SEEN: watermarks_mark(Path(held.location))}
+    write_record(path, json.dumps(known).encode())
+    return held.was_clean
 
 
 def _entries_before(

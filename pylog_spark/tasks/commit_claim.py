@@ -15,7 +15,7 @@ file any more, and Kafka's lock may be given back.
 
 A run whose driver was killed leaves its claims behind. The next run on the directory finishes what
 was begun, so that a commit is made once and whole even then, and the bytes are those of a run that
-nobody killed.
+nobody killed; unless a broker has worked there since: then the files are not those of the claim.
 
 The file holds one JSON object a line. A crash of the machine may lose lines of it; so the machine's
 boot is written down too, and of another boot nothing is believed: what is on disk then is what a
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places, trash_of
+from pylog_spark.tasks.visits import was_visited, watermarks_mark
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.maintenance.trash.hold import hold_run_again
@@ -46,6 +47,7 @@ _DONE: Final = "done"
 _RESULT: Final = "result"
 _LOCATION: Final = "location"
 _BOOT: Final = "boot"
+_SEEN: Final = "high_watermarks"
 # What a claim's name begins with once its run has given it up; its commit has begun.
 _ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -65,6 +67,7 @@ class CommitClaim:
         self._in_doubt: int | None = None
         self._whole_bytes: int | None = None
         self._boot: str | None = None
+        self.seen: str | None = None
         self.location: str | None = None
         self._read()
 
@@ -109,12 +112,14 @@ class CommitClaim:
         self._operations, self._result = plan.operations, result
         steps = [encode_step(step) for step in plan.operations]
         self.location, self._boot = plan.location, current_boot()
+        self.seen = watermarks_mark(Path(plan.location).parent)
         self._append(
             {
                 _OPERATIONS: steps,
                 _RESULT: result,
                 _LOCATION: self.location,
                 _BOOT: self._boot,
+                _SEEN: self.seen,
             }
         )
 
@@ -160,6 +165,7 @@ class CommitClaim:
                 self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
                 self._result = dict(record.mapping(_RESULT))
                 self._boot = record.optional_word(_BOOT)
+                self.seen = record.optional_word(_SEEN)
                 self.location = record.text(_LOCATION)
             if _DONE in record.names():
                 self._done = record.integer(_DONE, most=len(self.steps))
@@ -226,7 +232,9 @@ def current_boot() -> str | None:
         return None
 
 
-def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
+def resume_claim(
+    path: Path, *, log_directory: Path, was_abandoned: bool = False
+) -> tuple[str, dict[str, Any]] | None:
     """Finish the commit that a killed run began; one that had not begun never will.
 
     A task of that run may have outlived its driver, and come here only now.
@@ -237,6 +245,7 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
     Args:
         path: Its claim.
         log_directory: Where the partition is; its lock is held.
+        was_abandoned: Whether the lock's file was there before this run took it.
 
     Returns:
         (location, result) of the partition; None where the commit had not begun.
@@ -256,7 +265,9 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
         if not claim.is_of_this_user:
             raise GuardRefusedError("CLAIM_OF_ANOTHER_USER", f"{path}: somebody else has made it")
         if not claim.is_of_this_boot or claim.location is None:
-            raise CommitLostError(str(path))
+            raise CommitLostError(str(path), "the machine was started anew")
+        if was_visited(log_directory, seen=claim.seen, was_abandoned=was_abandoned):
+            raise CommitLostError(str(path), "a broker has worked on the directory")
         require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
         with ExitStack() as held:
             for folder in trash_of(claim.steps_left, claim.location):
@@ -265,14 +276,17 @@ def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any
 
 
 class CommitLostError(PylogError):
-    """The machine crashed during a commit: what was done of it is for a log loader to find out."""
+    """A commit that was killed cannot be finished: the files may be others than it was made for.
 
-    def __init__(self, claim: str) -> None:
-        super().__init__(claim)
-        self.claim = claim
+    What was done of it a log loader finds out, or has found out.
+    """
+
+    def __init__(self, claim: str, event: str) -> None:
+        super().__init__(claim, event)
+        self.claim, self.event = claim, event
 
     def __str__(self) -> str:
-        return f"{self.claim}: the machine was started anew since this commit began"
+        return f"{self.claim}: {self.event} since this commit began"
 
 
 def revoke_claim(path: Path) -> None:

@@ -10,7 +10,13 @@ from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.scratch import claim_path, scratch_home
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOCK_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
 from storage_core.plan import Plan, WriteFile
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import read_points
@@ -136,6 +142,42 @@ def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(direct
         assert root.was_clean
         assert (directory / "ours-0" / "second").read_bytes() == b"2"
     assert read_points(directory) == {FOREIGN: 5, OURS: 9}
+    assert not list(directory.parent.glob("pylog-scratch-*"))
+
+
+def kill_amid_a_commit(directory: Path) -> None:
+    """Leave a log directory as a run does that is killed after the first of two changes."""
+    root = open_root(directory).__enter__()
+    root.begin_writing()
+    root.allow_commits([directory / "ours-0"])
+    begin_commit(root, directory)
+    # The holder of the lock sees that its parent is gone.
+    root._lock.release()
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
+def test_what_a_killed_run_had_begun_is_finished_though_its_lock_file_is_there(directory):
+    kill_amid_a_commit(directory)
+    (directory / LOCK_FILE).touch()
+    with open_root(directory) as root:
+        assert root.was_clean
+        assert (directory / "ours-0" / "second").exists()
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
+@pytest.mark.parametrize("end", ["shut down", "crashed"])
+def test_after_a_broker_has_worked_there_nothing_of_a_killed_run_is_believed(directory, end):
+    kill_amid_a_commit(directory)
+    assert marker(directory) is None
+    if end == "shut down":
+        (directory / CLEAN_SHUTDOWN_FILE).write_bytes(b'{"version":0,"brokerEpoch":12}')
+    else:
+        (directory / LOCK_FILE).touch()
+        (directory / REPLICATION_FILE).write_bytes(encode_offset_checkpoint({OURS: 3}))
+    with open_root(directory) as root:
+        assert root.was_clean == (end == "shut down")
+        assert not (directory / "ours-0" / "second").exists()
+    assert read_points(directory) == {FOREIGN: 5, OURS: 1}
     assert not list(directory.parent.glob("pylog-scratch-*"))
 
 
