@@ -6,7 +6,7 @@ Then (a) our loader and (b) Kafka's LogManager open what is left, and a consumer
 that the finished night keeps, and none that was not there before it; then (c) the next nightly
 ends with the bytes of one that was not stopped. ``PYLOG_CRASH_ALL=1`` (``make crash``) stops at 100
 points of each of three kinds of roots, evenly spread, ``PYLOG_CRASH_NIGHTS`` says another number;
-without it one of the three is stopped at three.
+without it one of the three is stopped at two.
 """
 
 import json
@@ -40,7 +40,7 @@ from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 COMPACTED = ["clean-headers-none-s101", "clean-emptysegments-s231"]
 SWEPT = ["retain-size-s501", "retain-compact-delete-s501"]
 TORN = COMPACTED[0]
-POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else 3
+POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else 2
 LONGEST_SECONDS = 60 + 60 * POINTS
 
 pytestmark = [
