@@ -62,6 +62,8 @@ class SegmentRecovery:
             SegmentOverflowError: It has to be split first.
             OffsetOrderError: It has to be emptied, if at all.
             IndexFullError: An index has no room for an entry that it needs.
+            CorruptRecordError: A batch of a new leader epoch begins below offset 0: Kafka does not
+                load such a log.
             PylogError: The producers of the batches before it contradict each other.
         """
         log = self._log
@@ -74,7 +76,11 @@ class SegmentRecovery:
         )
         scan = self._scan(base_offset)
         for epoch, first_offset in scan.epochs.tolist():
-            log.assign_epoch(epoch, first_offset)
+            try:
+                log.assign_epoch(epoch, first_offset)
+            except ValueError as error:
+                reason = f"expected leader epochs that begin at offsets from 0 on, found {error}"
+                raise CorruptRecordError(scan.file, 0, reason) from error
         # Now, not at the end: a split that a crash interrupts is finished without another look.
         log.write_epochs()
         aborted = producers.state.recover(scan.file, scan.events)

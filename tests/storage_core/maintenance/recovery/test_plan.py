@@ -235,6 +235,24 @@ def test_an_active_index_larger_than_the_topic_allows_is_refused(tmp_path):
         recover_partition(directory, **SETTINGS | {"config": config}, clean_shutdown=True)
 
 
+def test_a_batch_that_begins_below_the_first_offset_there_is_is_refused(tmp_path):
+    """Its last offset fits the segment, so that its leader epoch is what Kafka stops at."""
+    spec = BatchSpec(
+        records=(RecordSpec(key=b"k", value=b"v"),),
+        base_offset=-1,
+        last_offset_delta=3,
+        leader_epoch=0,
+    )
+    directory = tmp_path / "t-0"
+    write_partition(directory, [SegmentSpec(base_offset=0, batches=[spec])])
+    (directory / LEADER_EPOCH_FILE).unlink(missing_ok=True)
+    before = read_tree(directory)
+    with pytest.raises(CorruptRecordError, match="found epoch 0 at offset -1") as caught:
+        recover_partition(directory, **SETTINGS)
+    assert caught.value.file == log_file(0)
+    assert read_tree(directory) == before
+
+
 @pytest.mark.item("REC-20")
 def test_an_empty_directory_becomes_a_log_at_its_start_offset(tmp_path):
     directory = tmp_path / "t-0"
