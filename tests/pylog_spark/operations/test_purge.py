@@ -128,7 +128,7 @@ def fail_in(place: Path, monkeypatch) -> None:
             raise StorageError(str(place / name), "Input/output error")
         return write_file(self, name, *args, **kwargs)
 
-    def resume(path):
+    def resume(path, **_):
         return Resumed(points={TopicPartition("more", 0): 7} if path == place else {})
 
     monkeypatch.setattr(LocalStore, "write_file", write)
