@@ -14,7 +14,7 @@ from typing import Final
 
 from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
-from pylog_spark.tasks.visits import was_visited, watermarks_mark
+from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
@@ -23,7 +23,6 @@ from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4096
-_SEEN: Final = "high_watermarks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
     known = {
         "boot": current_boot(),
         "broker_epoch": marker.broker_epoch,
-        _SEEN: watermarks_mark(log_directory),
+        SEEN: watermarks_mark(log_directory),
     }
     return json.dumps(known).encode()
 
@@ -106,7 +105,7 @@ def _read_marker(path: Path, log_directory: Path, *, was_abandoned: bool) -> Cle
             said = parse_json_object(file.read(_MOST_BYTES), str(path))
         boot = said.optional_word("boot")
         epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
-        seen = said.optional_word(_SEEN)
+        seen = said.optional_word(SEEN)
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
     except ManifestError:

@@ -29,7 +29,7 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.visits import watermarks_mark
+from pylog_spark.tasks.visits import SEEN, watermarks_mark
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
@@ -88,7 +88,6 @@ _FAILED_NOTE: Final = (
 # What an undo of a log directory remembers, beside what the run says of itself.
 _MARKER_FILE: Final = "undo-marker-{number}.json"
 _MOST_MARKER_BYTES: Final = 4096
-_SEEN: Final = "high_watermarks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,9 +383,9 @@ def _remember_marker(path: Path, held: BrokerRoot) -> bool:
     if path.is_file():
         content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
         said = parse_json_object(content, str(path))
-        was_clean, seen = said.boolean("is_clean"), said.optional_word(_SEEN)
+        was_clean, seen = said.boolean("is_clean"), said.optional_word(SEEN)
         return was_clean and (held.was_clean or not held.was_visited(seen))
-    known = {"is_clean": held.was_clean, _SEEN: watermarks_mark(Path(held.location))}
+    known = {"is_clean": held.was_clean, SEEN: watermarks_mark(Path(held.location))}
     write_record(path, json.dumps(known).encode())
     return held.was_clean
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places, trash_of
-from pylog_spark.tasks.visits import was_visited, watermarks_mark
+from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.maintenance.trash.hold import hold_run_again
@@ -47,7 +47,6 @@ _DONE: Final = "done"
 _RESULT: Final = "result"
 _LOCATION: Final = "location"
 _BOOT: Final = "boot"
-_SEEN: Final = "high_watermarks"
 # What a claim's name begins with once its run has given it up; its commit has begun.
 _ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -119,7 +118,7 @@ class CommitClaim:
                 _RESULT: result,
                 _LOCATION: self.location,
                 _BOOT: self._boot,
-                _SEEN: self.seen,
+                SEEN: self.seen,
             }
         )
 
@@ -165,7 +164,7 @@ class CommitClaim:
                 self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
                 self._result = dict(record.mapping(_RESULT))
                 self._boot = record.optional_word(_BOOT)
-                self.seen = record.optional_word(_SEEN)
+                self.seen = record.optional_word(SEEN)
                 self.location = record.text(_LOCATION)
             if _DONE in record.names():
                 self._done = record.integer(_DONE, most=len(self.steps))
@@ -317,19 +316,14 @@ def set_aside_claim(path: Path) -> None:
         ManifestError: What stands in it cannot be; it is left.
         StorageError: The disk failed; it may be left.
     """
-    with storage_errors(path):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if CommitClaim(path, descriptor).is_begun:
+    try:
+        with hold_claim(path) as claim, storage_errors(path):
+            if claim.is_begun:
                 path.rename(path.with_name(_ASIDE + path.name))
             else:
                 path.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
+    except GuardRefusedError:
+        return  # it was taken away already
 
 
 def _has_its_name(descriptor: int, path: Path) -> bool:

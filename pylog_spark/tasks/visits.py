@@ -10,9 +10,13 @@ files as they were then. A broker that was started since has changed them:
 """
 
 from pathlib import Path
+from typing import Final
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE, REPLICATION_FILE
 from storage_core.store.local import storage_errors
+
+# The field in which a run writes down ``watermarks_mark``, wherever it writes something down.
+SEEN: Final = "high_watermarks"
 
 
 def is_abandoned(log_directory: Path) -> bool:
