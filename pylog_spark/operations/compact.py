@@ -41,7 +41,7 @@ from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
-from pylog_spark.planning import Strategy
+from pylog_spark.planning import Strategy, broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
@@ -210,7 +210,9 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     limits = RoundLimits(
         least_unit_bytes=options.tuning.unit_min_bytes,
         most_unit_bytes=options.tuning.unit_max_bytes,
-        budget_bytes=options.tuning.broadcast_max_bytes,
+        budget_bytes=broadcast_budget(
+            options.tuning.broadcast_max_bytes, heap_bytes=dispatcher.heap_bytes
+        ),
         slots=dispatcher.slots,
         can_broadcast=dispatcher.can_broadcast,
         max_keys=map_capacity(options.cleaner),

@@ -227,17 +227,16 @@ def find_due(
         size_bytes = sum(row["segment_bytes"])
         strategy = choose_strategy(
             asked=limits.strategy,
-            partition_bytes=size_bytes,
+            is_one_unit=len(row["segment_bytes"]) == 1
+            or size_bytes <= limits.unit_bytes(size_bytes),
             map_bytes=map_bytes,
-            unit_bytes=limits.unit_bytes(size_bytes),
             budgets=MapBudgets(
                 broadcast_bytes=limits.budget_bytes,
                 files_bytes=limits.files_bytes,
                 can_broadcast=limits.can_broadcast,
                 # Of what tasks share in files nobody could say how many read them at once.
                 can_share_files=shares_files(row["root"]) and limits.disks.per_disk is None,
-                # A session without broadcasts does not know its slots.
-                slots=limits.slots if limits.can_broadcast else 1,
+                slots=limits.slots,
             ),
             is_bounded=limits.max_keys is not None,
         )
