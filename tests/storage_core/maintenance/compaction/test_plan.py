@@ -192,8 +192,12 @@ def test_limits_are_those_of_topic_and_cleaner():
 def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segments():
     """20,000 segments, some of them with an aborted transaction: this took minutes."""
     many, each = 20_000, 1_000
-    aborted = AbortedTxn(producer_id=7, first_offset=0, last_offset=5, last_stable_offset=6)
-    segments = [segment(10 * n, aborted=() if n % each else (aborted,)) for n in range(many)]
+
+    def aborted(base: int) -> tuple[AbortedTxn, ...]:
+        offsets = {"first_offset": base, "last_offset": base + 5, "last_stable_offset": base + 6}
+        return (AbortedTxn(producer_id=7, **offsets),)
+
+    segments = [segment(10 * n, aborted=() if n % each else aborted(10 * n)) for n in range(many)]
     plan = plan_of(segments, overrides={"internal.segment.bytes": 1_000_000_000})
     nothing = TransactionRows.concatenate([])
     began = time.process_time()
