@@ -119,10 +119,10 @@ CASES: Final = {
         ),
         _closed(
             name="tiny",
-            text="1,000 partitions of 32 KiB",
+            text="1,000 partitions of 130 KiB",
             segments=4,
             partitions=1000,
-            size=8 * 1024,
+            size=32 * 1024,
             keys=100,
         ),
         _closed(
