@@ -18,6 +18,7 @@ from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
+from storage_core.local_files import read_small
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
 
@@ -101,8 +102,7 @@ def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
 def _read_marker(path: Path, log_directory: Path, *, was_abandoned: bool) -> CleanShutdown | None:
     """Return the marker that a killed run took away, None if it is not to be believed."""
     try:
-        with path.open("rb") as file:
-            said = parse_json_object(file.read(_MOST_BYTES), str(path))
+        said = parse_json_object(read_small(path, _MOST_BYTES), str(path))
         boot = said.optional_word("boot")
         epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
         seen = said.optional_word(SEEN)

@@ -68,7 +68,7 @@ def observe_root(location: str) -> TrashedRoot:
     """
     return TrashedRoot(
         location=location,
-        was_clean=read_marker(LocalStore(Path(location))) is not None,
+        was_clean=read_marker(LocalStore(Path(location), may_be_link=True)) is not None,
         checkpoints={
             name: {
                 str(partition): offset

@@ -36,6 +36,7 @@ from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_plac
 from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
 from storage_core.errors import GuardRefusedError, PylogError, StorageError
 from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.local_files import open_file
 from storage_core.maintenance.trash.hold import hold_run_again
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.store import LocalStore
@@ -296,7 +297,7 @@ def revoke_claim(path: Path) -> None:
     """
     with storage_errors(path):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = open_file(path, os.O_RDWR)
         except FileNotFoundError:
             return
         try:
