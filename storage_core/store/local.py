@@ -27,6 +27,7 @@ from storage_core.filenames import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
+    is_text,
     offset_of,
 )
 from storage_core.store.base import FileInfo
@@ -100,18 +101,23 @@ class LocalStore:
         return str(self.directory)
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files, sorted by name."""
+        """Return the regular files that a broker sees, sorted by name; see ``is_text``."""
         if not self.directory.is_dir():
             raise PartitionNotFoundError(self.location)
         files = []
         with storage_errors(self.directory):
             for entry in os.scandir(self.directory):
-                if entry.is_file():
+                if is_text(entry.name) and entry.is_file():
                     facts = entry.stat()
                     files.append(
                         FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000)
                     )
         return sorted(files)
+
+    def list_unseen(self) -> list[str]:
+        """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        with storage_errors(self.directory), os.scandir(self.directory) as found:
+            return sorted(entry.name for entry in found if not is_text(entry.name))
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""

@@ -26,6 +26,7 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from storage_core.filenames import is_text
 from storage_core.store.conditional_write import settle_write
 from storage_core.store.local import PUBLIC_MODE, make_folder, sync_folder
 from storage_core.store.object_store import (
@@ -185,7 +186,9 @@ class LocalObjectStore:
         path = self._folder / folder
         with _errors(path):
             try:
-                return sorted(os.scandir(path), key=lambda entry: entry.name)
+                # A key is text; what has another name is no object.
+                named = (entry for entry in os.scandir(path) if is_text(entry.name))
+                return sorted(named, key=lambda entry: entry.name)
             except FileNotFoundError:
                 return []  # an object store knows no empty folders
 
