@@ -60,6 +60,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
+from storage_core.store.local import LocalStore
 
 _WINDOW_BYTES: Final = 1 << 20
 _MAX_INDEX_BYTES: Final = 1 << 30
@@ -161,6 +162,8 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         view = _with_own_checkpoints(view, entry, store)
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
+        if isinstance(store, LocalStore):
+            row["unknown_files"] += store.list_unseen()
         if entry.kind not in _ONLY_COUNTED:
             row |= _describe_checkpoints(view, entry)
             row |= _describe_times(store, files)

@@ -29,6 +29,7 @@ from storage_core.filenames import (
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     is_file_name,
+    is_text,
     offset_of,
 )
 from storage_core.local_files import (
@@ -125,7 +126,7 @@ class LocalStore:
         return str(self.directory)
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files, sorted by name.
+        """Return the regular files that a broker sees, sorted by name; see ``is_text``.
 
         Raises:
             StorageError: A file of Kafka's is a link: without it the log would be another one.
@@ -143,7 +144,7 @@ class LocalStore:
         return [
             FileInfo(entry.name, entry.facts.st_size, entry.facts.st_mtime_ns // 1_000_000)
             for entry in entries
-            if entry.is_file
+            if entry.is_file and is_text(entry.name)
         ]
 
     def has(self, name: str) -> bool:
@@ -161,6 +162,11 @@ class LocalStore:
         """Open a file, a regular one and no link, and return its descriptor."""
         with storage_errors(self.directory / name), self._folder() as folder:
             return open_in(folder, name, flags)
+
+    def list_unseen(self) -> list[str]:
+        """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        with storage_errors(self.directory), os.scandir(self.directory) as found:
+            return sorted(entry.name for entry in found if not is_text(entry.name))
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
