@@ -43,6 +43,7 @@ class TopicEntry:
         topic_id: Its id as Kafka spells it, None if no source says it.
         config_overrides: Its own settings, by topic key.
         source: Who knows the topic; explicit configs may add to what the cluster says.
+        taken_ms: When that was so, epoch milliseconds, if it was exported; None otherwise.
         ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
     """
 
@@ -51,6 +52,7 @@ class TopicEntry:
     config_overrides: Mapping[str, str]
     source: TopicConfigSource
     ignored_keys: tuple[str, ...] = ()
+    taken_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,18 +87,23 @@ class TopicCatalog:
             source = TopicConfigSource.ASSUMED
         else:
             return None
-        settings = self.settings
-        if topic in INTERNAL_TOPICS:
-            settings = without_deleting_keys(settings)
-            if source is not TopicConfigSource.CLUSTER_METADATA:
-                overrides = {**INTERNAL_TOPICS[topic], **overrides}
+        if topic in INTERNAL_TOPICS and source is not TopicConfigSource.CLUSTER_METADATA:
+            overrides = {**INTERNAL_TOPICS[topic], **overrides}
         return TopicEntry(
             topic=topic,
             topic_id=None if known is None else known.topic_id,
-            config_overrides={**overrides, **(said or {}), **settings},
+            config_overrides={**overrides, **self.said_of(topic)},
             source=source,
             ignored_keys=() if known is None else known.ignored_keys,
+            taken_ms=None if known is None else known.taken_ms,
         )
+
+    def said_of(self, topic: str) -> dict[str, str]:
+        """Return the settings that somebody said of a topic, whatever its cluster says."""
+        settings = self.settings
+        if topic in INTERNAL_TOPICS:
+            settings = without_deleting_keys(settings)
+        return {**(self._said(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id, None if no source says it."""
@@ -180,6 +187,7 @@ def _dump_entries(dump: TopicDump) -> dict[str, TopicEntry]:
             config_overrides=settings,
             source=TopicConfigSource.IMPORTED_DUMP,
             ignored_keys=dump.ignored_keys.get(topic, ()),
+            taken_ms=dump.taken_ms,
         )
         for topic, settings in dump.topics.items()
     }
