@@ -68,7 +68,9 @@ class LocalFileReader:
         self._path = path
         with storage_errors(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size_bytes = os.fstat(self._descriptor).st_size
+            facts = os.fstat(self._descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = _identity(facts)
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -109,7 +111,12 @@ class LocalStore:
                 if entry.is_file():
                     facts = entry.stat()
                     files.append(
-                        FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000)
+                        FileInfo(
+                            entry.name,
+                            facts.st_size,
+                            facts.st_mtime_ns // 1_000_000,
+                            _identity(facts),
+                        )
                     )
         return sorted(files)
 
@@ -125,6 +132,19 @@ class LocalStore:
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
         return LocalFileReader(self.directory / name)
+
+    def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
+        """Open a file if the name is still that of this one."""
+        try:
+            reader = self.open_file(name)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if reader.identity == identity:
+            return reader
+        reader.close()
+        return None
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
@@ -357,6 +377,10 @@ def _link(source: Path, target: Path) -> bool:
             return False
         raise
     return True
+
+
+def _identity(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}"
 
 
 def _open_itself(path: str | Path, flags: int, mode: int = 0o666) -> int:
