@@ -86,7 +86,9 @@ class LocalFileReader:
         self.name = path.name
         self._path = path
         self._descriptor = descriptor
-        self.size_bytes = os.fstat(descriptor).st_size
+        facts = os.fstat(descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = _identity(facts)
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -142,7 +144,12 @@ class LocalStore:
             if entry.is_link and is_file_name(entry.name):
                 raise StorageError(str(self.directory / entry.name), "is a link, expected a file")
         return [
-            FileInfo(entry.name, entry.facts.st_size, entry.facts.st_mtime_ns // 1_000_000)
+            FileInfo(
+                entry.name,
+                entry.facts.st_size,
+                entry.facts.st_mtime_ns // 1_000_000,
+                _identity(entry.facts),
+            )
             for entry in entries
             if entry.is_file and is_text(entry.name)
         ]
@@ -178,6 +185,19 @@ class LocalStore:
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
         return LocalFileReader(self.directory / name, self.open_descriptor(name))
+
+    def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
+        """Open a file if the name is still that of this one."""
+        try:
+            reader = self.open_file(name)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if reader.identity == identity:
+            return reader
+        reader.close()
+        return None
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
@@ -461,6 +481,10 @@ def _link(
     if linked is None or not os.path.samestat(linked, facts):
         raise OSError(errno.ESTALE, "became another file while it was kept")
     return True
+
+
+def _identity(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}"
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:
