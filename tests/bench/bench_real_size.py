@@ -25,7 +25,7 @@ from typing import Final
 
 import yaml
 
-from tests.bench.generated_columns import NOW_MS, Topic, generated_root
+from tests.bench.generated_columns import Topic, generated_root
 from tests.bench.process_watch import Watched, watched
 from tests.jobs.spark_programs import plain_environment
 
@@ -160,8 +160,7 @@ def measure(case: Case, *, remote: str | None = None) -> Report:
     shutil.copytree(source, root, copy_function=_linked)
     config = scratch / "config.yaml"
     config.write_text(yaml.safe_dump({"topics": {case.topic.name: case.topic.config}}))
-    command = ["run", str(root), "--role", "broker", "--config", str(config), "--json"]
-    command += ["--now-ms", str(NOW_MS)]
+    command = ["run", str(root), "--role", "broker", "--config", str(config), "--output", "json"]
     log_bytes = _log_bytes(root)
     output = scratch / "output"
     began = time.perf_counter()
@@ -206,7 +205,7 @@ def _statuses(lines: Sequence[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for line in lines:
         row = json.loads(line)
-        if row.get("action") == "compact" and "status" in row and "topic" in row:
+        if row["type"] == "result":
             counts[row["status"]] = counts.get(row["status"], 0) + 1
     return counts
 
