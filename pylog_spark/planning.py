@@ -291,7 +291,8 @@ class Demand:
     """What a partition needs while its round runs.
 
     Attributes:
-        map_bytes: Upper bound of its offset map, 0 if none is published.
+        map_bytes: Upper bound of its offset map, if that is published, and of whatever else is
+            part of a plan of Spark's for its sake.
         disk_bytes: Upper bound of the disk space for its new segments.
         read_bytes: Bytes of its segments.
         tasks: Upper bound of its tasks in one stage.
