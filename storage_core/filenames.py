@@ -110,6 +110,19 @@ def parse_partition_directory(name: str) -> TopicPartition:
     return TopicPartition(validate_topic(topic), int(number))
 
 
+def is_text(name: str) -> bool:
+    """Whether a name is UTF-8; of one that is not, Python holds the bytes as halves of characters.
+
+    The JVM of a broker makes a text of each name in a listing and asks the system by that text, so
+    what has such a name is to it neither a file nor a directory.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def directory_state(name: str) -> str | None:
     """Return ``delete``, ``future`` or ``stray`` for a directory renamed so, else None."""
     match = _UNIQUE_DIRECTORY.fullmatch(name)

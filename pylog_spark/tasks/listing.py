@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import PARTITION, SEGMENT, Reason, rows_to_batch, rows_to_batches
+from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
@@ -47,6 +47,20 @@ REASON_OF_KIND: Final[Mapping[DirectoryKind, Reason]] = {
 REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
     kind: reason for kind, reason in REASON_OF_KIND.items() if kind is not DirectoryKind.FUTURE
 }
+
+
+def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
+    """Return the columns of a directory that is skipped; of one without a topic, its name too.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        reason: Why.
+    """
+    skipped = {"status": Status.SKIPPED, "reason": reason}
+    if reason is not Reason.INVALID_DIRECTORY_NAME:
+        return skipped
+    name = row["directory"].rpartition("/")[2]
+    return skipped | {"error": f"{name}: expected <topic>-<partition>"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
 whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
-``pylog-scratch-<name of the log directory>/<run>``. Where there is no such place (the log directory
+``pylog-scratch-<name of the log directory>/<run>``; beside its real path, so that a run finds what
+another has left that came by a link. Where there is no such place (the log directory
 is a mount point, or its parent cannot be written) the files lie inside the partition directories,
 under names that Kafka's loader ignores.
 """
@@ -36,12 +37,13 @@ def scratch_home(log_directory: Path) -> Path | None:
     Raises:
         StorageError: The disk failed.
     """
-    parent = log_directory.parent
     with storage_errors(log_directory):
-        is_apart = parent == log_directory or parent.stat().st_dev != log_directory.stat().st_dev
+        real = log_directory.resolve(strict=True)
+        parent = real.parent
+        is_apart = parent == real or parent.stat().st_dev != real.stat().st_dev
         if is_apart or (parent / META_PROPERTIES_FILE).exists():
             return None
-    return parent / f"{SCRATCH_PREFIX}{log_directory.name}"
+    return parent / f"{SCRATCH_PREFIX}{real.name}"
 
 
 def create_scratch(log_directory: Path, run_id: str) -> Path | None:

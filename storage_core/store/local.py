@@ -29,6 +29,7 @@ from storage_core.filenames import (
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     is_file_name,
+    is_text,
     offset_of,
 )
 from storage_core.local_files import (
@@ -85,7 +86,9 @@ class LocalFileReader:
         self.name = path.name
         self._path = path
         self._descriptor = descriptor
-        self.size_bytes = os.fstat(descriptor).st_size
+        facts = os.fstat(descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = _identity(facts)
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -125,7 +128,7 @@ class LocalStore:
         return str(self.directory)
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files, sorted by name.
+        """Return the regular files that a broker sees, sorted by name; see ``is_text``.
 
         Raises:
             StorageError: A file of Kafka's is a link: without it the log would be another one.
@@ -141,9 +144,14 @@ class LocalStore:
             if entry.is_link and is_file_name(entry.name):
                 raise StorageError(str(self.directory / entry.name), "is a link, expected a file")
         return [
-            FileInfo(entry.name, entry.facts.st_size, entry.facts.st_mtime_ns // 1_000_000)
+            FileInfo(
+                entry.name,
+                entry.facts.st_size,
+                entry.facts.st_mtime_ns // 1_000_000,
+                _identity(entry.facts),
+            )
             for entry in entries
-            if entry.is_file
+            if entry.is_file and is_text(entry.name)
         ]
 
     def has(self, name: str) -> bool:
@@ -162,6 +170,11 @@ class LocalStore:
         with storage_errors(self.directory / name), self._folder() as folder:
             return open_in(folder, name, flags)
 
+    def list_unseen(self) -> list[str]:
+        """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        with storage_errors(self.directory), os.scandir(self.directory) as found:
+            return sorted(entry.name for entry in found if not is_text(entry.name))
+
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
         path = self.directory / name
@@ -172,6 +185,19 @@ class LocalStore:
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
         return LocalFileReader(self.directory / name, self.open_descriptor(name))
+
+    def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
+        """Open a file if the name is still that of this one."""
+        try:
+            reader = self.open_file(name)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if reader.identity == identity:
+            return reader
+        reader.close()
+        return None
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
@@ -455,6 +481,10 @@ def _link(
     if linked is None or not os.path.samestat(linked, facts):
         raise OSError(errno.ESTALE, "became another file while it was kept")
     return True
+
+
+def _identity(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}"
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:

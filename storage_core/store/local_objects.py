@@ -30,7 +30,7 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from storage_core.filenames import is_file_name
+from storage_core.filenames import is_file_name, is_text
 from storage_core.local_files import (
     PUBLIC_FILE_MODE,
     Entry,
@@ -246,7 +246,8 @@ class LocalObjectStore:
                     open_folder(self._folder, may_be_link=True) as root,
                     open_folder_below(root, Path(folder).parts) as found,
                 ):
-                    return scan_open(found)
+                    # A key is text; what has another name is no object.
+                    return [entry for entry in scan_open(found) if is_text(entry.name)]
             except FileNotFoundError:
                 return []  # an object store knows no empty folders
 

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import StorageError
+from storage_core.json_text import parse_json
 from storage_core.local_files import create_file, open_file
 
 _ALIGNMENT: Final = 64
+_MAX_HEAD_BYTES: Final = 16 << 20  # facts of one set, and a line for each of its arrays
 # What a reader takes out of a mapped stream at a time: 24 MiB of 24-byte rows.
 BLOCK_ROWS: Final = 1 << 20
 
@@ -99,7 +101,7 @@ def map_set(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """
     mapped = _map(path, np.uint8, (-1,))
     end = _failing_as_storage(path, lambda: _end_of_line(path))
-    head = json.loads(mapped[:end].tobytes())
+    head = parse_json(mapped[:end].tobytes(), limit_bytes=_MAX_HEAD_BYTES)
     arrays: dict[str, NDArray[Any]] = {}
     position = end
     for name, kind, shape in head["arrays"]:
@@ -145,7 +147,7 @@ def _map(path: Path, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
 
 def _end_of_line(path: Path) -> int:
     with os.fdopen(open_file(path), "rb") as file:
-        return len(file.readline())
+        return len(file.readline(_MAX_HEAD_BYTES + 1))
 
 
 def _failing_as_storage(path: Path, step: Callable[[], T]) -> T:
