@@ -161,6 +161,14 @@ def settle(store: LogStore) -> SettledStore:
     )
 
 
+def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
+    """Return the files that a load would leave, of a directory that was listed.
+
+    Nothing is opened where the listing has no name that a load would settle. Errors as of `settle`.
+    """
+    return settle(store).list_files() if is_unfinished(listing) else listing
+
+
 def is_unfinished(files: Iterable[FileInfo]) -> bool:
     """Whether there are names that a load would settle, or take away."""
     return any(
