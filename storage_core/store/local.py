@@ -106,18 +106,12 @@ class LocalStore:
         if not self.directory.is_dir():
             raise PartitionNotFoundError(self.location)
         files = []
-        with storage_errors(self.directory):
-            for entry in os.scandir(self.directory):
+        with storage_errors(self.directory), os.scandir(self.directory) as entries:
+            for entry in entries:
                 if entry.is_file():
                     facts = entry.stat()
-                    files.append(
-                        FileInfo(
-                            entry.name,
-                            facts.st_size,
-                            facts.st_mtime_ns // 1_000_000,
-                            _identity(facts),
-                        )
-                    )
+                    modified_ms = facts.st_mtime_ns // 1_000_000
+                    files.append(FileInfo(entry.name, facts.st_size, modified_ms, _identity(facts)))
         return sorted(files)
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:

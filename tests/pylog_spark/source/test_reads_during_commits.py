@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +145,33 @@ def test_a_range_that_is_being_read_goes_on_with_the_files_that_it_began_with(tm
     )
     assert (directory / (log_file(0) + ".deleted")).exists()
     assert rows + sum(b.num_rows for b in reading) == 40
+
+
+def test_beside_a_round_that_is_running_there_are_the_rows_before_or_after_or_a_refusal(tmp_path):
+    seen: list[int] = []
+    refused: list[str] = []
+    directory = tmp_path / "t-0"
+    is_done = threading.Event()
+
+    def read_on() -> None:
+        while not is_done.is_set():
+            try:
+                seen.append(len(offsets_of(directory)))
+            except ChangedWhileReadError as error:
+                refused.append(str(error))
+
+    for _ in range(8):
+        one_group(directory)
+        is_done.clear()
+        reader = threading.Thread(target=read_on)
+        reader.start()
+        cleaning().clean(directory)
+        is_done.set()
+        reader.join()
+        seen.append(len(offsets_of(directory)))
+        shutil.rmtree(directory)
+    assert set(seen) == {40, 8}
+    assert all(str(directory) in text for text in refused)
 
 
 def test_an_unfinished_file_without_a_segment_is_refused_by_name(tmp_path):
