@@ -15,6 +15,9 @@ from functools import wraps
 from pathlib import PurePath
 from typing import ClassVar, ParamSpec, TypeVar
 
+# Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
+_MOST_SHOWN = 1000
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -114,7 +117,7 @@ class ConfigError(PylogError):
     def __str__(self) -> str:
         # None: it is not said at all.
         said = self.key if self.value is None else f"{self.key}={self.value}"
-        return f"{said}: {self.reason}"
+        return f"{said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + '...'}: {self.reason}"
 
 
 class MissingDriverError(ConfigError):

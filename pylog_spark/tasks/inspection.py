@@ -53,6 +53,7 @@ from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
+from storage_core.store.local import LocalStore
 
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
@@ -162,6 +163,8 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         view = _with_own_checkpoints(view, entry, store)
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
+        if isinstance(store, LocalStore):
+            row["unknown_files"] += store.list_unseen()
         if entry.kind not in _ONLY_COUNTED:
             row |= _describe_checkpoints(view, entry)
             settled = settle(store)

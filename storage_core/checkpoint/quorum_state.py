@@ -6,9 +6,8 @@ log, and who was voted for has a directory id too.
 
 from typing import Any, Final
 
-from pydantic_core import from_json
-
 from storage_core.errors import CheckpointError
+from storage_core.json_text import parse_json
 
 MAX_QUORUM_STATE_BYTES: Final = 1 << 20
 _FIELDS: Final = {
@@ -30,7 +29,7 @@ def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
         CheckpointError: It is no JSON object, or has a field that no version has.
     """
     try:
-        parsed = from_json(data)
+        parsed = parse_json(data, limit_bytes=MAX_QUORUM_STATE_BYTES)
     except ValueError as error:
         raise CheckpointError(file, 0, f"expected JSON: {error}") from error
     if not isinstance(parsed, dict):
