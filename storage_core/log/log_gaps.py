@@ -14,7 +14,8 @@ compacted away from one that somebody lost. What they tell:
 - A gap in a log that is compacted, where all files of a segment are gone: nothing.
 """
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from storage_core.filenames import (
@@ -79,11 +80,17 @@ def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[
     return [
         Gap(
             first_offset=base,
-            end_offset=next((other for other in bases if other > base), None),
+            end_offset=_next(bases, base),
             evidence=found[base],
         )
         for base in sorted(found)
     ]
+
+
+def _next(bases: Sequence[int], base: int) -> int | None:
+    """Return the first of some sorted offsets that is larger than one, None without."""
+    number = bisect_right(bases, base)
+    return bases[number] if number < len(bases) else None
 
 
 class GapWatch:
