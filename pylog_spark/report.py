@@ -5,7 +5,6 @@ that came from file names or error messages cannot steer the terminal: control c
 escaped.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.schemas import ALLOWED_BY, Status
-from pylog_spark.text import printable
+from pylog_spark.text import printable, to_json
 from storage_core.catalog.root_files import unpinned
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
@@ -225,7 +224,7 @@ def json_line(kind: str, row: Row) -> str:
     code = kafka_code_of(str(row.get("error_class")))
     if code is not None:
         told |= {"kafka_code": code, "kafka_error": kafka_error_name(code)}
-    return json.dumps(told, separators=(",", ":"), default=str)
+    return to_json(told, separators=(",", ":"), default=str)
 
 
 def error_text(row: Row) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.text import valid_texts
+
 
 class Action(enum.StrEnum):
     """What a result row is about."""
@@ -702,6 +704,8 @@ def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """Return rows as one record batch; columns that a row does not name are null.
 
+    Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
+
     Raises:
         KeyError: A row names a column that the table does not have.
     """
@@ -709,7 +713,10 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
     unknown = {name for row in listed for name in row} - set(schema.names)
     if unknown:
         raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
-    return pa.RecordBatch.from_pylist(listed, schema=schema)
+    try:
+        return pa.RecordBatch.from_pylist(listed, schema=schema)
+    except UnicodeEncodeError:
+        return pa.RecordBatch.from_pylist([valid_texts(row) for row in listed], schema=schema)
 
 
 def rows_to_batches(

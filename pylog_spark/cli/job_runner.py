@@ -15,7 +15,7 @@ from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.guards import check_outside, check_roots
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.plan_table import RowKey, row_key
 from pylog_spark.operations.recover import check_recovery, recover
@@ -77,6 +77,7 @@ def run_job(
     # The job checks this again. Here it spares a person the start of a Spark session.
     check = check_recovery if job == _RECOVER else check_roots
     log_roots = resolve_roots(roots, said=options.role)
+    check_outside("--report", page, log_roots)
     check(log_roots, options)
     session = build_session(
         options.master,

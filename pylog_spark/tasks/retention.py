@@ -25,7 +25,7 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     known_timestamps,
@@ -136,7 +136,7 @@ def _observe(
     run = context.run
     config = _admit(row, context)
     if isinstance(config, Reason):
-        return _skipped(config)
+        return left_alone(row, config)
     store = open_partition(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
