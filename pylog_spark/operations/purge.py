@@ -29,7 +29,7 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.writable_root import WritableRoot, failures_of, writable_root
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure, error_of
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import TopicFilter, directory_location, list_partitions
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
@@ -197,7 +197,7 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
         if held is not None and held.failure is not None:
             continue  # the run says so in its notes, and does nothing more there
         for row in list_partitions(root.location, root.role.value, scope.topics):
-            name = {key: row.get(key) for key in ("root", "topic", "partition")}
+            name = {key: row.get(key) for key in ("root", "topic", "partition", "directory")}
             error = error_of({"error_class": None, **row})
             if error is not None:
                 yield name | error
@@ -257,6 +257,7 @@ def _purge_managed_roots(scope: PurgeScope) -> Iterator[dict[str, Any]]:
                 "root": root.location,
                 "topic": purged.partition.topic,
                 "partition": purged.partition.partition,
+                "directory": directory_location(root.location, root.role, str(purged.partition)),
             }
             yield from _attempt(name, partial(_managed_row, purged), scope)
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pylog_spark.cli.finding_tables import finding_table
 from pylog_spark.report import (
+    cut_table,
     error_text,
     is_notable_retention,
     json_line,
@@ -20,7 +22,7 @@ from pylog_spark.report import (
     summary_line,
     write_table,
 )
-from pylog_spark.schemas import RESULT, RETENTION
+from pylog_spark.schemas import CUT, FINDING, RESULT, RETENTION
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -84,6 +86,30 @@ def test_a_directory_without_a_topic_is_named_by_itself():
         "lost+found"
     )
     assert partition_name(row(topic=None, partition=None, root="/logs")) == "/logs"
+
+
+def test_what_is_on_its_way_out_is_named_as_its_directory_is():
+    deleted = "x-0.0123456789abcdef0123456789abcdef-delete"
+    named = {"topic": "x", "partition": 0}
+    assert partition_name(row(**named, directory=f"/logs/{deleted}")) == deleted
+    assert partition_name(row(**named, directory="/logs/x-0")) == "x-0"
+    assert partition_name(row(**named, directory="managed+s3://b/x-0#generation=3")) == "x-0"
+
+
+@pytest.mark.parametrize("make", [result_table, cut_table, retention_table, finding_table])
+def test_rows_of_several_roots_say_which_is_their_own(make):
+    names = {*RETENTION.names, *CUT.names, *RESULT.names, *FINDING.names}
+    said = {"topic": "t", "partition": 0, "status": "done", "action": "run", "severity": "warn"}
+    said |= {"code": "C", "file": "f", "message": "m", "reason": "r"}
+
+    def rendered(*roots: str) -> str:
+        console = Console(width=400, file=io.StringIO())
+        console.print(make([dict.fromkeys(names) | said | {"root": root} for root in roots]))
+        return console.file.getvalue()
+
+    several = rendered("/disk1", "/disk2")
+    assert {"root", "/disk1", "/disk2"} <= set(several.split())
+    assert "/disk1" not in rendered("/disk1", "/disk1")
 
 
 @pytest.mark.parametrize(
