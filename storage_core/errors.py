@@ -15,6 +15,8 @@ from functools import wraps
 from pathlib import PurePath
 from typing import ClassVar, ParamSpec, TypeVar
 
+from storage_core.redaction import is_secret_name, without_secrets
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -113,8 +115,9 @@ class ConfigError(PylogError):
 
     def __str__(self) -> str:
         # None: it is not said at all.
-        said = self.key if self.value is None else f"{self.key}={self.value}"
-        return f"{said}: {self.reason}"
+        value = "(hidden)" if is_secret_name(self.key) else self.value
+        said = self.key if self.value is None else f"{self.key}={value}"
+        return without_secrets(f"{said}: {self.reason}")
 
 
 class MissingDriverError(ConfigError):

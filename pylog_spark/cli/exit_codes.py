@@ -24,6 +24,7 @@ from storage_core.errors import (
     PylogError,
     StorageError,
 )
+from storage_core.redaction import without_secrets
 
 
 class ExitCode(enum.IntEnum):
@@ -81,7 +82,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 def report_error(error: BaseException, *, debug: bool) -> None:
     """Say on standard error what ended a command, in one line; with debug also where."""
     if debug:
-        traceback.print_exception(error)
+        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     text = _describe(error)
     if text:
         sys.stderr.write(f"pylog: {printable(text)}\n")
