@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.schemas import Status
+from pylog_spark.schemas import ALLOWED_BY, Status
 from pylog_spark.text import printable, to_json
 from storage_core.errors import kafka_code_of
 from storage_core.formats.error_codes import kafka_error_name
@@ -187,6 +187,21 @@ def summary_line(rows: Sequence[Row]) -> str:
     if not before:
         return text
     return f"{text}; {size_text(before)} became {size_text(after)} ({after / before - 1:+.1%})"
+
+
+def refusal_text(rows: Iterable[Row]) -> str:
+    """Return how many deletions were refused and what allows them, to end a line; empty if none."""
+    parts = [
+        f"; {count} refused to delete: {reason}, {ALLOWED_BY[reason]} allows it"
+        for reason, count in refused_deletions(rows).items()
+    ]
+    return "".join(parts)
+
+
+def refused_deletions(rows: Iterable[Row]) -> dict[str, int]:
+    """Return how many deletions guards refused, by reason."""
+    reasons = Counter(row.get("reason") for row in rows)
+    return {reason: reasons[reason] for reason in ALLOWED_BY if reasons[reason]}
 
 
 def json_line(kind: str, row: Row) -> str:

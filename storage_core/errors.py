@@ -17,6 +17,9 @@ from typing import ClassVar, ParamSpec, TypeVar
 
 from storage_core.redaction import is_secret_name, without_secrets
 
+# Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
+_MOST_SHOWN = 1000
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -116,8 +119,9 @@ class ConfigError(PylogError):
     def __str__(self) -> str:
         # None: it is not said at all.
         value = "(hidden)" if is_secret_name(self.key) else self.value
-        said = self.key if self.value is None else f"{self.key}={value}"
-        return without_secrets(f"{said}: {self.reason}")
+        said = self.key if self.value is None else without_secrets(f"{self.key}={value}")
+        shown = said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + "..."
+        return f"{shown}: {without_secrets(self.reason)}"
 
 
 class MissingDriverError(ConfigError):
@@ -170,6 +174,23 @@ class OffsetOutOfRangeError(PylogError):
         return (
             f"{self.partition}: offset {self.offset} is out of range; "
             f"the log has offsets {self.first} up to, not including, {self.end}"
+        )
+
+
+class MissingSegmentError(PylogError):
+    """Offsets that a log should have are in none of its segments."""
+
+    def __init__(self, directory: str, first: int, end: int | None, evidence: str) -> None:
+        super().__init__(directory, first, end, evidence)
+        self.directory, self.first, self.end = directory, first, end
+        self.evidence = evidence
+
+    def __str__(self) -> str:
+        last = "the end" if self.end is None else f"{self.end - 1}"
+        return (
+            f"{self.directory}: offsets {self.first} to {last} are missing: {self.evidence}. "
+            "Either a segment is lost (a replica or a backup may have it), or the topic is or was "
+            "compacted and nothing here says so; failOnDataLoss=false reads what is there"
         )
 
 

@@ -158,6 +158,12 @@ def offset_of(name: str) -> int | None:
     return int(stem)
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a log or metadata loader may read a file of that name in a partition directory."""
+    is_one = name in {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE}
+    return is_one or offset_of(name) is not None or parse_cluster_snapshot(name) is not None
+
+
 def kind_of(name: str) -> str | None:
     """Return the segment or snapshot suffix of a plain, not transient, file name, else None."""
     for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):

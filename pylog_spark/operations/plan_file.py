@@ -30,6 +30,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
+from storage_core.json_text import parse_json
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
 
@@ -205,7 +206,7 @@ def read_plan_file(path: str | Path) -> SavedPlan:
         raise ConfigError("PLAN", path, error.strerror or str(error)) from error
     except KeyError as error:
         raise ConfigError("PLAN", path, f"is no saved plan: it has no {error}") from error
-    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+    except (ValueError, TypeError, pa.ArrowException) as error:
         raise ConfigError("PLAN", path, f"is no saved plan: {error}") from error
 
 
@@ -228,18 +229,22 @@ def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
         table = file.read().select(_ROWS.names)
     header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
     texts = ("figures", "plan", "files")
-    rows = [row | {name: json.loads(row[name]) for name in texts} for row in table.to_pylist()]
+    rows = [row | {name: _parse(row[name]) for name in texts} for row in table.to_pylist()]
     return header, rows
 
 
 def _parse_header(content: bytes) -> dict[str, Any]:
-    header = json.loads(content)
+    header = _parse(content)
     if not isinstance(header, dict):
         raise TypeError(f"expected an object, found {type(header).__name__}")
     found = (header.get("format"), header.get("version"))
     if found != (FORMAT, VERSION):
         raise ValueError(f"expected {FORMAT} {VERSION}, found {found[0]} {found[1]}")
     return header
+
+
+def _parse(text: bytes | str) -> Any:
+    return parse_json(text, limit_bytes=_MOST_BYTES)
 
 
 def _check_size(size_bytes: int) -> None:

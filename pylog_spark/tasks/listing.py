@@ -5,10 +5,10 @@ remote indexes; three suffixes mark directories on their way in or out; a name t
 would stop a broker's start, so it is reported, never skipped in silence.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
+from storage_core.local_files import folder_names
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_store
@@ -161,7 +162,7 @@ def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str,
     A directory that cannot be listed yields one row with its error and no topic.
     """
     try:
-        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        names = folder_names(Path(root))
     except OSError as error:
         return [{"root": root, "role": role, "directory": root, **describe_failure(error)}]
     rows = (directory_row(root, role, name) for name in names)

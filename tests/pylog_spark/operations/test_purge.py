@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -209,14 +208,14 @@ def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
-    scandir = listing.os.scandir
+    folder_names = listing.folder_names
 
-    def scan(path):
-        if path == str(other):
-            raise OSError(5, "Input/output error", path)
-        return scandir(path)
+    def names(path):
+        if str(path) == str(other):
+            raise OSError(5, "Input/output error", str(path))
+        return folder_names(path)
 
-    monkeypatch.setattr(listing, "os", SimpleNamespace(scandir=scan))
+    monkeypatch.setattr(listing, "folder_names", names)
     report = purge([other, root], options(dry_run=dry_run))
     assert report.exit_code == 4
     failed, *rows = report.results.to_pylist()
