@@ -103,6 +103,19 @@ def leave_out_interruptions() -> None:
     logging.getLogger().addFilter(_is_no_interruption)
 
 
+class _LineFormatter(logging.Formatter):
+    """A message of a log as one line for a person: names and errors in it steer no terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        return printable(super().formatMessage(record))
+
+
+def escape_log_lines() -> None:
+    """Let what is logged, and reaches the terminal for nobody else takes it, be safe to show."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_LineFormatter())
+
+
 def _is_no_interruption(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, KeyboardInterrupt | TerminatedError)

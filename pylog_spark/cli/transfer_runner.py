@@ -173,7 +173,7 @@ def _write_table(report: TransferReport) -> None:
     table.add_column("why", overflow="fold")
     for row in details:
         cells = [text(row[column]) for column, text in columns.values()]
-        table.add_row(Text(partition_name(row)), row["status"], *cells, Text(_why(row)))
+        table.add_row(Text(partition_name(row)), Text(row["status"]), *cells, Text(_why(row)))
     more = report.details.num_rows - len(details)
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000
