@@ -36,7 +36,7 @@ def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             *root_cells(row),
             Text(row["severity"], style=_SEVERITY_STYLES[row["severity"]]),
-            row["code"],
+            Text(printable(row["code"])),
             Text("-" if row["topic"] is None else partition_name(row)),
             Text(printable(Path(row["file"]).name)),
             number_text(row["position"]),
@@ -66,7 +66,7 @@ def count_table(
     for severity, code, count in counts:
         table.add_row(
             Text(severity, style=_SEVERITY_STYLES[severity]),
-            code,
+            Text(printable(code)),
             number_text(count),
             Text(printable(fixes.get((severity, code), ""))),
         )
