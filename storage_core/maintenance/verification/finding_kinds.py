@@ -564,6 +564,9 @@ def describe_fix(  # the place of a finding
     """
     kind = KINDS[finding.code]
     advice = kind.advice
+    if finding.code is Code.INDEX_BEYOND_LOG and finding.severity is not Severity.ERROR:
+        # The log's own tail is torn: recovery settles both.
+        advice = KINDS[Code.TORN_TAIL].advice
     if kind.command and topic == CLUSTER_METADATA_TOPIC:
         advice = _METADATA_FIX
     elif kind.command and (role is Role.MANAGED or local_path(root) is None):
