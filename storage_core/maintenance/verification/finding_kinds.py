@@ -49,8 +49,8 @@ _FROM_ANOTHER: Final = (
     "take this replica from a healthy one; without one, cut the log here and keep what is cut"
 )
 _FETCH: Final = (
-    "with the broker stopped move {directory} out of the log directory; when it starts it fetches "
-    "the partition from a healthy replica"
+    "with the broker stopped move {directory} out of the log directory, and keep it; when it "
+    "starts it fetches the partition from a healthy replica, if there is one"
 )
 # From the first segment on: every index, epochs, producers; but nothing is cut for that.
 _REBUILD_ALL: Final = (
@@ -424,7 +424,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.CHANGED_WHILE_READ: Kind(
         severity=Severity.WARN,
         meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
-        fix="say --live, or stop the writer and verify again",
+        fix="stop the writer and look again, or look with pylog verify --live",
         elsewhere="info with --live",
     ),
     Code.PARTITION_METADATA_MISSING: Kind(
@@ -521,7 +521,10 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.META_PROPERTIES_MISSING: Kind(
         severity=Severity.WARN,
         meaning="There is no meta.properties: nobody knows whose log directory this is.",
-        fix="copy it from the broker, or format it anew: kafka-storage.sh format",
+        fix=(
+            "write it again with the cluster.id and node.id of the broker's other log directories "
+            "(kafka-storage.sh format), or copy theirs and leave out directory.id"
+        ),
         elsewhere="info in copies (role mirror)",
     ),
     Code.META_PROPERTIES_BROKEN: Kind(

@@ -133,6 +133,15 @@ def test_what_only_a_person_can_mend_comes_with_no_command_of_ours(root, shell, 
     assert commands_in(found) == []
 
 
+def test_of_two_topics_of_one_name_a_partition_is_named_not_the_log_directory(root, shell):
+    ACCIDENTS[Code.TOPIC_ID_INCONSISTENT](root)
+    _, answer = shell.ask(root.path)
+    [found] = [f for f in answer["findings"] if f["code"] == Code.TOPIC_ID_INCONSISTENT]
+    assert found["fix"].endswith(
+        f": move {root.path}/t-{found['partition']} out of the log directory"
+    )
+
+
 @pytest.mark.parametrize("code", sorted(ONLY_LOOKS & {Code.SEGMENTS_OVERLAP}))
 def test_a_command_that_only_looks_is_accepted(root, shell, code):
     ACCIDENTS[code](root)
