@@ -42,7 +42,8 @@ MAX_LOCAL_BYTES: Final = 4 << 30
 # Opening a segment's files and checking them costs 1 ms, in which as many bytes are read.
 SEGMENT_BYTES: Final = 1 << 20
 
-_OF_WHOLE_LOGS: Final = "pylog recover "
+_PROGRAM: Final = "pylog "
+_OF_WHOLE_LOGS: Final = f"{_PROGRAM}recover "
 _THEN: Final = " && "
 
 Row = dict[str, Any]
@@ -232,8 +233,9 @@ def _cures(findings: Iterable[Row]) -> list[str]:
         if command.startswith(_OF_WHOLE_LOGS):
             of_logs[log] = command
         else:
-            removal, _, rest = command.rpartition(_THEN)
-            of_files.setdefault(log, {}).setdefault(rest, []).append(removal)
+            removal, _, rest = command.rpartition(f"{_THEN}{_PROGRAM}")
+            last_part = f"{_PROGRAM}{rest}" if removal else command
+            of_files.setdefault(log, {}).setdefault(last_part, []).append(removal)
     last: dict[str, list[str]] = {command: [] for command in of_logs.values()}
     first: dict[str, list[str]] = {}
     for log, commands in of_files.items():

@@ -257,7 +257,7 @@ def decide(  # noqa: PLR0913  # what was found, what a start would do, and what 
         return _do_not_start(partitions, fatal, cures)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if start.cut_records or lost or errors:
-        reasons = _losses(start, lost, errors - low_ends, low_ends)
+        reasons = [*_losses(start, lost, errors - low_ends, low_ends), *_more_cures(cures)]
         is_whole = not (start.cut_records or lost or errors > low_ends)
         recovery = _recoveries(roots, partitions) if start.cut_records or lost else ()
         return Verdict(
@@ -313,6 +313,7 @@ def _do_not_start(
     reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
+    reasons += _more_cures(cures)
     if fatal:
         reasons.append(f"{fatal} fatal findings, listed with what to do about each; then ask again")
     return Verdict(
@@ -348,6 +349,11 @@ def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list
             "finds them, cannot be read as they are"
         )
     return reasons
+
+
+def _more_cures(cures: Sequence[str]) -> list[str]:
+    more = len(cures) - _MOST_CURES
+    return [f"{more} more commands are due: ask again after these"] if more > 0 else []
 
 
 def _recoveries(

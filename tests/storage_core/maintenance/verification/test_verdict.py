@@ -115,6 +115,7 @@ def test_what_a_start_does_not_mend_is_mended_by_what_the_findings_say():
     assert found.commands == ("pylog a", "pylog b")
     many = verdict(partition(), fatal=1, cures=[f"pylog {n}" for n in range(20)])
     assert many.commands == tuple(f"pylog {n}" for n in range(10))
+    assert "10 more commands are due: ask again after these" in many.reasons
 
 
 def test_a_tail_that_is_gone_is_not_called_unreadable():
