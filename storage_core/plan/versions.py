@@ -55,17 +55,14 @@ def observe_versions(directory: Path) -> dict[str, FileVersion]:
     Raises:
         StorageError: The directory cannot be listed.
     """
+    versions = {}
     with storage_errors(directory), os.scandir(directory) as entries:
-        facts = {
-            entry.name: entry.stat(follow_symlinks=False)
-            for entry in entries
-            if not is_scratch(entry.name)
-        }
-    return {
-        name: FileVersion.of(found)
-        for name, found in facts.items()
-        if not stat.S_ISDIR(found.st_mode)
-    }
+        for entry in entries:
+            if not is_scratch(entry.name):
+                facts = entry.stat(follow_symlinks=False)
+                if not stat.S_ISDIR(facts.st_mode):
+                    versions[entry.name] = FileVersion.of(facts)
+    return versions
 
 
 def version_of(path: Path) -> FileVersion | None:
