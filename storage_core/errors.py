@@ -15,6 +15,9 @@ from functools import wraps
 from pathlib import PurePath
 from typing import ClassVar, ParamSpec, TypeVar
 
+# Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
+_MOST_SHOWN = 1000
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -114,7 +117,7 @@ class ConfigError(PylogError):
     def __str__(self) -> str:
         # None: it is not said at all.
         said = self.key if self.value is None else f"{self.key}={self.value}"
-        return f"{said}: {self.reason}"
+        return f"{said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + '...'}: {self.reason}"
 
 
 class MissingDriverError(ConfigError):
@@ -167,6 +170,23 @@ class OffsetOutOfRangeError(PylogError):
         return (
             f"{self.partition}: offset {self.offset} is out of range; "
             f"the log has offsets {self.first} up to, not including, {self.end}"
+        )
+
+
+class MissingSegmentError(PylogError):
+    """Offsets that a log should have are in none of its segments."""
+
+    def __init__(self, directory: str, first: int, end: int | None, evidence: str) -> None:
+        super().__init__(directory, first, end, evidence)
+        self.directory, self.first, self.end = directory, first, end
+        self.evidence = evidence
+
+    def __str__(self) -> str:
+        last = "the end" if self.end is None else f"{self.end - 1}"
+        return (
+            f"{self.directory}: offsets {self.first} to {last} are missing: {self.evidence}. "
+            "Either a segment is lost (a replica or a backup may have it), or the topic is or was "
+            "compacted and nothing here says so; failOnDataLoss=false reads what is there"
         )
 
 

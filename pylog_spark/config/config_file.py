@@ -4,6 +4,7 @@ pydantic checks the outer shape, here and nowhere else: a key that nobody knows 
 names the nearest known one. Kafka's settings inside are texts, checked by ``storage_core.config``.
 """
 
+import reprlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -14,9 +15,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from storage_core.config.keys import unknown_key
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
+from storage_core.json_text import MAX_NUMBER_DIGITS
 
 # Far above any catalogue that a person or a tool writes; bounds what a wrong path may cost.
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+# Of all values of a file, what aliases repeat counted each time: settings of 200,000 topics.
+_MAX_NODES: Final = 4_000_000
+_MAX_DEPTH: Final = 32
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
 
 
 class ConfigFile(BaseModel):
@@ -109,8 +115,8 @@ def read_config_file(path: Path) -> ConfigFile:
         raise ConfigError("--config", path, f"is larger than {_MAX_FILE_BYTES} bytes")
     try:
         document = yaml.load(content, Loader=_Loader)  # noqa: S506  # a SafeLoader underneath
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("--config", path, f"is no YAML: {_one_line(error)}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", path, f"is no YAML: {_reason(error)}") from error
     if document is None:
         return ConfigFile()
     if not isinstance(document, dict):
@@ -148,25 +154,82 @@ def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
 
 
 def _shortened(value: object) -> str:
-    text = str(value)
+    text = value if isinstance(value, str) else reprlib.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004  # fits a line
 
 
-def _one_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Return what is wrong, with its place, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
     return " ".join(str(error).split())
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without surprises: a key that stands twice is an error, not a silent loss."""
+    """YAML without surprises: bounded, and a key that stands twice is an error, not a silent loss.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  # PyYAML's signature
+    Aliases are taken, but what they repeat counts each time, in size and in depth: some lines of
+    them stand for more than any memory holds, or for what contains itself.
+    """
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self._level = 0
+        # By the node, which its key keeps alive: how many nodes it stands for, and how many levels.
+        self._extents: dict[yaml.Node, tuple[int, int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self._level >= _MAX_DEPTH:
+            raise _complaint(f"is nested more than {_MAX_DEPTH} levels deep", mark)
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._level += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._level -= 1
+        if node is not None and not is_alias:
+            self._extents[node] = self._extent(node, mark)
+        elif node is not None and node not in self._extents:
+            raise _complaint("an alias stands within what it is an alias of", mark)
+        return node
+
+    def _extent(self, node: yaml.Node, mark: yaml.Mark) -> tuple[int, int]:
+        if isinstance(node, yaml.ScalarNode):
+            if node.tag != _TEXT_TAG and len(node.value) > MAX_NUMBER_DIGITS:
+                raise _complaint(f"a number or a time of {len(node.value)} characters", mark)
+            return 1, 1
+        inner = node.value
+        if isinstance(node, yaml.MappingNode):
+            inner = [part for pair in node.value for part in pair]
+        extents = [self._extents[part] for part in inner]
+        nodes = 1 + sum(count for count, _ in extents)
+        levels = 1 + max((depth for _, depth in extents), default=0)
+        if nodes > _MAX_NODES:
+            raise _complaint(f"stands for more than {_MAX_NODES} values, with its aliases", mark)
+        if levels > _MAX_DEPTH:
+            raise _complaint(f"is nested more than {_MAX_DEPTH} levels deep by its aliases", mark)
+        return nodes, levels
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  # PyYAML's signature
+        try:
+            return super().construct_object(node, deep)
+        # PyYAML leaves to Python what a value is not: !!int x, a thirteenth month.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            shown = f", found {_shortened(node.value)}" if isinstance(node.value, str) else ""
+            raise _complaint(f"expected a YAML {kind}{shown}", node.start_mark) from error
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  # PyYAML's signature
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if isinstance(key_node, yaml.ScalarNode):
                 if key_node.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        problem=f"the key {key_node.value!r} stands twice",
-                        problem_mark=key_node.start_mark,
+                    raise _complaint(
+                        f"the key {_shortened(key_node.value)!r} stands twice", key_node.start_mark
                     )
                 seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
+        return super().construct_mapping(node, deep)  # type: ignore[arg-type]  # refuses the others
+
+
+def _complaint(problem: str, mark: yaml.Mark) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=mark)

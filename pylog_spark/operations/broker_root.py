@@ -101,7 +101,7 @@ class BrokerRoot:
         self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
-        self._store = LocalStore(Path(location))
+        self._store = LocalStore(Path(location), may_be_link=True)
         self._lock = LogDirectoryLock(Path(location))
         self._marker: CleanShutdown | None = None
         self._brokers_own: CleanShutdown | None = None
@@ -386,7 +386,7 @@ class BrokerRoot:
 
 def read_marker(store: LocalStore) -> CleanShutdown | None:
     """Return what the marker of a clean shutdown says, None without one."""
-    if not (store.directory / CLEAN_SHUTDOWN_FILE).exists():
+    if not store.has(CLEAN_SHUTDOWN_FILE):
         return None
     content = store.read_file(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     return parse_clean_shutdown(content)

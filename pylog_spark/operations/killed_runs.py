@@ -28,6 +28,7 @@ from storage_core.filenames import (
     directory_state,
     parse_partition_directory,
 )
+from storage_core.local_files import read_small
 from storage_core.plan.versions import digest_versions, observe_versions
 from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
@@ -178,8 +179,7 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
             be, whatever they were when this was written.
     """
     try:
-        with path.open("rb") as file:
-            said = parse_json_object(file.read(_MOST_BYTES), str(path))
+        said = parse_json_object(read_small(path, _MOST_BYTES), str(path))
         boot = said.optional_word("boot")
         epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
         known = decode_partitions(said)

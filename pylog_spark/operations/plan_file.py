@@ -30,6 +30,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
+from storage_core.json_text import parse_json
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
 
@@ -126,6 +127,8 @@ class SavedPlan:
 
 def encode_options(options: JobOptions) -> dict[str, Any]:
     """Return options as plain values, without those that are no part of a plan."""
+    # A guard is switched off on the command line alone, each time anew.
+    options = replace(options, limits=replace(options.limits, overrides=frozenset()))
     values = {name: value for name, value in asdict(options).items() if name not in _LEFT_OUT}
     return dict(json.loads(json.dumps(values, default=_plain)))
 
@@ -142,6 +145,12 @@ def decode_options(values: Mapping[str, Any]) -> JobOptions:
     if strange:
         raise ValueError(f"options.{min(strange)}: is no part of a plan")
     options: JobOptions = read_value(JobOptions, dict(values), "options")
+    if options.limits.overrides:
+        codes = ", ".join(sorted(options.limits.overrides))
+        raise ValueError(
+            f"options.limits.overrides: a file switches no guard off ({codes}); say it with "
+            "--override to pylog apply"
+        )
     for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for key in keys.values():
             said = getattr(config, key.attribute)
@@ -197,7 +206,7 @@ def read_plan_file(path: str | Path) -> SavedPlan:
         raise ConfigError("PLAN", path, error.strerror or str(error)) from error
     except KeyError as error:
         raise ConfigError("PLAN", path, f"is no saved plan: it has no {error}") from error
-    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+    except (ValueError, TypeError, pa.ArrowException) as error:
         raise ConfigError("PLAN", path, f"is no saved plan: {error}") from error
 
 
@@ -220,18 +229,22 @@ def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
         table = file.read().select(_ROWS.names)
     header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
     texts = ("figures", "plan", "files")
-    rows = [row | {name: json.loads(row[name]) for name in texts} for row in table.to_pylist()]
+    rows = [row | {name: _parse(row[name]) for name in texts} for row in table.to_pylist()]
     return header, rows
 
 
 def _parse_header(content: bytes) -> dict[str, Any]:
-    header = json.loads(content)
+    header = _parse(content)
     if not isinstance(header, dict):
         raise TypeError(f"expected an object, found {type(header).__name__}")
     found = (header.get("format"), header.get("version"))
     if found != (FORMAT, VERSION):
         raise ValueError(f"expected {FORMAT} {VERSION}, found {found[0]} {found[1]}")
     return header
+
+
+def _parse(text: bytes | str) -> Any:
+    return parse_json(text, limit_bytes=_MOST_BYTES)
 
 
 def _check_size(size_bytes: int) -> None:

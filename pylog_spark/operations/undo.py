@@ -280,8 +280,7 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
         found += [
             LogRoot(location=root.location, role=Role.BROKER, is_said=True) for root in run.roots
         ]
-    for root in found:
-        check_ledger(root, options.ledger)
+    check_ledger(found, options.ledger)
     return tuple(found)
 
 

@@ -6,7 +6,6 @@ broker may keep: there is no client here.
 """
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +13,13 @@ from typing import Any, Final
 
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
+from storage_core.json_text import parse_json
 
 # What a specific offset in JSON may say beside an offset.
 LATEST: Final = -1
 EARLIEST: Final = -2
 
+_MAX_JSON_BYTES: Final = 16 << 20  # an offset for each of half a million partitions
 _CLIENT_PREFIX: Final = "kafka."
 _ISOLATION: Final = "kafka.isolation.level"
 _NAMES: Final = (
@@ -217,8 +218,8 @@ def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, i
 
 def _parse_object(name: str, text: str, example: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(text, limit_bytes=_MAX_JSON_BYTES)
+    except ValueError as error:
         raise ConfigError(name, text, f"expected JSON like {example}: {error}") from error
     if not isinstance(parsed, dict) or not parsed:
         raise ConfigError(name, text, f"expected JSON like {example}")

@@ -42,6 +42,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
+from storage_core.local_files import open_file
 from storage_core.maintenance.trash.hold import hold_run_again
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.plan.rehearsal import changed_names, verify_fit
@@ -356,7 +357,7 @@ def revoke_claim(path: Path) -> None:
     """
     with storage_errors(path):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = open_file(path, os.O_RDWR)
         except FileNotFoundError:
             return
         try:

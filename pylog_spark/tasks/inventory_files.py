@@ -3,7 +3,6 @@
 Parquet, CSV with a header, JSON lines, or an inventory of Amazon S3 by its ``manifest.json``.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pyarrow import json as arrow_json
 
 from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError, MissingDriverError, StorageError
+from storage_core.json_text import parse_json, require_shallow
 
 OPTION: Final = "--file-list"
 _BLOCK_BYTES: Final = 8 << 20
@@ -220,11 +220,20 @@ def _json_tables(stream: IO[bytes], location: str) -> Iterator[pa.Table]:
     while block := stream.read(_BLOCK_BYTES):
         whole, newline, rest = (rest + block).rpartition(b"\n")
         if newline:
-            yield arrow_json.read_json(pa.BufferReader(whole + newline))
+            yield _json_table(whole + newline, location)
         elif len(rest) > _MOST_LINE_BLOCKS * _BLOCK_BYTES:
             raise ConfigError(OPTION, location, f"has a line of more than {len(rest)} bytes")
     if rest.strip():
-        yield arrow_json.read_json(pa.BufferReader(rest))
+        yield _json_table(rest, location)
+
+
+def _json_table(lines: bytes, location: str) -> pa.Table:
+    try:
+        for line in lines.split(b"\n"):
+            require_shallow(line)
+    except ValueError as error:
+        raise ConfigError(OPTION, location, f"has a line that {error}") from error
+    return arrow_json.read_json(pa.BufferReader(lines))
 
 
 def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart]:
@@ -232,16 +241,16 @@ def _manifest_parts(location: str, system: Any, path: str) -> list[InventoryPart
     content = system.cat_file(path, end=_MANIFEST_BYTES + 1)
     if len(content) > _MANIFEST_BYTES:
         raise ConfigError(OPTION, location, f"has more than {_MANIFEST_BYTES} bytes")
-    manifest = json.loads(content)
     try:
+        manifest = parse_json(content, limit_bytes=_MANIFEST_BYTES)
         schema, keys = manifest["fileSchema"], [file["key"] for file in manifest["files"]]
         kind = manifest["fileFormat"]
-    except (KeyError, TypeError) as error:
+        names = tuple(name.strip() for name in schema.split(","))
+        places = [system.unstrip_protocol(_place_of(key, location, path)) for key in keys]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
             OPTION, location, f"is no manifest of an S3 Inventory: {error}"
         ) from error
-    names = tuple(name.strip() for name in schema.split(","))
-    places = [system.unstrip_protocol(_place_of(key, location, path)) for key in keys]
     if kind == "CSV":
         return [InventoryPart(location=place, columns=names, is_escaped=True) for place in places]
     if kind != "Parquet":

@@ -6,11 +6,11 @@ cannot be read therefore only means that no broker epoch is known. Source:
 ``org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler``.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Final
 
 from storage_core.checkpoint.checkpoint_text import LONG_MAX
+from storage_core.json_text import parse_json
 
 UNKNOWN_BROKER_EPOCH: Final = -1
 MAX_CLEAN_SHUTDOWN_BYTES: Final = 1 << 16
@@ -29,11 +29,9 @@ class CleanShutdown:
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:
     """Parse the marker; whatever it holds, it is one."""
-    if len(data) > MAX_CLEAN_SHUTDOWN_BYTES:
-        return CleanShutdown()
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
+        content = parse_json(data, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    except ValueError:
         return CleanShutdown()
     epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
     if type(epoch) is not int or not -LONG_MAX - 1 <= epoch <= LONG_MAX:

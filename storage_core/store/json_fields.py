@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from storage_core.errors import ManifestError
+from storage_core.json_text import parse_json
 
 MAX_INTEGER: Final = 2**63 - 1
+# Of any: a claim on a partition of many segments. Who reads one bounds it by what it is first.
+MAX_JSON_BYTES: Final = 1 << 30
 _WORD: Final = re.compile(r"[\x20-\x7e]*")
 _MAX_WORD: Final = 1024
 # What is found where something else was expected may be of any size and depth.
@@ -81,6 +84,14 @@ class JsonFields:
             raise self.error(name, f"expected a text, found {_show(value)}")
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts as ``text`` returns them."""
+        values = self._list(name)
+        for value in values:
+            if type(value) is not str or "\0" in value or not _is_encodable(value):
+                raise self.error(name, f"expected texts, found {_show(value)}")
+        return tuple(values)
+
     def file_name(self, name: str) -> str:
         """Return a text that stays what it is when it becomes the last part of a path."""
         return _require_file_name(self.text(name), self._error_of(name))
@@ -141,8 +152,8 @@ def parse_json_object(content: bytes, file: str) -> JsonFields:
     """Parse one JSON object.
 
     Raises:
-        ManifestError: The content is no JSON object in UTF-8, is nested beyond reason, or names a
-            field twice.
+        ManifestError: The content is no JSON object in UTF-8, is longer or nested deeper than any
+            of ours, or names a field twice.
     """
     value = _parse(content, file)
     if not isinstance(value, dict):
@@ -186,12 +197,8 @@ def encode_json_object(fields: Mapping[str, Any]) -> bytes:
 
 def _parse(content: bytes, file: str) -> Any:
     try:
-        return json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse_constant,
-        )
-    except (ValueError, RecursionError) as error:
+        return parse_json(content, limit_bytes=MAX_JSON_BYTES, is_strict=True)
+    except ValueError as error:
         raise ManifestError(file, "", f"is no JSON: {error}") from error
 
 
@@ -203,19 +210,6 @@ def _objects(values: Sequence[Any], file: str, where: str) -> tuple[JsonFields, 
     return tuple(
         JsonFields(file, f"{where}[{number}]", value) for number, value in enumerate(values)
     )
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"field {_show(twice)} occurs twice")
-    return fields
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _show(value: object) -> str:

@@ -26,12 +26,16 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.json_text import parse_json
+from storage_core.local_files import facts_of
+from storage_core.store.local import storage_errors
 from storage_core.store.manifest import FileEntry, data_key
 from storage_core.store.object_store import ObjectStore
 
 UPLOADED_PREFIX: Final = "pylog-object:"
 PARTITION_STEM: Final = "partition"
 NO_TIMESTAMP: Final = -1
+_MAX_LOCATION_BYTES: Final = 1 << 16
 
 
 def upload_file(
@@ -56,10 +60,10 @@ def upload_file(
     Raises:
         StorageError: The file cannot be read, or the store failed.
     """
-    try:
-        facts = path.stat()
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
+    with storage_errors(path):
+        facts = facts_of(path)
+    if facts is None:
+        raise StorageError(str(path), "No such file or directory")
     key = data_key(partition, attempt_id, name)
     etag = objects.put_file(key, str(path)) if facts.st_size else ""
     return encode_location(
@@ -139,7 +143,8 @@ def parse_location(location: str) -> FileEntry:
         InvalidNameError: It is not one.
     """
     try:
-        found = json.loads(location.removeprefix(UPLOADED_PREFIX))
+        text = location.removeprefix(UPLOADED_PREFIX)
+        found = parse_json(text, limit_bytes=_MAX_LOCATION_BYTES)
         return FileEntry(**{field.name: found[field.name] for field in fields(FileEntry)})
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidNameError(location[:80], "is no location of an uploaded object") from error

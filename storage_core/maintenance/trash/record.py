@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_core.errors import CheckpointError, ManifestError, StorageError
+from storage_core.local_files import read_small, scan_folder
 from storage_core.plan.fingerprint import (
     FileFingerprint,
     decode_fingerprints,
@@ -225,7 +226,7 @@ def commit_numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     with storage_errors(folder):
-        names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+        names = [entry.name for entry in scan_folder(folder) if entry.is_folder]
     return sorted(int(name) for name in names if name.isdecimal() and len(name) == _NUMBER_DIGITS)
 
 
@@ -356,11 +357,8 @@ def _read_undo(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes:
-    with storage_errors(path), path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise StorageError(str(path), f"is longer than the {_MOST_BYTES} bytes it may have")
-    return content
+    with storage_errors(path):
+        return read_small(path, _MOST_BYTES)
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:

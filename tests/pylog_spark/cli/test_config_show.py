@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.config import TUNING_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
@@ -37,3 +39,13 @@ def test_an_unknown_key_names_the_nearest(pylog):
     result = pylog("config", "show", "--set", "retention.mss=1")
     assert result.exit_code == ExitCode.USAGE
     assert result.stderr == "pylog: retention.mss=1: unknown key; did you mean retention.ms?\n"
+
+
+@pytest.mark.parametrize("content", ["\nper_disk: !!int x", "\na: &a [*a]"])
+def test_a_malformed_file_of_options_is_wrong_usage_that_names_its_line(pylog, tmp_path, content):
+    path = tmp_path / "options.yaml"
+    path.write_text(content)
+    result = pylog("compact", tmp_path, "--config", path)
+    assert result.exit_code == 2
+    assert f"{path}: is no YAML: line 2, column " in "".join(result.stderr.splitlines())
+    assert "bug" not in result.stderr

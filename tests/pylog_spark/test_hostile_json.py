@@ -1,0 +1,233 @@
+"""Every reader of JSON that lies in a directory or a bucket, or comes from a person.
+
+Each is handed what ends a process whose parser calls itself: a hundred thousand levels, on a stack
+as small as some threads have; and a number of a million digits.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pylog_spark.operations.killed_runs import _read_marker
+from pylog_spark.operations.plan_file import read_plan_file
+from pylog_spark.operations.undo import _remember_marker
+from pylog_spark.source.options import parse_options
+from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
+from storage_core.catalog.topic_dump import parse_topic_dump
+from storage_core.checkpoint import CleanShutdown, parse_clean_shutdown
+from storage_core.errors import PylogError
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.compaction.key_files import map_set, write_set
+from storage_core.maintenance.materialize.partition import PIN_FILE, read_pin
+from storage_core.maintenance.materialize.target import STATE_FILE, read_target
+from storage_core.maintenance.trash.record import (
+    LEFT_FILE,
+    RECORD_FILE,
+    RUN_FILE,
+    UNDO_FILE,
+    TrashRecord,
+    commit_folder,
+    partition_folder,
+    read_commit,
+    read_run,
+)
+from storage_core.store.generations import read_head, read_history
+from storage_core.store.lease import LEASE_FILE, read_lease
+from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
+from storage_core.store.manifest import history_key, manifest_key
+from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
+from storage_core.store.uploads import UPLOADED_PREFIX, parse_location
+
+PARTITION = TopicPartition("t", 0)
+RUN = "20260102T030405Z-0a1b2c3d"
+OBJECTS = "memory://hostile-json"
+DEEP = '{"format": ' + '[{"a":' * 50_000 + "1" + "}]" * 50_000 + "}"
+CONTENTS = {
+    "lists": "[" * 100_000 + "]" * 100_000,
+    "objects": '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "deep in a field": DEEP,
+    "never closed": '{"a": ' + "[" * 100_000,
+    "digits": '{"version": ' + "9" * 1_000_000 + "}",
+}
+
+Reader = Callable[[str, Path], Any]
+
+
+def _file(name: str, read: Callable[[Path], Any]) -> Reader:
+    def reader(content: str, folder: Path) -> Any:
+        (folder / name).write_text(content)
+        return read(folder)
+
+    return reader
+
+
+def _object(key: str, read: Callable[[MemoryObjectStore], Any]) -> Reader:
+    def reader(content: str, folder: Path) -> Any:
+        forget_memory(OBJECTS)
+        objects = MemoryObjectStore(OBJECTS)
+        objects.put(key, content.encode())
+        return read(objects)
+
+    return reader
+
+
+def _commit(name: str) -> Reader:
+    def reader(content: str, folder: Path) -> Any:
+        directory = folder / "log" / "t-0"
+        place = commit_folder(partition_folder(folder / RUN, directory), 0)
+        place.mkdir(parents=True)
+        record = TrashRecord(
+            run_id=RUN, action="retain", directory=str(directory), kept=(), before=()
+        )
+        (place / RECORD_FILE).write_bytes(record.to_bytes())
+        assert read_commit(place).record == record
+        (place / name).write_text(content)
+        return read_commit(place)
+
+    return reader
+
+
+def _claim(content: str, folder: Path) -> Any:
+    path = folder / "t-0.claim"
+    path.write_text(content + "\n")
+    with hold_claim(path) as claim:
+        return claim.steps
+
+
+def _plan_of_parquet(column: str | None) -> Reader:
+    def reader(content: str, folder: Path) -> Any:
+        names = ("action", "root", "topic", "directory", "status", "reason")
+        texts = {"figures": "{}", "plan": "{}", "files": "[]"} | (
+            {column: content} if column else {}
+        )
+        row = dict.fromkeys(names, "x") | {"partition": 0} | texts
+        header = content if column is None else '{"format": "pylog-plan", "version": 1}'
+        table = pa.Table.from_pylist([row]).replace_schema_metadata({"pylog-plan": header})
+        pq.write_table(table, folder / "plan.parquet")
+        return read_plan_file(folder / "plan.parquet")
+
+    return reader
+
+
+def _key_set(content: str, folder: Path) -> Any:
+    write_set(folder / "keys", {}, {"a": np.zeros(1)})
+    (folder / "keys").write_text(content + "\n")
+    return map_set(folder / "keys")
+
+
+def _remembered(content: str, folder: Path) -> Any:
+    path = folder / "clean-shutdown-marker"
+    path.write_text(content[:4000])  # what it may have; the rest is not read
+    assert _read_marker(path, folder, was_abandoned=False) is None
+    path.write_text(content)
+    assert _read_marker(path, folder, was_abandoned=False) is None
+    raise REFUSED
+
+
+def _marker(content: str, folder: Path) -> Any:
+    assert parse_clean_shutdown(content.encode()) == CleanShutdown()
+    assert parse_clean_shutdown(content.encode()[:60_000]) == CleanShutdown()
+    raise REFUSED
+
+
+REFUSED = ValueError("no word of it is believed")
+
+READERS: dict[str, Reader] = {
+    "the root of a managed root": _object(MANAGED_ROOT_FILE, find_root),
+    "a lease": _object(LEASE_FILE, read_lease),
+    "a manifest": _object(manifest_key(PARTITION), lambda objects: read_head(objects, PARTITION)),
+    "a manifest of the history": _object(
+        history_key(PARTITION, 1), lambda objects: read_history(objects, PARTITION, 1)
+    ),
+    "where an upload is": lambda content, _: parse_location(UPLOADED_PREFIX + content),
+    "the marker of a broker": _marker,
+    "the marker of a killed run": _remembered,
+    "the marker of an undo": _file("marker", lambda at: _remember_marker(at / "marker", None)),
+    "a claim": _claim,
+    "a run in the trash": _file(RUN_FILE, read_run),
+    "a record in the trash": _commit(RECORD_FILE),
+    "what a commit left": _commit(LEFT_FILE),
+    "the state of an undo": _commit(UNDO_FILE),
+    "a copy's state": _file(STATE_FILE, lambda at: read_target(at, root="r", root_id="1")),
+    "a copy's generation": _file(PIN_FILE, read_pin),
+    "keys on disk": _key_set,
+    "a plan": _file("plan.json", lambda at: read_plan_file(at / "plan.json")),
+    "a plan's head in Parquet": _plan_of_parquet(None),
+    "a plan's row in Parquet": _plan_of_parquet("plan"),
+    "a topic dump": lambda content, _: parse_topic_dump(content.encode(), file="d", modified_ms=1),
+    "offsets of a query": lambda content, _: parse_options(
+        {"path": "/p", "startingOffsets": content}
+    ),
+    "partitions of a query": lambda content, _: parse_options({"path": "/p", "assign": content}),
+    "the manifest of an inventory": _file(
+        "manifest.json", lambda at: find_parts(str(at / "manifest.json"))
+    ),
+    "lines of an inventory": _file(
+        "files.jsonl", lambda at: list(read_tables(InventoryPart(location=str(at / "files.jsonl"))))
+    ),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("name", READERS)
+def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(
+    tmp_path: Path, name: str, content: str
+):
+    refused = []
+
+    def read() -> None:
+        try:
+            READERS[name](CONTENTS[content], tmp_path)
+        except (PylogError, ValueError) as error:
+            refused.append(str(error))
+
+    before = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=read)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    (reason,) = refused
+    assert len(reason) < 2000
+
+
+def test_every_reader_is_named_above():
+    """A new use of Python's parser stands here, or reads what this program alone has written."""
+    ours = {
+        "pylog_spark/cli/job_runner.py",  # rows of this run
+        "pylog_spark/operations/cleaning_rows.py",
+        "pylog_spark/operations/pass_stages.py",
+        "pylog_spark/operations/plan_figures.py",
+        "pylog_spark/operations/plan_file.py",  # its own values, made plain
+        "pylog_spark/operations/recording.py",
+        "pylog_spark/operations/recovery_rows.py",
+        "pylog_spark/operations/saved_plans.py",
+        "pylog_spark/tasks/compaction.py",  # from task to task
+        "pylog_spark/tasks/exchange.py",
+        "pylog_spark/tasks/fingerprints.py",
+        "pylog_spark/tasks/verification.py",
+        "storage_core/checkpoint/lock.py",  # a process of this one's
+        "storage_core/checkpoint/lock_query.py",
+        "storage_core/json_text.py",
+        "storage_core/maintenance/compaction/exchanged_index.py",  # from task to task
+        "storage_core/maintenance/compaction/plan.py",
+        "storage_core/maintenance/compaction/rewrite.py",
+        "storage_core/maintenance/compaction/statistics.py",
+        "storage_core/records/packing.py",
+    }
+    root = Path(__file__).parents[2]
+    found = {
+        str(path.relative_to(root))
+        for package in ("pylog_spark", "storage_core", "jobs")
+        for path in (root / package).rglob("*.py")
+        if "json.loads(" in path.read_text() or "json.load(" in path.read_text()
+    }
+    assert found == ours
