@@ -344,7 +344,7 @@ class BrokerRoot:
 
     def _observe_all(self) -> None:
         """Look at every partition, for whoever finds what this run has left if it is killed."""
-        if self._scratch is not None:
+        if self._scratch is not None and self._marker is not None:
             self._partitions = observe_partitions(self._store.directory)
 
     def _remember(self) -> None:
