@@ -576,6 +576,7 @@ RETENTION: Final = pa.schema(
         _column("status", _TEXT, "planned, done, skipped or failed"),
         *_RETENTION_COLUMNS,
         _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+        _column("directory", _TEXT, "path of the partition directory"),
     ]
 )
 
@@ -668,6 +669,7 @@ RECOVERY: Final = pa.schema(
         _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
         _column("steps", _NUMBER, "operations on files"),
         _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+        _column("directory", _TEXT, "path of the partition directory"),
     ]
 )
 

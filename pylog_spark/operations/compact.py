@@ -28,10 +28,10 @@ from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.plan_table import (
-    PartitionName,
+    RowKey,
     only_planned,
-    partition_names,
     result_rows,
+    row_keys,
     sort_plans,
 )
 from pylog_spark.operations.recording import Recorder
@@ -235,12 +235,12 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     while left.num_rows:
         ended = _clean_once(rounds, left, run.recorder, run.job)
         outcomes |= _merge(plans, outcomes, left, ended)
-        names = _split(left, ended)
+        again = _split(left, ended)
         if options.until_clean:
-            names |= _unfinished(left, ended)
-        if not names:
+            again |= _unfinished(left, ended)
+        if not again:
             break
-        left = only_planned(_observe(run, context), names)
+        left = only_planned(_observe(run, context), again)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
     _record(run.recorder, plans, others, run.job)
     return outcomes
@@ -258,32 +258,32 @@ def _clean_once(
 
 def _merge(plans: pa.Table, outcomes: Outcomes, left: pa.Table, ended: Outcomes) -> Outcomes:
     """Return outcomes by their rows in plans, put together with those of former rounds."""
-    numbers = {name: number for number, name in enumerate(partition_names(plans))}
+    numbers = {key: number for number, key in enumerate(row_keys(plans))}
     merged = Outcomes()
-    for ordinal, name in enumerate(partition_names(left)):
+    for ordinal, key in enumerate(row_keys(left)):
         if ordinal in ended:
-            number = numbers[name]
+            number = numbers[key]
             merged[number] = ended[ordinal].after(outcomes.get(number))
     return merged
 
 
-def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     """Return the partitions whose offset map was full before all that is dirty was cleaned."""
     first = plans["first_dirty_offset"].to_pylist()
     end = plans["first_uncleanable_offset"].to_pylist()
-    names = partition_names(plans)
+    keys = row_keys(plans)
     return {
-        names[ordinal]
+        keys[ordinal]
         for ordinal, outcome in outcomes.items()
         if outcome.next_offset is not None and first[ordinal] < outcome.next_offset < end[ordinal]
     }
 
 
-def _split(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+def _split(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     """Return the partitions of which a segment was split in place of the round."""
-    names = partition_names(plans)
+    keys = row_keys(plans)
     return {
-        names[ordinal]
+        keys[ordinal]
         for ordinal, outcome in outcomes.items()
         if outcome.columns.get("reason") == Reason.SEGMENT_SPLIT.value
     }

@@ -23,6 +23,7 @@ from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.maintenance.trash.keep import TrashPlace
+from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path
 
@@ -91,6 +92,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         high_watermark=options.high_watermark,
         trash=trash_place(job),
         remote_roots=_remote_roots(job),
+        from_start=options.from_start,
     )
 
 
@@ -174,7 +176,7 @@ def open_recorder(
             "action": job.action,
             "roots": [root.location for root in job.roots],
             "now_ms": options.now_ms,
-            "options": json.dumps(said, default=_plain, sort_keys=True),
+            "options": without_secrets(json.dumps(said, default=_plain, sort_keys=True)),
         },
     )
 
