@@ -8,6 +8,8 @@ its last offset index entry.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,10 +248,11 @@ def _read_catalog(root: RootFiles, state: LogDirectoryState) -> TopicCatalog:
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:
-    known = [file for file in files if file.name in _KNOWN_NAMES or kind_of(file.name) is not None]
+    others = [
+        file.name for file in files if file.name not in _KNOWN_NAMES and kind_of(file.name) is None
+    ]
     # Transient files have a number in front as well, and a suffix behind the suffix.
-    others = [file.name for file in files if file not in known]
-    leftovers = [name for name in others if offset_of(name) is not None]
+    is_leftover = [offset_of(name) is not None for name in others]
     logs = _logs(files)
     return {
         "segments": len(logs),
@@ -259,8 +262,8 @@ def _describe_files(files: Sequence[FileInfo]) -> Row:
             for file in files
             if kind_of(file.name) in {*INDEX_SUFFIXES, SNAPSHOT_SUFFIX}
         ),
-        "leftover_files": leftovers,
-        "unknown_files": [name for name in others if name not in leftovers],
+        "leftover_files": list(compress(others, is_leftover)),
+        "unknown_files": list(compress(others, map(not_, is_leftover))),
     }
 
 
