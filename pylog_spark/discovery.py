@@ -29,6 +29,7 @@ from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, l
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
+from storage_core.filenames import is_text
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path
 from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
@@ -100,7 +101,11 @@ def _locate(root: str | Path) -> tuple[str, str]:
     if not path.is_dir():
         reason = "is not a directory" if path.exists() else "no such directory"
         raise ConfigError("ROOT", root, reason)
-    return str(plain_path(path)), str(path.resolve())
+    plain = str(plain_path(path))
+    if not is_text(plain):
+        reason = "its path is not UTF-8, which Spark cannot be told; give it a link that is"
+        raise ConfigError("ROOT", root, reason)
+    return plain, str(path.resolve())
 
 
 def discover_partitions(

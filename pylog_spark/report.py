@@ -5,7 +5,6 @@ that came from file names or error messages cannot steer the terminal: control c
 escaped.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -15,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.schemas import Status
-from pylog_spark.text import printable
+from pylog_spark.schemas import ALLOWED_BY, Status
+from pylog_spark.text import printable, to_json
 from storage_core.errors import kafka_code_of
 from storage_core.formats.error_codes import kafka_error_name
 
@@ -190,6 +189,21 @@ def summary_line(rows: Sequence[Row]) -> str:
     return f"{text}; {size_text(before)} became {size_text(after)} ({after / before - 1:+.1%})"
 
 
+def refusal_text(rows: Iterable[Row]) -> str:
+    """Return how many deletions were refused and what allows them, to end a line; empty if none."""
+    parts = [
+        f"; {count} refused to delete: {reason}, {ALLOWED_BY[reason]} allows it"
+        for reason, count in refused_deletions(rows).items()
+    ]
+    return "".join(parts)
+
+
+def refused_deletions(rows: Iterable[Row]) -> dict[str, int]:
+    """Return how many deletions guards refused, by reason."""
+    reasons = Counter(row.get("reason") for row in rows)
+    return {reason: reasons[reason] for reason in ALLOWED_BY if reasons[reason]}
+
+
 def json_line(kind: str, row: Row) -> str:
     """Return a row as one JSON object on one line, its kind first.
 
@@ -199,7 +213,7 @@ def json_line(kind: str, row: Row) -> str:
     code = kafka_code_of(str(row.get("error_class")))
     if code is not None:
         told |= {"kafka_code": code, "kafka_error": kafka_error_name(code)}
-    return json.dumps(told, separators=(",", ":"), default=str)
+    return to_json(told, separators=(",", ":"), default=str)
 
 
 def error_text(row: Row) -> str:

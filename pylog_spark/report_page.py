@@ -11,6 +11,7 @@ from pylog_spark.report import (
     error_text,
     number_text,
     partition_name,
+    refusal_text,
     size_text,
     summary_line,
 )
@@ -152,9 +153,9 @@ def write_run_page(path: Path, report: RunPage) -> None:
     """
     rows = report.results.to_pylist()
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
-    title = f"pylog {report.action}"
+    title, told = f"pylog {report.action}", summary_line(rows) + refusal_text(rows)
     parts = [
-        f"<h1>{escape(title)}</h1><p>{escape(what)}: {escape(summary_line(rows))}</p>",
+        f"<h1>{escape(title)}</h1><p>{escape(what)}: {escape(told)}</p>",
         "".join(f"<p>{escape(printable(note))}</p>" for note in report.notes),
     ]
     if report.cuts.num_rows:

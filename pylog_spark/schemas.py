@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.text import valid_texts
+
 
 class Action(enum.StrEnum):
     """What a result row is about."""
@@ -88,6 +90,13 @@ class Reason(enum.StrEnum):
     CUTS_WHOLE_LOG = "CUTS_WHOLE_LOG"
 
 
+# What lifts the refusal of a deletion by a guard, for those that a run should count.
+ALLOWED_BY: Final[Mapping[str, str]] = {
+    Reason.DELETES_TOO_MUCH: "--max-delete-ratio 1",
+    Reason.CLOCK_PAST_RETENTION: f"--override {Reason.CLOCK_PAST_RETENTION}",
+}
+
+
 class RunEvent(enum.StrEnum):
     """A run leaves two rows; one that has no END died."""
 
@@ -110,6 +119,11 @@ _ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's
 _ERROR: Final = [
     _column("error_class", _TEXT, "class of the error, null without one"),
     _column("error", _TEXT, "what went wrong, with file and position"),
+]
+
+_RETENTION_LIMITS: Final = [
+    _column("retention_ms", _NUMBER, "age by which retention went, -1 for none; null elsewhere"),
+    _column("retention_bytes", _NUMBER, "size by which it went, -1 for none; null elsewhere"),
 ]
 
 # What a listing or an inventory has found in a partition directory; null where nobody has looked.
@@ -135,6 +149,8 @@ RESULT: Final = pa.schema(
         _column("segments_after", _NUMBER, "the same afterwards, null while planned"),
         _column("duration_ms", _NUMBER, "time that tasks spent on it, summed over the tasks"),
         *_ERROR,
+        _column("directory", _TEXT, "the partition's own directory; a copy or remains have others"),
+        *_RETENTION_LIMITS,
     ]
 )
 
@@ -502,6 +518,7 @@ _RETENTION_COLUMNS: Final = [
     _column("blocked_timestamp", _NUMBER, "its largest timestamp, where that counts"),
     _column("wait_ms", _NUMBER, "until it is too old, null where age does not count"),
     _column("newest_timestamp", _NUMBER, "of the newest record, if segments go for their age"),
+    *_RETENTION_LIMITS,
 ]
 
 # What retention observed and planned, a row a partition directory.
@@ -521,6 +538,19 @@ RETENTION_PLAN: Final = pa.schema(
         _column("is_replicated", pa.bool_(), "whether all that goes is below the checkpointed one"),
         _column("operations", _TEXT, "operations on files of a dry run, as JSON"),
         _column("duration_ms", _NUMBER, "time it took to observe and plan"),
+        *_ERROR,
+    ]
+)
+
+# When the newest record of each partition directory was written, whatever is to be done there.
+NEWEST_RECORD: Final = pa.schema(
+    [
+        *_PARTITION_NAME,
+        _column("directory", _TEXT, "path of the partition directory"),
+        _column("status", _TEXT, "failed where it could not be read"),
+        _column("reason", _TEXT, "always null"),
+        _column("newest_timestamp", _NUMBER, "of the newest record; null without, or not read"),
+        _column("duration_ms", _NUMBER, "time it took to look"),
         *_ERROR,
     ]
 )
@@ -672,6 +702,8 @@ def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
 def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """Return rows as one record batch; columns that a row does not name are null.
 
+    Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
+
     Raises:
         KeyError: A row names a column that the table does not have.
     """
@@ -679,7 +711,10 @@ def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Re
     unknown = {name for row in listed for name in row} - set(schema.names)
     if unknown:
         raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
-    return pa.RecordBatch.from_pylist(listed, schema=schema)
+    try:
+        return pa.RecordBatch.from_pylist(listed, schema=schema)
+    except UnicodeEncodeError:
+        return pa.RecordBatch.from_pylist([valid_texts(row) for row in listed], schema=schema)
 
 
 def rows_to_batches(

@@ -8,11 +8,15 @@ workers run, Delta's jars, where the log goes.
 
 import os
 import re
+import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+import javaproperties
 
 from pylog_spark.held_signals import held_signals
 from pylog_spark.jars import Exclusion, Library, fetch_jars
@@ -31,6 +35,8 @@ _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # Each of these says that a session's JVM or server was started by somebody else.
 _HOSTED_BY: Final = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION", "SPARK_REMOTE")
 
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_PROPERTIES: Final = "--properties-file"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _DRIVER_PATH: Final = "spark.driver.extraClassPath"
 _EXECUTOR_PATH: Final = "spark.executor.extraClassPath"
@@ -133,10 +139,67 @@ def build_session(
         _prepare_environment(chosen)
         builder = builder.master(chosen).appName(app_name)
         settings = session_conf(chosen, conf or {}, delta=delta)
+        with held_signals():
+            _start_spark({"spark.master": chosen, "spark.app.name": app_name, **settings})
     for key, value in settings.items():
         builder = builder.config(key, value)
     with held_signals():
         return builder.getOrCreate()
+
+
+def _start_spark(settings: Mapping[str, str]) -> None:
+    """Start a JVM and Spark in it.
+
+    pyspark itself says every setting as an argument of Java, and everybody on the machine may read
+    those. A file says it here that nobody else may open, and that is gone when this returns.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - pyspark is an extra
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - pyspark is an extra
+
+    gateway = SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
+    if gateway is None:
+        said = os.environ.get(_SUBMIT_ARGUMENTS)
+        with tempfile.NamedTemporaryFile(prefix="pylog-spark-", suffix=".conf") as file:
+            arguments, properties = submit_arguments(said, file.name, settings)
+            file.write(properties)
+            file.flush()
+            os.environ[_SUBMIT_ARGUMENTS] = arguments
+            try:
+                gateway = launch_gateway()  # type: ignore[no-untyped-call]
+            finally:
+                if said is None:
+                    del os.environ[_SUBMIT_ARGUMENTS]
+                else:
+                    os.environ[_SUBMIT_ARGUMENTS] = said
+    SparkContext(conf=SparkConf().setAll(list(settings.items())), gateway=gateway)
+
+
+def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -> tuple[str, bytes]:
+    """Return arguments for ``spark-submit`` that name a file of settings, and its content.
+
+    Args:
+        said: The user's own arguments, as in ``PYSPARK_SUBMIT_ARGS``. What stands in a file that
+            they name is taken over.
+        file: Where the content is going to stand.
+        settings: They win over that file, and over ``spark-defaults.conf``.
+
+    Raises:
+        ConfigError: The user's file cannot be read.
+    """
+    arguments = shlex.split(said or "pyspark-shell")
+    found: dict[str, str] = {}
+    place = next((n for n, argument in enumerate(arguments) if argument == _PROPERTIES), None)
+    if place is not None and place + 1 < len(arguments):
+        theirs = Path(arguments[place + 1])
+        try:
+            found = dict(javaproperties.loads(theirs.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ConfigError(_SUBMIT_ARGUMENTS, theirs, f"cannot be read: {error}") from error
+        arguments[place + 1] = file
+    else:
+        arguments = [_PROPERTIES, file, "--load-spark-defaults", *arguments]
+    text = javaproperties.dumps({**found, **settings}, timestamp=False)
+    return shlex.join(arguments), text.encode("ascii")
 
 
 def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[str, str]:

@@ -1,11 +1,50 @@
 """Values as a person reads them, safe for a terminal, a table or a log line."""
 
 import datetime
-from typing import Final
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 # Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
 _FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
+
+
+# What Python makes of a byte that is no UTF-8, and other halves of characters: no text has them.
+_NO_TEXT: Final = re.compile("[\ud800-\udfff]")
+_FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
+# How JSON spells half of a character; whole ones of the higher planes, too.
+_HALF: Final = "\\ud"
+
+
+def valid_text(text: str) -> str:
+    r"""Return text that is UTF-8: a byte that is none becomes ``\xNN``."""
+    return text if text.isascii() else _NO_TEXT.sub(_spell_out, text)
+
+
+def valid_texts(value: Any) -> Any:
+    """Return a value with all texts in it made valid, those in lists and mappings too."""
+    match value:
+        case str():
+            return valid_text(value)
+        case Mapping():
+            return {valid_texts(name): valid_texts(part) for name, part in value.items()}
+        case list() | tuple():
+            return [valid_texts(part) for part in value]
+        case _:
+            return value
+
+
+def to_json(value: Any, **options: Any) -> str:
+    """Return JSON, valid UTF-8 whatever names of files and texts of errors are in it.
+
+    Args:
+        value: What ``json.dumps`` takes.
+        options: Of ``json.dumps``.
+    """
+    text = json.dumps(value, **options)
+    return json.dumps(valid_texts(value), **options) if _HALF in text else text
 
 
 def printable(text: str) -> str:
@@ -41,5 +80,13 @@ def time_text(epoch_ms: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
+def _spell_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    is_byte = _FIRST_BYTE <= code <= _LAST_BYTE
+    return f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}"
+
+
 def _escaped(character: str) -> str:
+    if _NO_TEXT.match(character):
+        return valid_text(character)
     return character.encode("unicode_escape").decode("ascii")

@@ -173,6 +173,23 @@ class OffsetOutOfRangeError(PylogError):
         )
 
 
+class MissingSegmentError(PylogError):
+    """Offsets that a log should have are in none of its segments."""
+
+    def __init__(self, directory: str, first: int, end: int | None, evidence: str) -> None:
+        super().__init__(directory, first, end, evidence)
+        self.directory, self.first, self.end = directory, first, end
+        self.evidence = evidence
+
+    def __str__(self) -> str:
+        last = "the end" if self.end is None else f"{self.end - 1}"
+        return (
+            f"{self.directory}: offsets {self.first} to {last} are missing: {self.evidence}. "
+            "Either a segment is lost (a replica or a backup may have it), or the topic is or was "
+            "compacted and nothing here says so; failOnDataLoss=false reads what is there"
+        )
+
+
 class OffsetNotAvailableError(PylogError):
     """An offset would be beyond a high watermark that is known to lag behind."""
 

@@ -32,7 +32,7 @@ def run_apply(path: Path, said: ApplyOptions, *, as_json: bool) -> int:
         options.master,
         options.spark_conf,
         app_name="pylog apply",
-        delta=options.ledger is not None and not options.dry_run,
+        delta=options.ledger is not None,
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)
     report = apply_saved(session, saved, options)

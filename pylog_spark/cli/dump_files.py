@@ -128,7 +128,8 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
             raise ConfigError("PATH", path, "no such file or directory")
         if not _is_kafkas(local.name):
             raise ConfigError("PATH", path, "its name is none of a file that Kafka writes")
-        return open_store(str(local.parent)), [local.name]
+        # The person who names a link means what it leads to.
+        return open_store(str(local.resolve().parent)), [local.resolve().name]
     parent, name = split_location(path)
     if local is None and _is_kafkas(name):
         return _choose_one(parent, name)

@@ -4,13 +4,13 @@ A line is put together by formatting, not by a JSON library: the fields are numb
 names that are known beforehand, and a dump has millions of lines.
 """
 
-import json
 from binascii import b2a_base64
 from collections.abc import Iterator
 from typing import Any, Final
 
 from pylog_spark.cli.dump_records import HEADERS, KEY, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
+from pylog_spark.text import to_json
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
@@ -44,7 +44,7 @@ class JsonLines:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._json_file = json.dumps(file)
+        self._json_file = to_json(file)
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches, each followed by those of its records."""
@@ -149,7 +149,7 @@ class JsonLines:
 def _record_line(row: RecordRow) -> str:
     headers = ""
     if row[HEADERS]:
-        headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
+        headers = ",".join(f"[{to_json(name)},{_base64(value)}]" for name, value in row[HEADERS])
     return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers)
 
 
@@ -175,4 +175,4 @@ def _base64(data: memoryview | None) -> str:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":")) + "\n"
+    return to_json(fields, separators=(",", ":")) + "\n"

@@ -15,7 +15,7 @@ from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.guards import check_outside, check_roots
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.retain import retain
@@ -25,12 +25,15 @@ from pylog_spark.report import (
     is_notable_retention,
     json_line,
     plan_table,
+    refusal_text,
+    refused_deletions,
     result_table,
     retention_table,
     summary_line,
     write_table,
 )
 from pylog_spark.report_page import write_run_page
+from pylog_spark.schemas import ALLOWED_BY
 from pylog_spark.session import build_session
 from storage_core.clock import SystemClock
 from storage_core.maintenance.verification.findings import Severity
@@ -73,12 +76,14 @@ def run_job(
     # The job checks this again. Here it spares a person the start of a Spark session.
     check = check_recovery if job == _RECOVER else check_roots
     log_roots = resolve_roots(roots, said=options.role)
+    check_outside("--report", page, log_roots)
     check(log_roots, options)
     session = build_session(
         options.master,
         options.spark_conf,
         app_name=f"pylog {job}",
-        delta=options.ledger is not None and not options.dry_run,
+        # A dry run writes no ledger, but asks it what retention the topics had.
+        delta=options.ledger is not None,
     )
     # Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it, and
     # what comes out is not always a KeyboardInterrupt. The operation cancels its jobs itself.
@@ -139,6 +144,10 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
         "exit_code": report.exit_code,
         "notes": list(report.notes),
         "cleaner": dict(report.cleaner),
+        "refused_deletions": [
+            {"reason": reason, "partitions": count, "allowed_by": ALLOWED_BY[reason]}
+            for reason, count in refused_deletions(rows).items()
+        ],
     }
     typer.echo(json_line("run", run))
 
@@ -154,7 +163,8 @@ def _plans(report: RunReport) -> dict[tuple[Any, ...], dict[str, Any]]:
 def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
-    footer = [f"{what}: {summary_line(rows)} in {seconds:.1f} s", *report.notes]
+    line = f"{what}: {summary_line(rows)} in {seconds:.1f} s{refusal_text(rows)}"
+    footer = [line, *report.notes]
     console = Console()
     planned = report.planned_rows() if report.dry_run else []
     if planned:

@@ -1,13 +1,13 @@
 """What ``pylog partition clean`` does once its arguments are read."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pylog_spark.config.assignments import whole_config
+from pylog_spark.text import to_json
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
@@ -78,13 +78,13 @@ def run_clean(arguments: CleanArguments) -> str:
         first_uncleanable_offset=arguments.first_uncleanable_offset,
     )
     if arguments.dry_run:
-        return json.dumps(_describe(arguments.directory, config, cleaner, request))
+        return to_json(_describe(arguments.directory, config, cleaner, request))
     directory = arguments.directory
     result, log = clean_and_load(directory, config=config, cleaner=cleaner, request=request)
     if not arguments.then_retain:
         return result.to_json()
     swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
-    return json.dumps(asdict(result) | asdict(swept))
+    return to_json(asdict(result) | asdict(swept))
 
 
 def _describe(

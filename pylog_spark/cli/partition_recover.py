@@ -1,12 +1,12 @@
 """What ``pylog partition recover`` and ``truncate`` do once their arguments are read."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pylog_spark.config.assignments import whole_config
+from pylog_spark.text import to_json
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import (
@@ -54,7 +54,7 @@ def run_recover(  # noqa: PLR0913  # the options of the command
         log_start_offset=log_start_offset,
         clean_shutdown=clean_shutdown,
     )
-    return json.dumps({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
+    return to_json({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
 
 
 def run_truncate(  # noqa: PLR0913  # one argument an option
@@ -92,7 +92,7 @@ def run_truncate(  # noqa: PLR0913  # one argument an option
         log_start_offset=log_start_offset,
     )
     answer = {"dry_run": True, "truncated": truncated, "log_end_offset": log.log_end_offset}
-    return json.dumps(answer | _describe(directory, log))
+    return to_json(answer | _describe(directory, log))
 
 
 def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:

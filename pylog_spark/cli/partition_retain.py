@@ -1,12 +1,12 @@
 """What ``pylog partition retain`` does once its arguments are read."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pylog_spark.config.assignments import whole_config
+from pylog_spark.text import to_json
 from storage_core.maintenance.retention.partition import plan_retain, retain_partition
 from storage_core.maintenance.retention.plan import RetentionPlan
 from storage_core.plan import Plan
@@ -55,7 +55,7 @@ def run_retain(
         "segments": len(log.segments),
         "size": log.size_bytes,
     }
-    return json.dumps(answer | describe_decision(decision) | {"operations": list(plan.describe())})
+    return to_json(answer | describe_decision(decision) | {"operations": list(plan.describe())})
 
 
 def describe_decision(decision: RetentionPlan) -> dict[str, Any]:

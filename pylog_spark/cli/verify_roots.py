@@ -13,6 +13,7 @@ from pylog_spark.cli.finding_tables import count_table, finding_table
 from pylog_spark.cli.output import check_file_place
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.guards import check_ledger, check_outside
 from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
@@ -51,6 +52,8 @@ def run_verify(
     options = load_config(flags, now_ms=SystemClock().now_ms()).options
     # The job checks this again. Here it spares a person the start of a Spark session.
     log_roots = resolve_roots(roots, said=options.role)
+    check_outside("--report", page, log_roots)
+    check_ledger(log_roots, options.ledger)
     session = build_session(
         options.master,
         options.spark_conf,

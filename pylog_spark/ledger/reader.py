@@ -16,5 +16,7 @@ def read_table(
     Raises:
         pyspark.errors.AnalysisException: There is no such table.
     """
-    frame = spark.read.format(ledger_format(spark)).load(table_location(location, table))
+    # Files of Parquet have the columns of the version that wrote them; of some files all are asked.
+    reader = spark.read.format(ledger_format(spark)).option("mergeSchema", "true")
+    frame = reader.load(table_location(location, table))
     return frame if run_id is None else frame.where(frame["run_id"] == run_id)

@@ -98,6 +98,8 @@ class Ledger:
         if self.format is LedgerFormat.DELTA:
             writer = writer.option("txnAppId", f"{self.run_id}/{table}")
             writer = writer.option("txnVersion", number)
+            # A table that an older version made gets the columns that came since.
+            writer = writer.option("mergeSchema", "true")
         writer.save(table_location(self.location, table))
         self._give_back()
 

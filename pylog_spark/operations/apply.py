@@ -34,7 +34,7 @@ class ApplyOptions:
         ledger: Path or URL of the ledger.
         trash: Folder that keeps what is replaced or removed.
         mark_clean: False for no marker of a clean shutdown.
-        overrides: Guards that are switched off besides those of the plan.
+        overrides: Guards that are switched off; a plan switches none off.
         master: Spark master.
     """
 
@@ -55,7 +55,6 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
         said: What is said anew.
     """
     options = saved.options
-    limits = options.limits
     return replace(
         options,
         now_ms=saved.now_ms,
@@ -64,7 +63,7 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
         ledger=said.ledger or options.ledger,
         trash=said.trash or options.trash,
         mark_clean=options.mark_clean if said.mark_clean is None else said.mark_clean,
-        limits=replace(limits, overrides=limits.overrides | said.overrides),
+        limits=replace(options.limits, overrides=said.overrides),
         master=said.master,
     )
 

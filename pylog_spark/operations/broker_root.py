@@ -29,7 +29,6 @@ from pylog_spark.tasks.scratch import (
     create_scratch,
     sweep_scratch,
 )
-from pylog_spark.tasks.visits import is_abandoned, was_visited
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -97,19 +96,17 @@ class BrokerRoot:
         self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
-        self._store = LocalStore(Path(location))
+        self._store = LocalStore(Path(location), may_be_link=True)
         self._lock = LogDirectoryLock(Path(location))
         self._marker: CleanShutdown | None = None
         self._brokers_own: CleanShutdown | None = None
         self._claims: list[Path] = []
         self._writes = False
-        self._was_abandoned = False
         self._is_settled = True
         self._is_whole = True
         self._scratch: str | None = None
 
     def __enter__(self) -> Self:
-        self._was_abandoned = is_abandoned(Path(self.location))
         self._lock.acquire()
         try:
             self._resume()
@@ -143,18 +140,6 @@ class BrokerRoot:
     def was_clean(self) -> bool:
         """Whether the broker closed every log of the directory before it ended."""
         return self._marker is not None
-
-    def was_visited(self, seen: str | None) -> bool:
-        """Whether a broker has worked here since a run that was killed saw these high watermarks.
-
-        Args:
-            seen: Their ``visits.watermarks_mark``.
-
-        Raises:
-            StorageError: The disk failed.
-        """
-        directory = Path(self.location)
-        return was_visited(directory, seen=seen, was_abandoned=self._was_abandoned)
 
     @property
     def proof(self) -> LockProof:
@@ -334,7 +319,7 @@ class BrokerRoot:
 
     def _resume(self) -> None:
         """Take up what killed runs left: their commits, and the marker that they took away."""
-        resumed = resume_killed_runs(Path(self.location), was_abandoned=self._was_abandoned)
+        resumed = resume_killed_runs(Path(self.location))
         self.write_cleaner_points(resumed.points)
         if resumed.marker is not None and read_marker(self._store) is None:
             content = encode_clean_shutdown(resumed.marker.broker_epoch)
@@ -381,7 +366,7 @@ class BrokerRoot:
 
 def read_marker(store: LocalStore) -> CleanShutdown | None:
     """Return what the marker of a clean shutdown says, None without one."""
-    if not (store.directory / CLEAN_SHUTDOWN_FILE).exists():
+    if not store.has(CLEAN_SHUTDOWN_FILE):
         return None
     content = store.read_file(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     return parse_clean_shutdown(content)

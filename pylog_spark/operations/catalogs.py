@@ -11,6 +11,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
+from storage_core.catalog.root_files import LocalRoot
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.meta_properties import (
     MAX_META_PROPERTIES_BYTES,
@@ -18,7 +19,6 @@ from storage_core.checkpoint.meta_properties import (
     parse_meta_properties,
 )
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
-from storage_core.store import LocalStore
 
 _METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
@@ -98,13 +98,12 @@ def read_meta_properties(location: str) -> MetaProperties | None:
         CheckpointError: ``meta.properties`` is malformed.
         StorageError: It cannot be read.
     """
-    path = Path(location) / META_PROPERTIES_FILE
-    if not path.exists():
-        return None
-    content = LocalStore(Path(location)).read_file(
+    content = LocalRoot(Path(location)).read(
         META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES
     )
-    return parse_meta_properties(content, file=str(path))
+    if content is None:
+        return None
+    return parse_meta_properties(content, file=f"{location}/{META_PROPERTIES_FILE}")
 
 
 def is_same_broker(one: MetaProperties | None, other: MetaProperties | None) -> bool:

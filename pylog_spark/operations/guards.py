@@ -1,8 +1,10 @@
 """What is checked before a run touches anything."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
@@ -14,7 +16,10 @@ from pylog_spark.operations.root_guards import check_local_directory, check_off_
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.store.local import plain_path
 
+_LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
 _NOW_SWITCH: Final = "--now-ms"
 # The clock is read before Spark starts, and a broker that still runs writes checkpoints meanwhile:
 # that it runs is what has to be said then.
@@ -32,8 +37,8 @@ def check_roots(
         may_write_mirror: Whether the owner allowed even a mirror to be changed.
 
     Raises:
-        ConfigError: The ledger or the trash would lie inside a log directory, or a URL is said to
-            be a broker's.
+        ConfigError: The ledger, the trash or the plan's file would lie inside a log directory, or
+            a URL is said to be a broker's.
         LogDirectoryNotFoundError: The broker's own file does not have one of its directories.
         GuardRefusedError: A role was not said or allows no writing, the roots are of several
             brokers, the machine's own clock is behind the newest checkpoint, or a directory is
@@ -51,8 +56,9 @@ def check_roots(
         elif not options.dry_run:
             check_local_directory(root.location, options)
         _check_clock(root, options)
-        check_ledger(root, options.ledger)
-        check_trash(root, options.trash)
+    check_ledger(roots, options.ledger)
+    _check_trash(roots, options.trash)
+    check_outside("--plan-out", options.plan_out, roots)
     _check_one_broker([root for root in roots if root.role is Role.BROKER])
 
 
@@ -71,23 +77,73 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
         )
 
 
-def check_ledger(root: LogRoot, ledger: str | None) -> None:
-    """Refuse a ledger in a log directory: a broker stops at a folder that is no partition."""
-    place = None if ledger is None else local_path(ledger)
-    if place is not None and place.resolve().is_relative_to(Path(root.location).resolve()):
-        raise ConfigError("--ledger", ledger, f"lies inside the log directory {root.location}")
-
-
-def check_trash(root: LogRoot, trash: str | None) -> None:
-    """Refuse a trash in a log directory, for the same reason; nothing of managed roots gets there.
+def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
+    """Refuse a ledger in a log directory: a broker stops at a folder that is no partition.
 
     Raises:
-        ConfigError: It lies there.
+        ConfigError: It lies in one of these, or in any other of this machine.
     """
-    if trash is None or root.role is Role.MANAGED or local_path(root.location) is None:
+    if ledger is None:
         return
-    if Path(trash).resolve().is_relative_to(Path(root.location).resolve()):
-        raise ConfigError("--trash", trash, f"lies inside the log directory {root.location}")
+    scheme, path = _split_url(ledger)
+    if scheme in {"", "file"}:
+        # Spark takes the path of a URL as it stands, other programs without its escapes.
+        for place in {path, unquote(path)}:
+            check_outside("--ledger", place, roots, said=ledger)
+        return
+    for root in roots:
+        if _is_below(ledger, root.location):
+            raise ConfigError("--ledger", ledger, f"lies inside the root {root.location}")
+
+
+def _split_url(place: str) -> tuple[str, str]:
+    """Return scheme and path of what Hadoop takes for a URL: ``file:/a`` is one, too."""
+    parts = urlsplit(place)
+    if parts.scheme == "file" or "://" in place:
+        return parts.scheme, parts.path
+    return "", place
+
+
+def _is_below(url: str, root: str) -> bool:
+    """Whether a URL leads into a root that is one."""
+    (scheme, _, place), (of_root, _, folder) = url.partition("://"), root.partition("://")
+    is_same_store = {scheme, of_root} <= {"s3", "s3a", "s3n"} or scheme == of_root
+    return bool(folder) and is_same_store and f"{place}/".startswith(folder.rstrip("/") + "/")
+
+
+def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
+    """Refuse a trash in a log directory, for the same reason; managed roots put nothing there."""
+    if not roots or any(root.role is not Role.MANAGED for root in roots):
+        check_outside("--trash", trash, roots)
+
+
+def check_outside(
+    option: str, place: str | Path | None, roots: Sequence[LogRoot] = (), *, said: object = None
+) -> None:
+    """Refuse a place for files of ours inside of a log directory, of whatever broker.
+
+    What tells a log directory is that it is one of the run's, or what brokers and managed roots
+    keep at its top. A place is inside of all the folders that its name leads through, and of those
+    in which it lies once links are followed.
+
+    Args:
+        option: That names the place.
+        place: A path; None for none.
+        roots: Of the run.
+        said: What was said, where the place is only a part of it.
+
+    Raises:
+        ConfigError: It lies in one.
+    """
+    if place is None:
+        return
+    known = {path.resolve() for root in roots if (path := local_path(root.location)) is not None}
+    for path in dict.fromkeys((plain_path(Path(place)), Path(os.path.realpath(place)))):
+        for folder in (path, *path.parents):
+            is_marked = any(os.path.lexists(folder / name) for name in _LOG_DIRECTORY_MARKS)
+            if is_marked or folder in known:
+                reason = f"lies inside the log directory {folder}"
+                raise ConfigError(option, said or place, reason)
 
 
 def _check_one_broker(roots: Sequence[LogRoot]) -> None:
@@ -104,11 +160,4 @@ def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
     Raises:
         ConfigError: It lies in one.
     """
-    if options.salvage is None:
-        return
-    place = Path(options.salvage).resolve()
-    for root in roots:
-        if place.is_relative_to(Path(root.location).resolve()):
-            raise ConfigError(
-                "--salvage", options.salvage, f"lies inside the log directory {root.location}"
-            )
+    check_outside("--salvage", options.salvage, roots)

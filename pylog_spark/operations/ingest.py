@@ -40,7 +40,7 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_remarks import inspect_bucket
 from storage_core.store.lease import LeaseProof
-from storage_core.store.managed_root import create_root, find_root
+from storage_core.store.managed_root import create_root, find_root, record_adopted
 
 _log: Final = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ def ingest(
     recorder = open_recorder(spark, job, clock)
     with open_transfer(spark, job, recorder) as (stack, dispatcher):
         lease = None if options.dry_run else _hold(stack, target, job, clock)
+        if rules.in_place and lease is not None:
+            record_adopted(open_object_store(target.location), source.location)
         remarks = _remarks(target)
         context = IngestContext(
             run_id=job.run_id,

@@ -128,7 +128,8 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     return frozenset(
         root.location
         for root in roots
-        if root.role is Role.BROKER and read_marker(LocalStore(Path(root.location))) is None
+        if root.role is Role.BROKER
+        and read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
     )
 
 

@@ -3,6 +3,10 @@
 Its commits that had begun are finished from their claims, and count as made: cleaner points go into
 the checkpoint. If then every partition is in a state that is known, as it was or done, the marker
 of a clean shutdown that the killed run took away is put back: nothing has to be recovered.
+
+Known is what nobody else has changed since. A broker may have been there that leaves no sign of it
+in the log directory itself, and somebody may have recovered a partition by hand; so with the marker
+a run writes down what every partition looks like.
 """
 
 import json
@@ -14,15 +18,26 @@ from typing import Final
 
 from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
-from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
-from storage_core.filenames import MAX_OFFSET, TopicPartition, parse_partition_directory
-from storage_core.store.json_fields import parse_json_object
+from storage_core.filenames import (
+    DELETED_SUFFIX,
+    MAX_OFFSET,
+    TopicPartition,
+    directory_state,
+    parse_partition_directory,
+)
+from storage_core.local_files import read_small
+from storage_core.plan.versions import digest_versions, observe_versions
+from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)
-_MOST_BYTES: Final = 4096
+# A line for each partition.
+_MOST_BYTES: Final = 64 << 20
+# The field in which is written down what ``observe_partitions`` says.
+PARTITIONS: Final = "partitions"
+_FUTURE: Final = "future"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +53,21 @@ class Resumed:
     marker: CleanShutdown | None = None
 
 
-def resume_killed_runs(log_directory: Path, *, was_abandoned: bool = False) -> Resumed:
+def resume_killed_runs(log_directory: Path) -> Resumed:
     """Finish what killed runs began in a log directory; under its lock, before anything is swept.
 
     Args:
         log_directory: The directory.
-        was_abandoned: Whether the lock's file was there before this run took it.
 
     Raises:
         StorageError: The directory of scratch files cannot be listed.
     """
     points: dict[TopicPartition, int] = {}
+    finished_here: set[str] = set()
     is_known = True
     for path in find_claims(log_directory):
         try:
-            finished = resume_claim(path, log_directory=log_directory, was_abandoned=was_abandoned)
+            finished = resume_claim(path, log_directory=log_directory)
         except PylogError as error:
             _log.warning("%s: a commit of a killed run is left to recovery: %s", path, error)
             is_known = False
@@ -61,12 +76,13 @@ def resume_killed_runs(log_directory: Path, *, was_abandoned: bool = False) -> R
         if finished is None:
             continue
         location, result = finished
+        finished_here.add(Path(location).name)
         _log.warning("%s: finished the commit of a run that was killed", location)
         partition, point = _partition_of(location), result.get("next_offset")
         if partition is not None and type(point) is int and 0 <= point <= MAX_OFFSET:
             points[partition] = point
     markers = [
-        _read_marker(path, log_directory, was_abandoned=was_abandoned)
+        _read_marker(path, log_directory, finished=finished_here)
         for path in find_remembered_markers(log_directory)
     ]
     has_one = is_known and len(markers) == 1
@@ -89,30 +105,97 @@ def _drop(claim: Path, log_directory: Path) -> None:
 
 
 def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
-    """Return what a run writes down of the marker that it takes away."""
+    """Return what a run writes down of the marker that it takes away.
+
+    Raises:
+        StorageError: A partition cannot be listed.
+    """
     known = {
         "boot": current_boot(),
         "broker_epoch": marker.broker_epoch,
-        SEEN: watermarks_mark(log_directory),
+        PARTITIONS: observe_partitions(log_directory),
     }
     return json.dumps(known).encode()
 
 
-def _read_marker(path: Path, log_directory: Path, *, was_abandoned: bool) -> CleanShutdown | None:
-    """Return the marker that a killed run took away, None if it is not to be believed."""
+def observe_partitions(log_directory: Path) -> dict[str, str]:
+    """Return, for each directory that a broker loads, what any change of its files would change.
+
+    But for files that only wait for their end: a purge removes them, and nobody reads them.
+
+    Raises:
+        StorageError: One of them cannot be listed.
+    """
+    with storage_errors(log_directory):
+        directories = [path for path in log_directory.iterdir() if path.is_dir()]
+    return {path.name: _observe(path) for path in directories if _is_loaded(path.name)}
+
+
+def _observe(directory: Path) -> str:
+    return digest_versions(
+        {
+            name: version
+            for name, version in observe_versions(directory).items()
+            if not name.endswith(DELETED_SUFFIX)
+        }
+    )
+
+
+def _is_loaded(name: str) -> bool:
+    """Whether a broker takes a directory of this name for a log of its own."""
+    if directory_state(name) == _FUTURE:
+        return True
     try:
-        with path.open("rb") as file:
-            said = parse_json_object(file.read(_MOST_BYTES), str(path))
+        parse_partition_directory(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def decode_partitions(said: JsonFields) -> dict[str, str]:
+    """Return what ``observe_partitions`` said when it was written down, as a field of something.
+
+    Raises:
+        ManifestError: It is not that.
+    """
+    fields = said.fields(PARTITIONS)
+    return {name: fields.word(name) for name in fields.names()}
+
+
+def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> CleanShutdown | None:
+    """Return the marker that a killed run took away, None if it is not to be believed.
+
+    Args:
+        path: Where it was written down.
+        log_directory: Whose marker it was.
+        finished: The partitions of which a commit was finished just now: they are as they should
+            be, whatever they were when this was written.
+    """
+    try:
+        said = parse_json_object(read_small(path, _MOST_BYTES), str(path))
         boot = said.optional_word("boot")
         epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
-        seen = said.optional_word(SEEN)
+        known = decode_partitions(said)
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
     except ManifestError:
         return None
     if boot is None or boot != current_boot():
         return None
-    if was_visited(log_directory, seen=seen, was_abandoned=was_abandoned):
+    found = observe_partitions(log_directory)
+    changed = sorted(
+        name
+        for name in (known.keys() | found.keys()) - finished
+        if known.get(name) != found.get(name)
+    )
+    if changed:
+        _log.warning(
+            "%s: not marked as cleanly shut down: since a run was killed somebody else has changed "
+            "%d of its partitions, %s among them",
+            log_directory,
+            len(changed),
+            changed[0],
+        )
         return None
     return CleanShutdown(broker_epoch=epoch)
 

@@ -7,7 +7,6 @@ the run's: what somebody committed since is not lost.
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -35,12 +34,12 @@ _UNDOES: Final = "undoes"
 
 
 def undo_managed(
-    location: str, run_id: str, options: JobOptions, own_id: str
+    root: ManagedRoot, run_id: str, options: JobOptions, own_id: str
 ) -> list[dict[str, Any]]:
-    """Undo what a run did to the partitions of one managed root, under its lease.
+    """Undo what a run did to the partitions of one managed root.
 
     Args:
-        location: Path or URL of the root.
+        root: The root, under its lease unless this is a dry run.
         run_id: The run.
         options: Which topics, and whether this is a dry run.
         own_id: This run.
@@ -50,18 +49,15 @@ def undo_managed(
         behind it.
 
     Raises:
-        GuardRefusedError: It is no managed root, or another run holds its lease.
         StorageError: The store failed.
     """
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
-    objects = open_object_store(location)
-    root = ManagedRoot(location, run_id=own_id)
-    with nullcontext() if options.dry_run else root:
-        chosen = [p for p in list_partitions(objects) if topics.admits(p.topic)]
-        undo = _ManagedUndo(objects, root, run_id, own_id, dry_run=options.dry_run)
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            found = list(pool.map(undo.row, sorted(chosen)))
-    return [{"root": location, **row} for row in found if row is not None]
+    objects = open_object_store(root.location)
+    chosen = [p for p in list_partitions(objects) if topics.admits(p.topic)]
+    undo = _ManagedUndo(objects, root, run_id, own_id, dry_run=options.dry_run)
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        found = list(pool.map(undo.row, sorted(chosen)))
+    return [{"root": root.location, **row} for row in found if row is not None]
 
 
 class _ManagedUndo:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, discover_partitions
-from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.broker_root import BrokerRoot, newest_checkpoint_ms
 from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.disks import find_disks
@@ -39,6 +39,7 @@ from pylog_spark.operations.writable_root import WritableRoot, writable_root, wr
 from pylog_spark.schemas import Reason, spark_ddl
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import StorageError
 
@@ -65,6 +66,8 @@ class OpenRun:
         planned: What ``--plan-out`` is going to save.
         context: What its tasks were told first.
         refused: Directories that are not any more what a saved plan was made for.
+        checkpoint_times: When the newest checkpoint of each broker's directory was written, before
+            this run wrote any.
     """
 
     def __init__(self, spark: SparkSession, job: Job, clock: Clock) -> None:
@@ -80,6 +83,11 @@ class OpenRun:
         self.planned: list[PlannedPartition] = []
         self.context: RunContext | None = None
         self.refused: set[str] = set()
+        self.checkpoint_times = {
+            root.location: at
+            for root in job.roots
+            if root.role is Role.BROKER and (at := newest_checkpoint_ms(root.location))
+        }
         self._clock = clock
         self._held = ExitStack()
 

@@ -30,6 +30,9 @@ _NOT_DECIDED: Final = frozenset(
         "duration_ms",
         "error_class",
         "error",
+        # They decided, but what came of it is what counts.
+        "retention_ms",
+        "retention_bytes",
     }
 )
 _RECOVERY_NAMES: Final = (

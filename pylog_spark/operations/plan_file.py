@@ -127,6 +127,8 @@ class SavedPlan:
 
 def encode_options(options: JobOptions) -> dict[str, Any]:
     """Return options as plain values, without those that are no part of a plan."""
+    # A guard is switched off on the command line alone, each time anew.
+    options = replace(options, limits=replace(options.limits, overrides=frozenset()))
     values = {name: value for name, value in asdict(options).items() if name not in _LEFT_OUT}
     return dict(json.loads(json.dumps(values, default=_plain)))
 
@@ -143,6 +145,12 @@ def decode_options(values: Mapping[str, Any]) -> JobOptions:
     if strange:
         raise ValueError(f"options.{min(strange)}: is no part of a plan")
     options: JobOptions = read_value(JobOptions, dict(values), "options")
+    if options.limits.overrides:
+        codes = ", ".join(sorted(options.limits.overrides))
+        raise ValueError(
+            f"options.limits.overrides: a file switches no guard off ({codes}); say it with "
+            "--override to pylog apply"
+        )
     for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for key in keys.values():
             said = getattr(config, key.attribute)

@@ -15,7 +15,11 @@ from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import directory_state
 
-_KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+_KEPT_NAMES: Final = (
+    *("root", "topic", "partition", "directory", "status", "reason", "error_class", "error"),
+)
+# Of a retention alone.
+_LIMITS: Final = ("retention_ms", "retention_bytes")
 
 
 # By which column what is due is put in order, and how; None for the name alone.
@@ -136,6 +140,7 @@ def result_rows(
 
 def _result(plan: Mapping[str, Any], outcome: Outcome | None) -> dict[str, Any]:
     row = {name: plan[name] for name in _KEPT_NAMES}
+    row |= {name: plan[name] for name in _LIMITS if name in plan}
     row |= {"bytes_before": plan["bytes"], "segments_before": plan["segments"]}
     row |= {"duration_ms": plan["duration_ms"]}
     unchanged = {"bytes_after": plan["bytes"], "segments_after": plan["segments"]}

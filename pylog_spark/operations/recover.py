@@ -437,7 +437,7 @@ def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
         for root in roots
         if local_path(root.location) is None
         or root.role is Role.MANAGED
-        or read_marker(LocalStore(Path(root.location))) is None
+        or read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
     )
 
 

@@ -27,6 +27,7 @@ from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
 from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.plan_table import result_rows
+from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import SWEEP, settle_plans
@@ -153,7 +154,9 @@ def retain_step(
         plan_of=retention_plan_of,
         figures_of=retention_figures_of,
     )
-    plans = refuse_deletions(plans, job.options.limits)
+    plans = refuse_deletions(
+        plans, job.options.limits, RunEvidence(run, context), observed=observed
+    )
     outcomes: dict[int, Outcome] = {}
     if not job.options.dry_run:
         waves = SweepWaves(run, shared)

@@ -7,6 +7,7 @@ finished stays, whatever comes after it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from storage_core.filenames import TopicPartition
+from storage_core.maintenance.trash.record import drop_raised, write_raised
 
 # With more partitions than this, the rows of one wave weigh on the driver.
 _MOST_PARTITIONS: Final = 5000
@@ -95,6 +97,10 @@ class SweepWaves:
         return {sweep.work.ordinal: Outcome.refused(*spent) for sweep in due} | ended
 
     def _sweep_wave(self, due: Sequence[DueSweep], title: str) -> dict[int, Outcome]:
+        trash = self._context.run.trash
+        if trash is not None:
+            # An undo has to know of those whose commits did not begin before a kill.
+            write_raised(Path(trash.folder), _starts_by_root(due))
         for location, members in _by_root(due).items():
             root = self._run.roots[location]
             root.begin_writing()
@@ -120,6 +126,8 @@ class SweepWaves:
         outcomes |= {row["ordinal"]: _outcome(row) for row in rows}
         for location, members in _by_root(due).items():
             self._settle(location, members, outcomes)
+        if trash is not None and not self._failed(due):
+            drop_raised(Path(trash.folder))
         return outcomes
 
     def _units(self, due: Sequence[DueSweep]) -> list[list[SweepWork]]:
@@ -228,6 +236,14 @@ def _outcome(row: Mapping[str, Any]) -> Outcome:
     names = ("bytes_after", "segments_after", "operations")
     outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
     return outcome
+
+
+def _starts_by_root(due: Sequence[DueSweep]) -> dict[str, dict[str, int]]:
+    """Return where logs of broker roots start after a sweep, as the trash knows them."""
+    return {
+        root: {str(sweep.partition): sweep.work.log_start_offset for sweep in members}
+        for root, members in _by_root(due).items()
+    }
 
 
 def _by_root(due: Sequence[DueSweep]) -> dict[str, list[DueSweep]]:

@@ -28,9 +28,7 @@ from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, pack_units
 from pylog_spark.schemas import FINGERPRINT, Action, Reason, Status
 from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.catalog.roles import local_path
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.errors import ConfigError
 from storage_core.store.generations import GENERATION_MARK
 
 _NAMES: Final = ("root", "topic", "partition", "directory", "status", "reason")
@@ -76,13 +74,11 @@ def settle_plans(
         figures_of: Its bounds; JSON values.
 
     Raises:
-        ConfigError: The file to be written would lie in a log directory.
         pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
     if job.options.plan_out is None and job.saved is None:
         return rows
-    _check_place(job)
     run.context = run.context or context
     before: dict[PartitionKey, PlannedPartition] = {}
     compacted: set[str] = set()
@@ -117,22 +113,6 @@ def settle_plans(
         rows = _with_missing(rows, gone)
     run.planned += planned
     return rows
-
-
-def _check_place(job: Job) -> None:
-    """Refuse a plan file in a log directory: a dry run writes nothing there.
-
-    Raises:
-        ConfigError: It would lie in one.
-    """
-    if job.options.plan_out is None:
-        return
-    place = Path(job.options.plan_out).resolve()
-    for root in job.roots:
-        directory = local_path(root.location)
-        if directory is not None and place.is_relative_to(directory.resolve()):
-            why = f"lies inside the log directory {root.location}"
-            raise ConfigError("--plan-out", job.options.plan_out, why)
 
 
 def write_planned(run: PlanningRun) -> None:

@@ -29,7 +29,9 @@ def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
     by_name: dict[tuple[Any, ...], list[Row]] = {}
     for table in tables:
         for row in table.to_pylist():
-            name = (row["root"], row["topic"], row["partition"])
+            # Of a directory without a topic only the error has the name.
+            directory = row["error"] if row["topic"] is None else None
+            name = (row["root"], row["topic"], row["partition"], directory)
             by_name.setdefault(name, []).append(row)
     rows = [row for of_one in by_name.values() for row in _telling(of_one)]
     rows.sort(key=lambda row: _RANK[Status(row["status"])])

@@ -66,14 +66,13 @@ def observe_root(location: str) -> TrashedRoot:
     Raises:
         StorageError: A file cannot be read.
     """
+    found = {name: read_if_sound(location, name) for name in CHECKPOINT_FILES}
     return TrashedRoot(
         location=location,
-        was_clean=read_marker(LocalStore(Path(location))) is not None,
+        was_clean=read_marker(LocalStore(Path(location), may_be_link=True)) is not None,
         checkpoints={
-            name: {
-                str(partition): offset
-                for partition, offset in read_if_sound(location, name)[0].items()
-            }
-            for name in CHECKPOINT_FILES
+            name: {str(partition): offset for partition, offset in entries.items()}
+            for name, (entries, problem) in found.items()
+            if not problem
         },
     )

@@ -7,9 +7,9 @@ first file that is not is named, and they stay as they are.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,21 @@ from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.guards import check_ledger
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
+from pylog_spark.operations.killed_runs import PARTITIONS, decode_partitions, observe_partitions
+from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.operations.recording import STEPS
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.visits import SEEN, watermarks_mark
+from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import (
     ChangedWhileReadError,
+    CheckpointError,
     ConfigError,
     GuardRefusedError,
     StorageError,
@@ -56,6 +59,7 @@ from storage_core.maintenance.trash.record import (
     list_commits,
     partition_folder,
     read_commit,
+    read_raised,
     read_run,
 )
 from storage_core.maintenance.undo.partition import (
@@ -87,7 +91,45 @@ _FAILED_NOTE: Final = (
 )
 # What an undo of a log directory remembers, beside what the run says of itself.
 _MARKER_FILE: Final = "undo-marker-{number}.json"
-_MOST_MARKER_BYTES: Final = 4096
+_IS_CLEAN: Final = "is_clean"
+# A line for each partition.
+_MOST_MARKER_BYTES: Final = 64 << 20
+_MALFORMED: Final = (
+    "{problem}; the entries of this partition could not be put back, so its files were not touched "
+    "either. A broker does not start with such a file: remove it when you have looked at it, and "
+    "give the same undo again"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RaisedStart:
+    """What a run that was killed may have left of a log start, raised before its commit began.
+
+    Attributes:
+        raised: To what the run raised it.
+        before: What it was, None without an entry in the checkpoint.
+        now: What it is, None without an entry.
+    """
+
+    raised: int
+    before: int | None
+    now: int | None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether records below it are hidden that the run has not removed."""
+        return self.now == self.raised != self.before
+
+    def verify(self) -> None:
+        """Check that it is what the run left, or what it was before.
+
+        Raises:
+            ChangedWhileReadError: Somebody else has moved it.
+        """
+        if self.now not in {self.raised, self.before}:
+            raise ChangedWhileReadError(
+                LOG_START_FILE, f"the entry {self.raised} or {self.before}", str(self.now)
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +140,34 @@ class _Undo:
         root: Its log directory.
         directory: Its own.
         partition: Its name.
-        commits: The trash of the run's commits on it, oldest first.
+        commits: The trash of the run's commits on it, oldest first; none where the run was killed
+            before it began with one.
+        start: Its log start, where the run may have raised it for a commit that did not end.
     """
 
     root: str
     directory: Path
     partition: TopicPartition
     commits: tuple[Path, ...]
+    start: _RaisedStart | None = None
 
     @property
-    def actions(self) -> set[str]:
-        """What the commits did."""
-        return {read_commit(folder).record.action for folder in self.commits}
+    def checkpoints(self) -> set[str]:
+        """The checkpoints in which the run moved its entries."""
+        actions = {read_commit(folder).record.action for folder in self.commits}
+        names = {name for action in actions for name in _CHECKPOINTS.get(action, ())}
+        return names | {LOG_START_FILE} if self.has_raised_start else names
+
+    @property
+    def has_raised_start(self) -> bool:
+        """Whether its log start is as the run raised it."""
+        return self.start is not None and self.start.is_left
+
+    def is_undone(self) -> bool:
+        """Whether it is exactly what it was before the run."""
+        if self.has_raised_start:
+            return False
+        return not self.commits or is_undone(LocalStore(self.directory), self.commits)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,19 +226,26 @@ def undo(
     notes: list[str] = []
     failures: dict[str, StorageError] = {}
     tables: list[pa.Table] = []
-    with recorder.whole_run():
+    with recorder.whole_run(), ExitStack() as held:
+        # All of them before the first is touched: whoever is refused one has changed nothing.
+        managed = [
+            ManagedRoot(root.location, run_id=job.run_id)
+            for root in job.roots
+            if root.role is Role.MANAGED
+        ]
+        for root in () if options.dry_run else managed:
+            held.enter_context(root)
         if any(root.role is Role.BROKER for root in job.roots):
             folder = _run_folder(run_id, options.trash)
-            with nullcontext() if options.dry_run else hold_run(folder):
-                for undone in _undo_local(folder, job):
-                    notes += undone.notes
-                    if undone.failure is not None:
-                        failures[undone.location] = undone.failure
-                    tables.append(recorder.each_result(_named(undone.rows.values())))
-        for root in job.roots:
-            if root.role is Role.MANAGED:
-                rows = undo_managed(root.location, run_id, options, job.run_id)
-                tables.append(recorder.each_result(_named(rows)))
+            held.enter_context(nullcontext() if options.dry_run else hold_run(folder))
+            for undone in held.enter_context(closing(_undo_local(folder, job))):
+                notes += undone.notes
+                if undone.failure is not None:
+                    failures[undone.location] = undone.failure
+                tables.append(recorder.each_result(_named(undone.rows.values())))
+        for root in managed:
+            rows = undo_managed(root, run_id, options, job.run_id)
+            tables.append(recorder.each_result(_named(rows)))
     results = pa.concat_tables(tables) if tables else RESULT.empty_table()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
     report = RunReport(
@@ -215,23 +280,61 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
         found += [
             LogRoot(location=root.location, role=Role.BROKER, is_said=True) for root in run.roots
         ]
-    for root in found:
-        check_ledger(root, options.ledger)
+    check_ledger(found, options.ledger)
     return tuple(found)
 
 
-def _undo_local(folder: Path, job: Job) -> Iterator[_UndoneRoot]:
+def _undo_local(folder: Path, job: Job) -> Generator[_UndoneRoot]:
     """Undo what a run did to local log directories, from its trash; yield what became of each."""
     run, options = read_run(folder), job.options
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
-    for number, root in enumerate(run.roots):
-        find = partial(_find, folder, root.location, topics)
-        if options.dry_run:
-            rows = _each(find(), check_partition, Status.PLANNED)
-            yield _UndoneRoot(location=root.location, rows={row["directory"]: row for row in rows})
-        else:
-            marker_file = folder / _MARKER_FILE.format(number=number)
-            yield _undo_root(root, find, job, marker_file)
+    finds = [partial(_find, folder, root, topics) for root in run.roots]
+    if options.dry_run:
+        for root, find in zip(run.roots, finds, strict=True):
+            rows = _check(root, find())
+            yield _UndoneRoot(location=root.location, rows=rows)
+        return
+    with ExitStack() as all_roots:
+        locked = [
+            _LockedRoot(all_roots, root, find, job)
+            for root, find in zip(run.roots, finds, strict=True)
+        ]
+        for number, opened in enumerate(locked):
+            yield _undo_root(opened, folder / _MARKER_FILE.format(number=number))
+
+
+class _LockedRoot:
+    """One log directory of the run under its lock, unless its disk fails.
+
+    Args:
+        held: Gives the lock back if nobody has before.
+        root: The directory as the run found it.
+        find: Returns the partitions that are to be undone.
+        job: The undo.
+
+    Raises:
+        GuardRefusedError: It is in use.
+        StorageError: The disk failed, and there is no other root that could be undone.
+    """
+
+    def __init__(
+        self, held: ExitStack, root: TrashedRoot, find: Callable[[], list[_Undo]], job: Job
+    ) -> None:
+        self.root = root
+        self.find = find
+        self.held = BrokerRoot(
+            root.location,
+            run_id=job.run_id,
+            mark_clean=job.options.mark_clean,
+            is_alone=len(job.roots) == 1,
+        )
+        self.until_given_back = held.enter_context(ExitStack())
+        try:
+            self.until_given_back.enter_context(self.held)
+        except StorageError as error:
+            if self.held.is_alone:
+                raise
+            self.held.give_up(error)
 
 
 def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -254,48 +357,82 @@ def _run_folder(run_id: str, trash: str | None) -> Path:
     return folder
 
 
-def _find(folder: Path, location: str, topics: TopicFilter) -> list[_Undo]:
-    """Return the partitions of a log directory of which the run kept something."""
+def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
+    """Return the partitions of a log directory of which the run kept something.
+
+    And those whose log start it raised and did not come to the rest: nothing of them was kept yet.
+    """
+    starts = _raised_starts(folder, root)
     found: dict[Path, _Undo] = {}
     for commit in list_commits(folder):
         directory = Path(read_commit(commit).record.directory)
-        if directory in found or str(directory.parent) != location:
+        if directory in found or str(directory.parent) != root.location:
             continue
         partition = parse_partition_directory(directory.name)
-        if not topics.admits(partition.topic):
-            continue
         place = partition_folder(folder, directory)
         found[directory] = _Undo(
-            root=location,
+            root=root.location,
             directory=directory,
             partition=partition,
             commits=tuple(commit_folder(place, number) for number in commit_numbers(place)),
+            start=starts.pop(partition, None),
         )
-    return sorted(found.values(), key=lambda undo: undo.partition)
+    others = [
+        _Undo(
+            root=root.location,
+            directory=Path(root.location, str(partition)),
+            partition=partition,
+            commits=(),
+            start=start,
+        )
+        for partition, start in starts.items()
+    ]
+    chosen = [undo for undo in (*found.values(), *others) if topics.admits(undo.partition.topic)]
+    return sorted(chosen, key=lambda undo: undo.partition)
 
 
-def _undo_root(
-    root: TrashedRoot, find: Callable[[], list[_Undo]], job: Job, marker_file: Path
-) -> _UndoneRoot:
-    """Undo the partitions of one log directory, under its lock.
+def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _RaisedStart]:
+    """Return what the run, if it was killed, may have left of log starts that it raised."""
+    raised = read_raised(folder, root.location)
+    if not raised:
+        return {}
+    before = root.checkpoints.get(LOG_START_FILE, {})
+    now, _ = read_if_sound(root.location, LOG_START_FILE)
+    return {
+        partition: _RaisedStart(raised=start, before=before.get(name), now=now.get(partition))
+        for name, start in raised.items()
+        for partition in (parse_partition_directory(name),)
+    }
+
+
+def _check(root: TrashedRoot, chosen: Sequence[_Undo]) -> dict[str, dict[str, Any]]:
+    """Return what would become of partitions, by directory; nothing is written."""
+    rows = _each(chosen, check_partition, Status.PLANNED)
+    problems = {name: read_if_sound(root.location, name)[1] for name in root.checkpoints}
+    for undo, row in zip(chosen, rows, strict=True):
+        found = [problems[name] for name in sorted(undo.checkpoints & problems.keys())]
+        problem = next(filter(None, found), None)
+        if problem is not None and row["status"] == Status.PLANNED.value:
+            row["status"] = Status.FAILED.value
+            row["error_class"] = CheckpointError.__name__
+            row["error"] = _MALFORMED.format(problem=problem)
+    return {row["directory"]: row for row in rows}
+
+
+def _undo_root(locked: _LockedRoot, marker_file: Path) -> _UndoneRoot:
+    """Undo the partitions of one log directory, and give its lock back.
 
     Raises:
-        GuardRefusedError: It is in use.
         StorageError: The disk failed, and there is no other root that could be undone.
     """
-    held = BrokerRoot(
-        root.location,
-        run_id=job.run_id,
-        mark_clean=job.options.mark_clean,
-        is_alone=len(job.roots) == 1,
-    )
+    held, root = locked.held, locked.root
     undone = _UndoneRoot(location=root.location)
-    chosen = find()
+    # Whoever took the lock has finished what the run had begun when it was killed.
+    chosen = locked.find()
     try:
-        with held:
-            # Whoever takes the lock finishes what the run had begun when it was killed.
-            chosen = find()
-            _undo_held(held, root, chosen, undone, marker_file)
+        with locked.until_given_back:
+            if held.failure is None:
+                _undo_held(held, root, chosen, undone, marker_file)
     except StorageError as error:
         if held.is_alone:
             raise
@@ -326,7 +463,7 @@ def _undo_held(
     First the marker goes, then the checkpoints are what they were: where one of that cannot be
     done, the files of the partitions stay as they are, and the same undo does it all later.
     """
-    checked = {row["directory"]: row for row in _each(chosen, check_partition, Status.PLANNED)}
+    checked = _check(root, chosen)
     due = [
         undo for undo in chosen if checked[str(undo.directory)]["status"] == Status.PLANNED.value
     ]
@@ -336,7 +473,11 @@ def _undo_held(
         return
     is_due = {str(undo.directory) for undo in due}
     undone.rows |= {place: row for place, row in checked.items() if place not in is_due}
-    is_clean = _remember_marker(marker_file, held)
+    is_clean = _remember_marker(
+        marker_file,
+        held,
+        verified={undo.directory.name for undo in chosen if undo in due or undo.is_undone()},
+    )
     held.begin_writing()
     # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
     # believe the marker until all are, neither at the end of this run nor after a kill.
@@ -364,29 +505,39 @@ def _finish_marker(
 
     Not if anything has changed since: then a broker may have removed it.
     """
-    if not marker_file.is_file():
+    if held.was_clean or not root.was_clean or not marker_file.is_file():
         return
-    is_clean = _remember_marker(marker_file, held) and root.was_clean
-    if is_clean and not held.was_clean:
-        stores = ((LocalStore(undo.directory), undo.commits) for undo in chosen)
-        if not all(is_undone(store, commits) for store, commits in stores):
-            return
+    if not all(undo.is_undone() for undo in chosen):
+        return
+    if _remember_marker(marker_file, held, verified={undo.directory.name for undo in chosen}):
         held.begin_writing()
         held.claim_clean()
 
 
-def _remember_marker(path: Path, held: BrokerRoot) -> bool:
+def _remember_marker(path: Path, held: BrokerRoot, *, verified: Collection[str]) -> bool:
     """Return whether the directory had its marker when its undo began; a killed one removed it.
 
-    Not if a broker has been there since, and did not write it anew.
+    Not if somebody else has changed a partition since: a broker that left no marker, above all.
+
+    Args:
+        path: Where that is written down.
+        held: The log directory.
+        verified: The partitions that are, file by file, what the run or its undo left.
     """
+    found = observe_partitions(Path(held.location))
     if path.is_file():
         content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
         said = parse_json_object(content, str(path))
-        was_clean, seen = said.boolean("is_clean"), said.optional_word(SEEN)
-        return was_clean and (held.was_clean or not held.was_visited(seen))
-    known = {"is_clean": held.was_clean, SEEN: watermarks_mark(Path(held.location))}
-    write_record(path, json.dumps(known).encode())
+        if not said.boolean(_IS_CLEAN):
+            return False
+        if not held.was_clean:
+            if PARTITIONS not in said.names():
+                return False  # written by a version that did not say
+            known = decode_partitions(said)
+            others = (known.keys() | found.keys()) - set(verified)
+            return all(known.get(name) == found.get(name) for name in others)
+    seen = {_IS_CLEAN: held.was_clean, PARTITIONS: found}
+    write_record(path, json.dumps(seen).encode())
     return held.was_clean
 
 
@@ -396,13 +547,12 @@ def _entries_before(
     """Return the entries of checkpoints as they were before the run, by file.
 
     They are put back first: with the former points, of which none is above the present one, the
-    log is in order as the run left it, too.
+    log is in order as the run left it, too. A file that was malformed then has no former entries.
     """
     entries: dict[str, dict[TopicPartition, int | None]] = {}
     for undo in due:
-        names = {name for action in undo.actions for name in _CHECKPOINTS.get(action, ())}
-        for name in names:
-            before = root.checkpoints.get(name, {}).get(str(undo.partition))
+        for name in undo.checkpoints & root.checkpoints.keys():
+            before = root.checkpoints[name].get(str(undo.partition))
             entries.setdefault(name, {})[undo.partition] = before
     return entries
 
@@ -445,6 +595,8 @@ def _row(
     row = _name_row(undo)
     try:
         _require_switched_on(undo.directory)
+        if undo.start is not None and not undo.commits:
+            undo.start.verify()
         done = work(LocalStore(undo.directory), undo.commits)
     except ChangedWhileReadError as error:
         row |= {"status": Status.SKIPPED.value, "reason": Reason.CHANGED_SINCE_RUN.value}
@@ -454,7 +606,7 @@ def _row(
     except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
         row |= {"status": Status.FAILED.value, **describe_failure(error)}
     else:
-        if not done.steps:
+        if not done.steps and not undo.has_raised_start:
             row |= {"status": Status.SKIPPED.value, "reason": Reason.ALREADY_UNDONE.value}
         else:
             row["status"] = status.value

@@ -109,8 +109,7 @@ def verify(
     """
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
-    for root in log_roots:
-        check_ledger(root, options.ledger)
+    check_ledger(log_roots, options.ledger)
     job = _Job(
         run_id=new_run_id(clock),
         action=Action.VERIFY.value,

@@ -1,23 +1,27 @@
 """From what a query asks for to what its tasks read: topics, offsets and times become ranges.
 
 This runs once per query, on the driver. It lists directories; beyond that it reads only what the
-query needs: an end offset for offsets that were said, indexes for points in time, transaction
-indexes and producer snapshots for committed reads. Of a managed root it pins the generation of each
-partition, and the tasks read exactly that, whatever is committed meanwhile.
+query needs: an end offset for offsets that were said, indexes for points in time, producer
+snapshots for committed reads. Of a managed root it pins the generation of each partition, of any
+other the files that a load would leave: the tasks read exactly those, whatever is committed
+meanwhile, or refuse.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, TopicChoice
-from pylog_spark.tasks.read_segments import ReadRange
+from pylog_spark.tasks.read_segments import ReadRange, report_gap
 from pylog_spark.tasks.run_context import read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.root_files import RootFiles, find_root
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import ConfigError, OffsetOutOfRangeError
+from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
 from storage_core.filenames import (
+    CLEANER_FILE,
     CLUSTER_METADATA_TOPIC,
     LOG_START_FILE,
     LOG_SUFFIX,
@@ -25,17 +29,22 @@ from storage_core.filenames import (
     TIME_INDEX_SUFFIX,
     TopicPartition,
     kind_of,
+    log_file,
     offset_of,
     segment_file,
 )
-from storage_core.log.committed_view import CommittedView, load_committed_view
+from storage_core.log.committed_view import find_last_stable_offset
+from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.position_search import ListedSegment, find_end_offset
+from storage_core.log.settled_store import SettledStore, settle
 from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import Limits
-from storage_core.store import LogStore, ManagedStore, open_store
+from storage_core.store import ManagedStore, open_store
 
 # Consecutive segments share a task up to this size; one segment is never split.
 _RANGE_BYTES: Final = 128 * 1024 * 1024
+# How long to wait before each attempt to plan a partition whose files change meanwhile, in seconds.
+_PAUSES: Final = (0.0, 0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
 _LIMITS: Final = Limits(
     max_record_bytes=LogConfig().max_decompressed_message_bytes,
@@ -52,12 +61,14 @@ class _Log:
         store: Its files.
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
+        is_cleaned: Whether it is known to have been compacted.
     """
 
     partition: TopicPartition
-    store: LogStore
+    store: SettledStore
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
+    is_cleaned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +78,10 @@ class _Extent:
     Attributes:
         start: First offset.
         end: Just past the last one; None for no bound but the files' ends.
-        committed: What a committed read needs; None for any other.
     """
 
     start: int
     end: int | None
-    committed: CommittedView | None
 
 
 def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
@@ -87,6 +96,8 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
             other partitions than the query reads.
         OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
             to be an error.
+        MissingSegmentError: The records of a segment are lost, and that is to be an error.
+        ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
     root, directories = _find_directories(options.path)
@@ -99,13 +110,41 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
     for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         _validate_coverage(name, bound, chosen)
     starts = read_offset_checkpoint(root, LOG_START_FILE)
+    cleaned = read_offset_checkpoint(root, CLEANER_FILE)
     ranges: list[ReadRange] = []
     for partition in sorted(chosen):
-        log = _list_log(partition, chosen[partition], starts.get(partition, 0))
-        if log is not None:
-            extent = _find_extent(log, options, now_ms)
-            ranges.extend(_split(log, extent, options.columns))
+        ranges += _plan_partition(
+            chosen[partition],
+            partition,
+            options,
+            now_ms,
+            log_start=starts.get(partition, 0),
+            is_cleaned=partition in cleaned,
+        )
     return ranges
+
+
+def _plan_partition(
+    location: str,
+    partition: TopicPartition,
+    options: SourceOptions,
+    now_ms: int,
+    *,
+    log_start: int,
+    is_cleaned: bool,
+) -> list[ReadRange]:
+    """Return the ranges of a partition, planned anew if its files change meanwhile."""
+    changed: ChangedWhileReadError | None = None
+    for pause in _PAUSES:
+        time.sleep(pause)
+        try:
+            log = _list_log(partition, location, log_start, is_cleaned=is_cleaned)
+            if log is None:
+                return []
+            return list(_split(log, _find_extent(log, options, now_ms), options))
+        except ChangedWhileReadError as error:
+            changed = error
+    raise changed or AssertionError("no attempt was made")
 
 
 def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
@@ -150,14 +189,16 @@ def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, 
         )
 
 
-def _list_log(partition: TopicPartition, location: str, log_start: int) -> _Log | None:
+def _list_log(
+    partition: TopicPartition, location: str, log_start: int, *, is_cleaned: bool
+) -> _Log | None:
     store = open_store(location)
     if isinstance(store, ManagedStore):
         log_start = store.checkpoints.log_start_offset or 0
-    files = store.list_files()
-    names = {file.name for file in files}
+        is_cleaned = store.checkpoints.cleaner_offset is not None
+    settled = settle(store)
     segments = []
-    for file in files:
+    for file in settled.list_files():
         base_offset = offset_of(file.name)
         if kind_of(file.name) != LOG_SUFFIX or base_offset is None:
             continue
@@ -165,8 +206,8 @@ def _list_log(partition: TopicPartition, location: str, log_start: int) -> _Log 
             ListedSegment(
                 base_offset=base_offset,
                 size_bytes=file.size_bytes,
-                has_offset_index=segment_file(base_offset, OFFSET_INDEX_SUFFIX) in names,
-                has_time_index=segment_file(base_offset, TIME_INDEX_SUFFIX) in names,
+                has_offset_index=segment_file(base_offset, OFFSET_INDEX_SUFFIX) in settled.files,
+                has_time_index=segment_file(base_offset, TIME_INDEX_SUFFIX) in settled.files,
             )
         )
     if not segments:
@@ -174,28 +215,26 @@ def _list_log(partition: TopicPartition, location: str, log_start: int) -> _Log 
     segments.sort(key=lambda segment: segment.base_offset)
     return _Log(
         partition=partition,
-        store=store,
+        store=settled,
         segments=tuple(segments),
         log_start_offset=max(log_start, segments[0].base_offset),
+        is_cleaned=is_cleaned,
     )
 
 
 def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
-    committed = None
-    if options.is_committed:
-        committed = load_committed_view(
-            log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
-        )
     is_plain = options.starting == Bound() and options.ending == Bound()
-    if is_plain and committed is None:
-        return _Extent(start=log.log_start_offset, end=None, committed=None)
+    if is_plain and not options.is_committed:
+        return _Extent(start=log.log_start_offset, end=None)
     log_end = find_end_offset(log.store, log.segments[-1])
-    start = _find_start(log, options, log_end)
-    end = _find_end(log, options, log_end)
-    if committed is not None:
-        # An offset between the two is in the log; a committed read finds nothing there yet.
-        end = min(end, committed.last_stable_offset)
-    return _Extent(start=start, end=end, committed=committed)
+    extent = _Extent(start=_find_start(log, options, log_end), end=_find_end(log, options, log_end))
+    if not options.is_committed:
+        return extent
+    stable = find_last_stable_offset(
+        log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
+    )
+    # An offset between the two is in the log; a committed read finds nothing there yet.
+    return replace(extent, end=stable if extent.end is None else min(extent.end, stable))
 
 
 def _find_start(log: _Log, options: SourceOptions, log_end: int) -> int:
@@ -237,34 +276,46 @@ def _offset_for_time(log: _Log, target_ms: int) -> int | None:
     )
 
 
-def _split(log: _Log, extent: _Extent, columns: tuple[str, ...]) -> Iterator[ReadRange]:
+def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadRange]:
     """Cut the segments that a query reads into ranges of about equal size."""
+    for gap in find_lost_logs(log.store.list_files(), log.store.removed):
+        if gap.reaches_into(extent.start, extent.end):
+            report_gap(gap, log.store.location, is_error=options.fail_on_data_loss)
+    bases = [segment.base_offset for segment in log.segments]
+    following = dict(pairwise(bases))
     for group in _group(_overlapping(log.segments, extent)):
-        following = [s for s in log.segments if s.base_offset > group[-1].base_offset]
-        aborted = None
-        if extent.committed is not None:
-            stable = extent.committed.last_stable_offset
-            upper = following[0].base_offset if following else stable
-            aborted = tuple(extent.committed.aborted_between(group[0].base_offset, upper))
+        names = [
+            name
+            for segment in group
+            for name in (
+                log_file(segment.base_offset),
+                segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX),
+            )
+        ]
         yield ReadRange(
             directory=log.store.location,
             partition=log.partition,
             segments=tuple(group),
-            ends_log=not following,
+            files=log.store.pick(names),
+            growing=log.store.growing,
+            next_base_offset=following.get(group[-1].base_offset),
             start_offset=extent.start,
             end_offset=extent.end,
-            aborted=aborted,
-            columns=columns,
+            is_committed=options.is_committed,
+            has_gaps=log.is_cleaned,
+            fail_on_data_loss=options.fail_on_data_loss,
+            columns=options.columns,
             limits=_LIMITS,
         )
 
 
 def _overlapping(segments: Sequence[ListedSegment], extent: _Extent) -> list[ListedSegment]:
+    """Return the segments that a read comes to: also those in the middle that are empty."""
     floor = max((s.base_offset for s in segments if s.base_offset <= extent.start), default=0)
     return [
         segment
         for segment in segments
-        if segment.size_bytes
+        if (segment.size_bytes or segment is not segments[-1])
         and segment.base_offset >= floor
         and (extent.end is None or segment.base_offset < max(extent.end, extent.start))
     ]
@@ -274,10 +325,10 @@ def _group(segments: Sequence[ListedSegment]) -> Iterator[list[ListedSegment]]:
     group: list[ListedSegment] = []
     size = 0
     for segment in segments:
-        if group and size + segment.size_bytes > _RANGE_BYTES:
+        if size and size + segment.size_bytes > _RANGE_BYTES:
             yield group
             group, size = [], 0
         group.append(segment)
         size += segment.size_bytes
-    if group:
+    if size:
         yield group

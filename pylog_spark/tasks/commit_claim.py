@@ -15,7 +15,9 @@ file any more, and Kafka's lock may be given back.
 
 A run whose driver was killed leaves its claims behind. The next run on the directory finishes what
 was begun, so that a commit is made once and whole even then, and the bytes are those of a run that
-nobody killed; unless a broker has worked there since: then the files are not those of the claim.
+nobody killed; unless somebody has worked on the partition since, a broker or a person. So the
+version of every file is written down too, and of what a step has changed once it is done: a claim
+is believed only while the partition is, file by file, what its own steps have made of it.
 
 The file holds one JSON object a line. A crash of the machine may lose lines of it; so the machine's
 boot is written down too, and of another boot nothing is believed: what is on disk then is what a
@@ -27,19 +29,32 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places, trash_of
-from pylog_spark.tasks.visits import SEEN, was_visited, watermarks_mark
-from storage_core.errors import GuardRefusedError, PylogError, StorageError
-from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.errors import (
+    ChangedWhileReadError,
+    GuardRefusedError,
+    PylogError,
+    StorageError,
+)
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
+from storage_core.local_files import open_file
 from storage_core.maintenance.trash.hold import hold_run_again
 from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
+from storage_core.plan.rehearsal import changed_names, verify_fit
+from storage_core.plan.versions import (
+    FileVersion,
+    decode_versions,
+    encode_versions,
+    observe_versions,
+    version_of,
+)
 from storage_core.store import LocalStore
-from storage_core.store.json_fields import parse_json_object
+from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors
 
 _OPERATIONS: Final = "operations"
@@ -47,6 +62,10 @@ _DONE: Final = "done"
 _RESULT: Final = "result"
 _LOCATION: Final = "location"
 _BOOT: Final = "boot"
+# Versions of files by name; names of which there is no file any more; versions of scratch files.
+_FILES: Final = "files"
+_GONE: Final = "gone"
+_SCRATCH: Final = "scratch"
 # What a claim's name begins with once its run has given it up; its commit has begun.
 _ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
 _BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -66,7 +85,8 @@ class CommitClaim:
         self._in_doubt: int | None = None
         self._whole_bytes: int | None = None
         self._boot: str | None = None
-        self.seen: str | None = None
+        self._files: dict[str, FileVersion] | None = None
+        self._scratch: dict[str, FileVersion] = {}
         self.location: str | None = None
         self._read()
 
@@ -111,16 +131,31 @@ class CommitClaim:
         self._operations, self._result = plan.operations, result
         steps = [encode_step(step) for step in plan.operations]
         self.location, self._boot = plan.location, current_boot()
-        self.seen = watermarks_mark(Path(plan.location).parent)
+        self._files = observe_versions(Path(plan.location))
+        self._scratch = _scratch_versions(plan.operations)
         self._append(
             {
                 _OPERATIONS: steps,
                 _RESULT: result,
                 _LOCATION: self.location,
                 _BOOT: self._boot,
-                SEEN: self.seen,
+                _FILES: encode_versions(self._files),
+                _SCRATCH: encode_versions(self._scratch),
             }
         )
+
+    def verify_fit(self) -> None:
+        """Check that nobody else has changed the partition since, and that every step can be done.
+
+        Raises:
+            ChangedWhileReadError: A file is not what the steps that were done have left.
+            StorageError: The disk failed.
+        """
+        if self.location is None or self._files is None:
+            raise ChangedWhileReadError(
+                str(self._path), "the versions of the partition's files", "none: an older version"
+            )
+        verify_fit(Path(self.location), self.steps_left, known=self._files, scratch=self._scratch)
 
     def finish(self, store: LocalStore) -> dict[str, Any]:
         """Do what is left of what was begun, which may be nothing.
@@ -138,9 +173,16 @@ class CommitClaim:
                 is_done = number == self._in_doubt and _happened(step, store)
             if not is_done:
                 commit(Plan(location=store.location, operations=(step,)), store)
-            self._append({_DONE: number + 1})
+            self._append({_DONE: number + 1} | self._note(step, Path(store.location)))
             self._done = number + 1
         return self._result
+
+    def _note(self, step: Operation, directory: Path) -> dict[str, Any]:
+        """Return what a step that is done has left under the names that it changed."""
+        found = {name: version_of(directory / name) for name in changed_names(step)}
+        there = {name: version for name, version in found.items() if version is not None}
+        gone = [name for name, version in found.items() if version is None]
+        return {_FILES: encode_versions(there), _GONE: gone}
 
     def _append(self, record: dict[str, Any]) -> None:
         left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
@@ -164,11 +206,23 @@ class CommitClaim:
                 self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
                 self._result = dict(record.mapping(_RESULT))
                 self._boot = record.optional_word(_BOOT)
-                self.seen = record.optional_word(SEEN)
                 self.location = record.text(_LOCATION)
+                if _FILES in record.names():
+                    self._files = decode_versions(record.fields(_FILES))
+                    self._scratch = decode_versions(record.fields(_SCRATCH))
             if _DONE in record.names():
                 self._done = record.integer(_DONE, most=len(self.steps))
+                self._follow(record)
         self._in_doubt = self._done if self.is_begun else None
+
+    def _follow(self, record: JsonFields) -> None:
+        """Take note of what a step has left."""
+        if self._files is None or _FILES not in record.names():
+            self._files = None
+            return
+        for name in record.file_names(_GONE):
+            self._files.pop(name, None)
+        self._files |= decode_versions(record.fields(_FILES))
 
     def _content(self) -> bytes:
         """Return what is in the file that is held, whatever has its name by now."""
@@ -231,9 +285,7 @@ def current_boot() -> str | None:
         return None
 
 
-def resume_claim(
-    path: Path, *, log_directory: Path, was_abandoned: bool = False
-) -> tuple[str, dict[str, Any]] | None:
+def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
     """Finish the commit that a killed run began; one that had not begun never will.
 
     A task of that run may have outlived its driver, and come here only now.
@@ -244,7 +296,6 @@ def resume_claim(
     Args:
         path: Its claim.
         log_directory: Where the partition is; its lock is held.
-        was_abandoned: Whether the lock's file was there before this run took it.
 
     Returns:
         (location, result) of the partition; None where the commit had not begun.
@@ -265,12 +316,22 @@ def resume_claim(
             raise GuardRefusedError("CLAIM_OF_ANOTHER_USER", f"{path}: somebody else has made it")
         if not claim.is_of_this_boot or claim.location is None:
             raise CommitLostError(str(path), "the machine was started anew")
-        if was_visited(log_directory, seen=claim.seen, was_abandoned=was_abandoned):
-            raise CommitLostError(str(path), "a broker has worked on the directory")
+        with storage_errors(log_directory):
+            if (log_directory / CLEAN_SHUTDOWN_FILE).exists():
+                # Every run takes the marker away before its first claim.
+                raise CommitLostError(str(path), "a broker has shut down cleanly")
         require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
         with ExitStack() as held:
             for folder in trash_of(claim.steps_left, claim.location):
                 held.enter_context(hold_run_again(folder))
+            try:
+                claim.verify_fit()
+            except ChangedWhileReadError as error:
+                raise CommitLostError(
+                    str(path),
+                    f"{claim.location}: {error.file} has been changed by somebody else (expected "
+                    f"{error.expected}, found {error.found})",
+                ) from error
             return claim.location, claim.finish(LocalStore(Path(claim.location)))
 
 
@@ -296,7 +357,7 @@ def revoke_claim(path: Path) -> None:
     """
     with storage_errors(path):
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = open_file(path, os.O_RDWR)
         except FileNotFoundError:
             return
         try:
@@ -324,6 +385,13 @@ def set_aside_claim(path: Path) -> None:
                 path.unlink(missing_ok=True)
     except GuardRefusedError:
         return  # it was taken away already
+
+
+def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
+    """Return the version of each scratch file that steps promote, by its path."""
+    paths = (step.scratch_path for step in steps if isinstance(step, PromoteFile))
+    found = {path: version_of(Path(path)) for path in paths}
+    return {path: version for path, version in found.items() if version is not None}
 
 
 def _has_its_name(descriptor: int, path: Path) -> bool:

@@ -20,6 +20,7 @@ from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import (
     LISTING_COLUMNS,
     REASON_OF_KIND,
+    left_alone,
     listed_files,
     open_partition,
     rows_of,
@@ -118,7 +119,7 @@ def _look(row: Mapping[str, Any], context: IngestContext) -> dict[str, Any]:
         return failed
     reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is not None:
-        return {"status": Status.SKIPPED, "reason": reason}
+        return left_alone(row, reason)
     target = _target(row, context)
     if is_switched_off(target.location):
         return {"status": Status.SKIPPED, "reason": Reason.SWITCHED_OFF}

@@ -17,23 +17,19 @@ import numpy as np
 
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.managed_view import partition_checkpoints
+from pylog_spark.tasks.own_catalog import read_own_catalog
 from pylog_spark.tasks.run_context import (
     RootCheckpoints,
     read_root_checkpoints,
 )
-from storage_core.catalog.cluster_metadata import (
-    CLUSTER_METADATA_DIRECTORY,
-    read_cluster_metadata,
-)
 from storage_core.catalog.log_directories import (
     DirectoryKind,
-    LogDirectoryState,
     SubDirectory,
     observe_root,
 )
-from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.roles import Role, guess_role
 from storage_core.catalog.root_files import RootFiles, find_root
-from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import (
@@ -62,6 +58,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
+from storage_core.store.local import LocalStore
 
 _WINDOW_BYTES: Final = 1 << 20
 _MAX_INDEX_BYTES: Final = 1 << 30
@@ -116,7 +113,9 @@ def inspect_root(path: str | Path) -> RootView:
     except PylogError as error:
         problems.append(error)
     try:
-        catalog = _read_catalog(root, state)
+        # Not an entry of the state where one partition is looked at alone.
+        properties = state.meta_properties
+        catalog = read_own_catalog(root, node_id=None if properties is None else properties.node_id)
     except PylogError as error:
         problems.append(error)
     properties = state.meta_properties
@@ -163,6 +162,8 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         view = _with_own_checkpoints(view, entry, store)
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
+        if isinstance(store, LocalStore):
+            row["unknown_files"] += store.list_unseen()
         if entry.kind not in _ONLY_COUNTED:
             row |= _describe_checkpoints(view, entry)
             row |= _describe_times(store, files)
@@ -231,20 +232,6 @@ def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) 
         return view
     found = partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
     return replace(view, checkpoints=found)
-
-
-def _read_catalog(root: RootFiles, state: LogDirectoryState) -> TopicCatalog:
-    """Return what the directory's own cluster metadata says of its topics."""
-    # Not an entry of the state where one partition is looked at alone.
-    folder = local_path(root.location)
-    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
-    if metadata is None or root.is_managed or not metadata.is_dir():
-        return TopicCatalog()
-    properties = state.meta_properties
-    return build_topic_catalog(
-        metadata=read_cluster_metadata(metadata),
-        node_id=None if properties is None else properties.node_id,
-    )
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:

@@ -5,15 +5,15 @@ remote indexes; three suffixes mark directories on their way in or out; a name t
 would stop a broker's start, so it is reported, never skipped in silence.
 """
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import PARTITION, SEGMENT, Reason, rows_to_batch, rows_to_batches
+from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
@@ -26,6 +26,7 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
+from storage_core.local_files import folder_names
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_store
@@ -46,6 +47,20 @@ REASON_OF_KIND: Final[Mapping[DirectoryKind, Reason]] = {
 REASON_OF_OTHER_KIND: Final[Mapping[DirectoryKind, Reason]] = {
     kind: reason for kind, reason in REASON_OF_KIND.items() if kind is not DirectoryKind.FUTURE
 }
+
+
+def left_alone(row: Mapping[str, Any], reason: Reason) -> dict[str, Any]:
+    """Return the columns of a directory that is skipped; of one without a topic, its name too.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        reason: Why.
+    """
+    skipped = {"status": Status.SKIPPED, "reason": reason}
+    if reason is not Reason.INVALID_DIRECTORY_NAME:
+        return skipped
+    name = row["directory"].rpartition("/")[2]
+    return skipped | {"error": f"{name}: expected <topic>-<partition>"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +162,7 @@ def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str,
     A directory that cannot be listed yields one row with its error and no topic.
     """
     try:
-        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        names = folder_names(Path(root))
     except OSError as error:
         return [{"root": root, "role": role, "directory": root, **describe_failure(error)}]
     rows = (directory_row(root, role, name) for name in names)

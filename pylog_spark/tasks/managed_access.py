@@ -10,6 +10,7 @@ A commit that was done says so in its manifest, with its result. So a second att
 task, be it that the first one's answer was lost, finds it there and returns the same row.
 """
 
+import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from storage_core.errors import (
     ConditionFailedError,
 )
 from storage_core.filenames import COMPANIONS_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
+from storage_core.local_files import open_file
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, ScratchFile
 from storage_core.plan import commit
 from storage_core.store import LogStore, ManagedStore, open_object_store
@@ -90,7 +92,7 @@ class ManagedAccess:
         sizes = {file.suffix: file.size_bytes for file in group.files}
         paths = {file.suffix: Path(file.path) for file in group.files}
         small = {
-            segment_file(base, suffix): (path.read_bytes(), _modified_ms(path))
+            segment_file(base, suffix): _read_with_time(path)
             for suffix, path in paths.items()
             if suffix != LOG_SUFFIX
         }
@@ -213,5 +215,7 @@ def _shortened(row: dict[str, Any]) -> dict[str, Any]:
     return row | {_OPERATIONS: None}
 
 
-def _modified_ms(path: Path) -> int:
-    return path.stat().st_mtime_ns // 1_000_000
+def _read_with_time(path: Path) -> tuple[bytes, int]:
+    """Return what is in a scratch file, and when it was modified, epoch milliseconds."""
+    with os.fdopen(open_file(path), "rb") as file:
+        return file.read(), os.fstat(file.fileno()).st_mtime_ns // 1_000_000

@@ -113,7 +113,7 @@ def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
     if isinstance(store, ManagedStore) and store.manifest.topic_id is not None:
         return store.manifest.topic_id == expected
     if isinstance(store, LocalStore):
-        is_there = (store.directory / PARTITION_METADATA_FILE).exists()
+        is_there = store.has(PARTITION_METADATA_FILE)
     else:
         is_there = any(file.name == PARTITION_METADATA_FILE for file in store.list_files())
     if not is_there:

@@ -19,6 +19,7 @@ from storage_core.errors import GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
 from storage_core.maintenance.materialize.partition import materialize_partition, read_pin
 from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.generations import require_no_remains
 from storage_core.store.manifest import Checkpoints
 
 _WINDOW_BYTES: Final = 16 << 20
@@ -89,7 +90,7 @@ def _plan(row: Mapping[str, Any], context: MaterializeContext) -> dict[str, Any]
     except PartitionNotFoundError:
         if pinned is not None:
             raise
-        # A folder that an ingest has begun and not committed holds no partition.
+        require_no_remains(store.objects, name)
         return {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_MATERIALIZE}
     present = context.present.get(str(name))
     if present is None:

@@ -18,7 +18,7 @@ from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     commits_checkpoints,
     has_expected_topic_id,
@@ -102,7 +102,7 @@ def _observe(
     if reason is None and is_switched_off(row["directory"]):
         reason = Reason.SWITCHED_OFF
     if reason is not None:
-        return _skipped(reason)
+        return left_alone(row, reason)
     partition = TopicPartition(row["topic"], row["partition"])
     catalog = context.catalogs[row["root"]]
     config = catalog.config_for(partition.topic)

@@ -4,7 +4,8 @@ Memory is bounded by a window of the file and what one run of its batches expand
 knows Spark.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -13,14 +14,28 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage_core.filenames import TopicPartition, log_file
-from storage_core.index.transaction_index import AbortedTxn
+from pylog_spark.tasks.own_catalog import read_own_catalog
+from storage_core.catalog.root_files import open_root
+from storage_core.errors import MissingSegmentError, PylogError
+from storage_core.filenames import (
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+)
+from storage_core.log.committed_view import find_aborted, scan_batch_tables
 from storage_core.log.isolation import ReadCommitted
+from storage_core.log.log_gaps import Gap, GapWatch
 from storage_core.log.position_search import ListedSegment, find_start_position
+from storage_core.log.settled_store import SettledStore, settle
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, Window, scan_windows
-from storage_core.store import LogStore, open_store
+from storage_core.store import FileInfo, LogStore, open_store
+from storage_core.store.open_store import split_location
 
 # Spark copies a batch as a whole; a few of these are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
@@ -41,6 +56,9 @@ COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
+_log: Final = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
     """What one task reads.
@@ -49,10 +67,15 @@ class ReadRange:
         directory: Where the partition is; of a managed one, the generation that is read.
         partition: Topic and partition.
         segments: Consecutive segments, in offset order.
-        ends_log: Whether the last of them is the last of the log, whose tail may be torn.
+        files: Their files by the names that they have in a settled log, as they were listed.
+        growing: The log of the partition that somebody may append to.
+        next_base_offset: Of the segment that follows; None where the log ends, with a tail that
+            may be torn.
         start_offset: First offset that counts.
         end_offset: Just past the last one, None for no bound but the files' ends.
-        aborted: Aborted transactions that reach into the range; None shows all records.
+        is_committed: Whether records of aborted transactions are left out.
+        has_gaps: Whether offsets may be missing between segments: the log is known to be compacted.
+        fail_on_data_loss: Whether missing offsets are an error; else a warning.
         columns: Names of the columns, in order.
         limits: What a batch may expand to.
     """
@@ -60,10 +83,14 @@ class ReadRange:
     directory: str
     partition: TopicPartition
     segments: tuple[ListedSegment, ...]
-    ends_log: bool
+    files: Mapping[str, FileInfo]
+    growing: str
+    next_base_offset: int | None
     start_offset: int
     end_offset: int | None
-    aborted: tuple[AbortedTxn, ...] | None
+    is_committed: bool
+    has_gaps: bool
+    fail_on_data_loss: bool
     columns: tuple[str, ...]
     limits: Limits
 
@@ -73,26 +100,66 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
 
     Raises:
         BadBytesError: A batch is corrupt; the text says which file and where.
+        ChangedWhileReadError: A file is not any more the one that the query was planned with.
+        MissingSegmentError: Offsets are missing between segments, and that is to be an error.
         StorageError: The disk failed.
     """
-    store = open_store(wanted.directory)
-    committed = None if wanted.aborted is None else ReadCommitted(wanted.aborted)
+    store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
+    isolation = _Committed(store, wanted) if wanted.is_committed else None
+    watch = GapWatch()
     schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
-    for segment in wanted.segments:
-        for window in _windows(store, wanted, segment):
+    for number in range(len(wanted.segments)):
+        for window in _windows(store, wanted, number, watch):
             batches = window.batches
-            visible = ~batches.is_control if committed is None else committed.visible(batches)
+            if isolation is None:
+                visible = ~batches.is_control
+            else:
+                visible = isolation.visible(number, window)
             visible &= batches.last_offset >= wanted.start_offset
             if wanted.end_offset is not None:
                 visible &= batches.may_reach_below(wanted.end_offset)
             for records in decode_records(window, visible, wanted.limits):
                 chosen = records.select(_is_inside(records.offset, wanted))
                 yield from _to_arrow(chosen, wanted, schema)
+    _check_gaps(watch, wanted)
 
 
-def _windows(store: LogStore, wanted: ReadRange, segment: ListedSegment) -> Iterator[Window]:
+def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
+    """Refuse to read over offsets that are missing, or warn of them.
+
+    Raises:
+        MissingSegmentError: It is an error.
+    """
+    error = MissingSegmentError(directory, gap.first_offset, gap.end_offset, gap.evidence)
+    if is_error:
+        raise error
+    _log.warning("%s", error)
+
+
+def _check_gaps(watch: GapWatch, wanted: ReadRange) -> None:
+    """Report gaps of a log that nothing shows to be compacted."""
+    gaps = [gap for gap in watch.gaps if gap.reaches_into(wanted.start_offset, wanted.end_offset)]
+    if not gaps or watch.is_compacted or wanted.has_gaps or _is_compacted_topic(wanted):
+        return
+    for gap in gaps:
+        report_gap(gap, wanted.directory, is_error=wanted.fail_on_data_loss)
+
+
+def _is_compacted_topic(wanted: ReadRange) -> bool:
+    """Whether the metadata beside a partition says that its topic is compacted."""
+    try:
+        root, _ = split_location(wanted.directory)
+        config = read_own_catalog(open_root(root)).config_for(wanted.partition.topic)
+    except PylogError:
+        return False  # it has other readers, who say what is wrong with it
+    return config is not None and config.is_compacted
+
+
+def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -> Iterator[Window]:
+    segment = wanted.segments[number]
     position = find_start_position(store, segment, wanted.start_offset)
-    is_last = wanted.ends_log and segment is wanted.segments[-1]
+    is_last = number + 1 == len(wanted.segments)
+    following = wanted.next_base_offset if is_last else wanted.segments[number + 1].base_offset
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
         reached = wanted.start_offset
         for window in scan_windows(
@@ -101,15 +168,62 @@ def _windows(store: LogStore, wanted: ReadRange, segment: ListedSegment) -> Iter
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
-            tail=Tail.STOP if is_last else Tail.RAISE,
+            tail=Tail.STOP if following is None else Tail.RAISE,
         ):
             batches = window.batches
             if wanted.end_offset is not None:
                 is_behind = not batches.rows(0, 1).may_reach_below(wanted.end_offset).any()
                 if is_behind or reached >= wanted.end_offset:
                     return
+            watch.add(batches)
             yield window
             reached = int(batches.last_offset[-1]) + 1
+    watch.end_segment(segment.base_offset, following)
+
+
+class _Committed:
+    """Leaves out what aborted, as the markers tell: those of the range, and those behind it.
+
+    Nothing is read ahead before the first batch of a transaction comes.
+    """
+
+    def __init__(self, store: SettledStore, wanted: ReadRange) -> None:
+        self._store = store
+        self._wanted = wanted
+        self._filter: ReadCommitted | None = None
+
+    def visible(self, number: int, window: Window) -> NDArray[np.bool_]:
+        """Return which of the next batches, of the segment of that number, a consumer sees."""
+        batches = window.batches
+        if self._filter is None:
+            if not (batches.is_transactional & ~batches.is_control).any():
+                return ~batches.is_control
+            bounds = (self._wanted.next_base_offset, self._wanted.end_offset)
+            end_offset = min((bound for bound in bounds if bound is not None), default=MAX_OFFSET)
+            tables = self._tables_from(number, window.file_position)
+            self._filter = ReadCommitted(find_aborted(tables, end_offset=end_offset))
+        return self._filter.visible(batches)
+
+    def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:
+        """Yield the headers from a batch of the range on, to the log's end."""
+        for segment in self._wanted.segments[number:]:
+            yield from scan_batch_tables(
+                self._store,
+                log_file(segment.base_offset),
+                start=position,
+                end=segment.size_bytes,
+            )
+            position = 0
+        following = self._wanted.next_base_offset
+        if following is None:
+            return
+        # Of what lies behind, the present will do: compaction lets a marker go when the data of its
+        # transaction is gone, delete.retention.ms later, and that of this range is still there.
+        later = settle(open_store(self._wanted.directory))
+        logs = [file.name for file in later.list_files() if kind_of(file.name) == LOG_SUFFIX]
+        for name in sorted(logs, key=lambda name: offset_of(name) or 0):
+            if (offset_of(name) or 0) >= following:
+                yield from scan_batch_tables(later, name)
 
 
 def _is_inside(offset: NDArray[np.int64], wanted: ReadRange) -> NDArray[np.bool_]:

@@ -28,7 +28,7 @@ from pylog_spark.tasks.claimed_work import TOUCHED, work_claimed
 from pylog_spark.tasks.commit_claim import CommitClaim
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
@@ -145,7 +145,7 @@ def _look(
     if reason is None and is_switched_off(row["directory"]):
         reason = Reason.SWITCHED_OFF
     if reason is not None:
-        return {"status": Status.SKIPPED, "reason": reason}
+        return left_alone(row, reason)
     root = row["root"]
     partition = TopicPartition(row["topic"], row["partition"])
     store = open_partition(row)

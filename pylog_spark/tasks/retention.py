@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import (
+    NEWEST_RECORD,
     RETENTION_PLAN,
     SWEPT,
     Action,
@@ -24,7 +25,7 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     known_timestamps,
@@ -42,11 +43,13 @@ from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
+from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.retention.observe import newest_timestamp
+from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate
+from storage_core.maintenance.retention.state import RetentionRules
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
 
@@ -133,7 +136,7 @@ def _observe(
     run = context.run
     config = _admit(row, context)
     if isinstance(config, Reason):
-        return _skipped(config)
+        return left_alone(row, config)
     store = open_partition(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
@@ -159,6 +162,7 @@ def _observe(
         "log_start_checkpoint": log_start,
         "high_watermark": high_watermark,
         "is_replicated": checkpointed is not None and start <= checkpointed,
+        **_limits(RetentionRules.of(config)),
     }
     if not sweep.is_due:
         return found | _skipped(Reason.NOTHING_TO_RETAIN)
@@ -191,6 +195,12 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
     if not has_expected_topic_id(store, catalog.topic_id(topic)):
         return Reason.INCONSISTENT_TOPIC_ID
     return config
+
+
+def _limits(rules: RetentionRules) -> dict[str, int]:
+    """Return the limits of a topic as columns: what is not asked for has none."""
+    limits = {"retention_ms": rules.age_limit_ms, "retention_bytes": rules.size_limit}
+    return {name: UNLIMITED if limit is None else limit for name, limit in limits.items()}
 
 
 def _unlinks(context: RetentionContext, directory: str) -> bool:
@@ -245,6 +255,28 @@ def _describe(store: LogStore, sweep: Sweep, context: RetentionContext) -> dict[
     if context.with_operations:
         row["operations"] = json.dumps(list(sweep.steps.describe()))
     return row
+
+
+def observe_newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.NEWEST_RECORD``.
+
+    Every partition is looked at, also those that no retention concerns: the clock of all of them
+    is the same.
+    """
+    yield from rows_to_batches(NEWEST_RECORD, map_partitions(_newest_row, rows_of(batches)))
+
+
+def _newest_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
+    return found | attempt_row(partial(_newest, row))
+
+
+def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
+    failed = error_of(row)
+    if failed is not None or DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
+        return failed or {}
+    store = open_partition(row)
+    return {"newest_timestamp": newest_record_ms(store, known_timestamps(store))}
 
 
 def commit_sweeps(

@@ -5,7 +5,6 @@ are runs: neighbouring directories whose files one thread lists in one go. A tas
 and keeps several requests on their way at once; that is what hides the store's answering time.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from pylog_spark.tasks.listing import (
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
 from storage_core.errors import PylogError
+from storage_core.local_files import folder_names
 from storage_core.store.listing import RootListing, is_plain_name, key_order, open_listing
 
 # Directories that one thread lists in one go: some pages each, so that a page that begins in the
@@ -108,8 +108,7 @@ def _directories(root: str, opener: ListingOpener) -> Iterator[str]:
     if path is None:
         yield from opener(root).directories()
         return
-    with os.scandir(path) as entries:
-        yield from (entry.name for entry in entries if entry.is_dir() and is_plain_name(entry.name))
+    yield from filter(is_plain_name, folder_names(path))
 
 
 def _list_run(run: dict[str, Any], opener: ListingOpener) -> list[dict[str, Any]]:

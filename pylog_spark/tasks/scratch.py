@@ -2,20 +2,25 @@
 
 On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
 whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
-``pylog-scratch-<name of the log directory>/<run>``. Where there is no such place (the log directory
+``pylog-scratch-<name of the log directory>/<run>``; beside its real path, so that a run finds what
+another has left that came by a link. Where there is no such place (the log directory
 is a mount point, or its parent cannot be written) the files lie inside the partition directories,
 under names that Kafka's loader ignores.
 """
 
+import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
+from storage_core.local_files import open_folder, scan_folder
 from storage_core.plan import DeleteFile, Operation
-from storage_core.store.local import storage_errors
+from storage_core.store.local import LocalStore, storage_errors
 
 # What a run writes down of the marker that it takes away, in its scratch folder.
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
@@ -32,12 +37,13 @@ def scratch_home(log_directory: Path) -> Path | None:
     Raises:
         StorageError: The disk failed.
     """
-    parent = log_directory.parent
     with storage_errors(log_directory):
-        is_apart = parent == log_directory or parent.stat().st_dev != log_directory.stat().st_dev
+        real = log_directory.resolve(strict=True)
+        parent = real.parent
+        is_apart = parent == real or parent.stat().st_dev != real.stat().st_dev
         if is_apart or (parent / META_PROPERTIES_FILE).exists():
             return None
-    return parent / f"{SCRATCH_PREFIX}{log_directory.name}"
+    return parent / f"{SCRATCH_PREFIX}{real.name}"
 
 
 def create_scratch(log_directory: Path, run_id: str) -> Path | None:
@@ -53,14 +59,16 @@ def create_scratch(log_directory: Path, run_id: str) -> Path | None:
     if home is None:
         return None
     try:
-        home.mkdir(mode=0o700, exist_ok=True)
-        folder = home / run_id
-        folder.mkdir(mode=0o700)
+        with suppress(FileExistsError):
+            home.mkdir(mode=0o700)
+        # Its folder may be the broker's user's, who could make it lead elsewhere.
+        with open_folder(home) as opened:
+            os.mkdir(run_id, mode=0o700, dir_fd=opened)
     except PermissionError:
         return None
     except OSError as error:
         raise StorageError(str(home), error.strerror or str(error)) from error
-    return folder
+    return home / run_id
 
 
 def sweep_scratch(log_directory: Path) -> int:
@@ -77,9 +85,9 @@ def sweep_scratch(log_directory: Path) -> int:
     """
     home = scratch_home(log_directory)
     try:
-        orphans = list(log_directory.glob(f"*/{SCRATCH_PREFIX}*"))
+        orphans = _inside(log_directory, f"{SCRATCH_PREFIX}*")
         for path in orphans:
-            path.unlink(missing_ok=True)
+            LocalStore(path.parent).delete(path.name)
         if home is None or not home.exists():
             return len(orphans)
         count = len(orphans) + sum(len(list(folder.iterdir())) + 1 for folder in home.iterdir())
@@ -98,10 +106,21 @@ def find_claims(log_directory: Path) -> list[Path]:
     home = scratch_home(log_directory)
     name = f"{SCRATCH_PREFIX}*.claim"
     try:
-        inside = list(log_directory.glob(f"*/{name}"))
+        inside = _inside(log_directory, name)
         return sorted(inside + ([] if home is None else list(home.glob(f"*/{name}"))))
     except OSError as error:
         raise StorageError(str(log_directory), error.strerror or str(error)) from error
+
+
+def _inside(log_directory: Path, glob: str) -> list[Path]:
+    """Return what lies in the partition directories under such a name; no link leads there."""
+    return [
+        log_directory / folder.name / entry.name
+        for folder in scan_folder(log_directory, may_be_link=True)
+        if folder.is_folder
+        for entry in scan_folder(log_directory / folder.name)
+        if fnmatchcase(entry.name, glob)
+    ]
 
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:

@@ -14,7 +14,13 @@ import pyarrow as pa
 from pylog_spark.schemas import SURVEY, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
-from pylog_spark.tasks.listing import REASON_OF_KIND, listed_files, open_partition, rows_of
+from pylog_spark.tasks.listing import (
+    REASON_OF_KIND,
+    left_alone,
+    listed_files,
+    open_partition,
+    rows_of,
+)
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
@@ -70,7 +76,7 @@ def _survey(
     reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
     if config is None:
-        return _skipped(reason or Reason.CONFIG_UNKNOWN)
+        return left_alone(row, reason or Reason.CONFIG_UNKNOWN)
     if config.remote_storage_enable:
         return _skipped(Reason.TIERED)
     state = _observe(row, checkpoints_of)

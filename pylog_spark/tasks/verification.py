@@ -30,6 +30,7 @@ from storage_core.maintenance.verification.partition import (
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LogStore, ManagedStore, open_store
+from storage_core.store.generations import require_no_remains
 
 FINDING_ROW = "finding"
 FACTS_ROW = "facts"
@@ -229,10 +230,17 @@ def place_finding(
 def _list_files(
     store: LogStore, target: Target, options: VerifyOptions
 ) -> PartitionFiles | list[Row]:
-    """Return the files of a partition; the rows of one that is gone, if that may happen."""
+    """Return the files of a partition; the rows of one that is gone, if that may happen.
+
+    Raises:
+        ManifestError: It is a managed one of which all is there but what says what it is.
+        StorageError: It cannot be listed.
+    """
     try:
         return sort_files(store.list_files())
     except PartitionNotFoundError:
+        if isinstance(store, ManagedStore):
+            require_no_remains(store.objects, store.partition)
         gone = Finding(
             code=Code.CHANGED_WHILE_READ,
             severity=Severity.INFO if options.is_live else severity_of(Code.CHANGED_WHILE_READ),

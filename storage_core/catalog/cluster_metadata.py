@@ -147,10 +147,9 @@ class _Replay:
                     self._apply(batch, path, first_offset=self._end_offset)
                     self._end_offset = batch.last_offset + 1
             if file.torn_at is not None:
-                size = path.stat().st_size
                 self._notes.append(
-                    f"{path.name}: bytes {file.torn_at} to {size - 1} are no whole batch and do "
-                    "not count"
+                    f"{path.name}: bytes {file.torn_at} to {file.size_bytes - 1} are no whole "
+                    "batch and do not count"
                 )
 
     def result(self, snapshot: str | None) -> ClusterMetadata:

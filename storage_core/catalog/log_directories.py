@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import LocalRoot, RootFiles, map_over_root
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
@@ -49,7 +48,6 @@ from storage_core.filenames import (
     parse_renamed_directory,
 )
 from storage_core.store import LocalStore, open_store
-from storage_core.store.open_objects import is_managed
 
 
 class DirectoryKind(enum.StrEnum):
@@ -161,7 +159,7 @@ def create_missing_directories(paths: Iterable[Path]) -> None:
                 path.mkdir(parents=True)
             except OSError as error:
                 raise StorageError(str(path), error.strerror or str(error)) from error
-            LocalStore(path.absolute().parent).sync_directory()
+            LocalStore(path.absolute().parent, may_be_link=True).sync_directory()
 
 
 def observe_log_directories(paths: Sequence[Path]) -> LogDirectories:
@@ -242,10 +240,9 @@ def read_topic_id(location: str) -> str | None:
         CheckpointError: The file is malformed.
         StorageError: The partition cannot be read.
     """
-    directory = None if is_managed(location) else local_path(location)
-    if directory is not None and not (directory / PARTITION_METADATA_FILE).exists():
-        return None
     store = open_store(location)
+    if isinstance(store, LocalStore) and not store.has(PARTITION_METADATA_FILE):
+        return None
     if all(file.name != PARTITION_METADATA_FILE for file in store.list_files()):
         return None
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)

@@ -13,7 +13,7 @@ from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
-from storage_core.store.local import LocalFileReader
+from storage_core.store.local import LocalStore
 
 # Controllers write batches of at most 8 MiB.
 _LIMITS: Final = Limits(max_record_bytes=1 << 26, max_batch_bytes=1 << 26)
@@ -51,11 +51,17 @@ class MetadataFile:
         self._path = path
         self._may_be_torn = may_be_torn
         self._torn_at: int | None = None
+        self._size_bytes = 0
 
     @property
     def torn_at(self) -> int | None:
         """Position behind the last whole batch, if bytes follow; known when all were read."""
         return self._torn_at
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file; known when the batches were read."""
+        return self._size_bytes
 
     def batches(self) -> Iterator[MetadataBatch]:
         """Yield the batches in file order.
@@ -66,8 +72,9 @@ class MetadataFile:
             CorruptClusterMetadataError: A record has a key, or no value.
             StorageError: The file cannot be read.
         """
-        with closing(LocalFileReader(self._path)) as reader:
-            position, end = 0, reader.size_bytes
+        with closing(LocalStore(self._path.parent).open_file(self._path.name)) as reader:
+            position = 0
+            end = self._size_bytes = reader.size_bytes
             while position < end:
                 try:
                     for window, row_count in self._windows(reader, position, end):

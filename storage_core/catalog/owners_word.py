@@ -3,11 +3,13 @@
 The file's name is no segment's and no checkpoint's: a broker does not notice it.
 """
 
+import os
 from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import unpinned
+from storage_core.local_files import open_file
 from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX
 
@@ -44,11 +46,11 @@ def read_off_switch(directory: Path) -> str | None:
     path = directory / OFF_SWITCH_FILE
     with storage_errors(path):
         try:
-            with path.open("rb") as file:
-                content = file.read(_MOST_BYTES)
+            descriptor = open_file(path, may_be_link=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return first_line(content)
+        with os.fdopen(descriptor, "rb") as file:
+            return first_line(file.read(_MOST_BYTES))
 
 
 def first_line(content: bytes) -> str:

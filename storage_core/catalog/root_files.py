@@ -5,7 +5,6 @@ this. A managed root has no files of its own: what a broker writes into checkpoi
 the manifest of each partition.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from storage_core.filenames import (
     parse_partition_directory,
     parse_renamed_directory,
 )
+from storage_core.local_files import folder_names, scan_folder
 from storage_core.store import LocalStore, ObjectStore, open_object_store
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import storage_errors
@@ -104,7 +104,7 @@ class LocalRoot:
     def directories(self) -> list[str]:
         """Return the names of its sub-directories, sorted."""
         try:
-            return sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+            return folder_names(self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             reason = f"{error.strerror}: expected a log directory"
             raise LogDirectoryNotFoundError(str(self.path), reason) from error
@@ -113,9 +113,8 @@ class LocalRoot:
 
     def read(self, name: str, *, limit_bytes: int) -> bytes | None:
         """Return a small file, None if it is not there."""
-        if not (self.path / name).exists():
-            return None
-        return LocalStore(self.path).read_file(name, limit_bytes=limit_bytes)
+        store = LocalStore(self.path, may_be_link=True)
+        return store.read_file(name, limit_bytes=limit_bytes) if store.has(name) else None
 
     def locate(self, directory: str) -> str:
         """Return the path of a sub-directory."""
@@ -251,14 +250,15 @@ def check_log_directory(root: str | Path, path: Path) -> None:
         StorageError: It cannot be listed.
     """
     with storage_errors(path):
-        entries = {entry.name: entry.is_dir() for entry in os.scandir(path)}
+        names = {entry.name for entry in scan_folder(path, may_be_link=True)}
+        folders = folder_names(path)
     whole = path.resolve()
     partition = _find_partition(whole.name)
-    if partition is not None and _holds_a_partition(whole, entries):
+    if partition is not None and _holds_a_partition(whole, names):
         place = f"{quote(str(whole.parent))} --topics {quote(partition.topic)}"
         reason = f"is the directory of one partition; expected its log directory: {place}"
         raise ConfigError("ROOT", root, reason)
-    if not any(entries.values()) and META_PROPERTIES_FILE not in entries:
+    if not folders and META_PROPERTIES_FILE not in names:
         reason = "holds neither a partition nor meta.properties; is its disk mounted?"
         raise ConfigError("ROOT", root, reason)
 
@@ -288,7 +288,8 @@ def locate_directory(path: str | Path) -> str:
         root = open_root(parent)
         if root.is_managed:
             return root.locate(name)
-    return text
+    # The person who names a link means what it leads to.
+    return place if local is not None and local.is_symlink() else text
 
 
 def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -> list[R]:

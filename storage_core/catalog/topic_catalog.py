@@ -5,6 +5,8 @@ were exported from the cluster, the cluster's own metadata, configs that were sa
 name or glob), settings that override everything.
 Behind all of them stand the broker-wide settings. A topic that no source knows has no config, and
 without a config nothing of it is modified.
+Kafka's internal topics have Kafka's internal configs where the cluster itself does not say theirs:
+what is said of many topics at once does not make their records go.
 """
 
 import enum
@@ -14,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
+from storage_core.catalog.internal_topics import INTERNAL_TOPICS, without_deleting_keys
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig, merge_broker_layers
 
@@ -40,6 +43,7 @@ class TopicEntry:
         topic_id: Its id as Kafka spells it, None if no source says it.
         config_overrides: Its own settings, by topic key.
         source: Who knows the topic; explicit configs may add to what the cluster says.
+        taken_ms: When that was so, epoch milliseconds, if it was exported; None otherwise.
         ignored_keys: Settings that the cluster has and Kafka 4.4 does not know, sorted.
     """
 
@@ -48,6 +52,7 @@ class TopicEntry:
     config_overrides: Mapping[str, str]
     source: TopicConfigSource
     ignored_keys: tuple[str, ...] = ()
+    taken_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +78,32 @@ class TopicCatalog:
         """Return what is known of a topic, None if no source knows it."""
         known = self.topics.get(topic)
         said = self._said(topic)
+        overrides: Mapping[str, str] = {}
         if known is not None:
             overrides, source = known.config_overrides, known.source
         elif said is not None:
-            overrides, source = {}, TopicConfigSource.EXPLICIT
+            source = TopicConfigSource.EXPLICIT
         elif any(fnmatchcase(topic, glob) for glob in self.assume_defaults):
-            overrides, source = {}, TopicConfigSource.ASSUMED
+            source = TopicConfigSource.ASSUMED
         else:
             return None
+        if topic in INTERNAL_TOPICS and source is not TopicConfigSource.CLUSTER_METADATA:
+            overrides = {**INTERNAL_TOPICS[topic], **overrides}
         return TopicEntry(
             topic=topic,
             topic_id=None if known is None else known.topic_id,
-            config_overrides={**overrides, **(said or {}), **self.settings},
+            config_overrides={**overrides, **self.said_of(topic)},
             source=source,
             ignored_keys=() if known is None else known.ignored_keys,
+            taken_ms=None if known is None else known.taken_ms,
         )
+
+    def said_of(self, topic: str) -> dict[str, str]:
+        """Return the settings that somebody said of a topic, whatever its cluster says."""
+        settings = self.settings
+        if topic in INTERNAL_TOPICS:
+            settings = without_deleting_keys(settings)
+        return {**(self._said(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id, None if no source says it."""
@@ -106,16 +122,17 @@ class TopicCatalog:
         return LogConfig.from_topic_overrides(entry.config_overrides, broker=self.broker)
 
     def _said(self, topic: str) -> dict[str, str] | None:
-        globs = [
+        globs: list[Mapping[str, str]] = [
             settings
             for name, settings in self.explicit.items()
             if _GLOB_CHARACTERS & set(name) and fnmatchcase(topic, name)
         ]
         names = [self.explicit[topic]] if topic in self.explicit else []
-        matching = [*globs, *names]
-        if not matching:
+        if not globs and not names:
             return None
-        return {key: text for settings in matching for key, text in settings.items()}
+        if topic in INTERNAL_TOPICS:
+            globs = [without_deleting_keys(settings) for settings in globs]
+        return {key: text for settings in (*globs, *names) for key, text in settings.items()}
 
 
 def build_topic_catalog(  # noqa: PLR0913 - one argument a source
@@ -170,6 +187,7 @@ def _dump_entries(dump: TopicDump) -> dict[str, TopicEntry]:
             config_overrides=settings,
             source=TopicConfigSource.IMPORTED_DUMP,
             ignored_keys=dump.ignored_keys.get(topic, ()),
+            taken_ms=dump.taken_ms,
         )
         for topic, settings in dump.topics.items()
     }

@@ -198,7 +198,7 @@ def validate_on_holder_host(proof: LockProof) -> None:
         )
     path = Path(proof.log_directory, LOCK_FILE)
     try:
-        facts = path.stat()
+        facts = path.lstat()
     except OSError as error:
         raise GuardRefusedError("LOCK_LOST", f"{path}: {error.strerror}") from error
     if (facts.st_dev, facts.st_ino) != (proof.device, proof.inode):

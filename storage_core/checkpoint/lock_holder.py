@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.filenames import LOCK_FILE
+from storage_core.local_files import open_folder, open_in
 
 # Between another process's last unlink and our open, the file can be replaced under us. Each
 # replacement is the work of another process that took and released the lock: it does not go on.
@@ -100,8 +101,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _open(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-    owner = path.parent.stat()
+    """Open the file, itself and no other: to a link we would give its directory's owner.
+
+    One of another user's that has other names is refused by ``open_in``; one of another user's
+    that has none was left by a run, or a broker, of theirs.
+    """
+    with open_folder(path.parent, may_be_link=True) as folder:
+        descriptor = open_in(folder, path.name, os.O_RDWR | os.O_CREAT, mode=_FILE_MODE)
+        owner = os.fstat(folder)
     if os.geteuid() == 0 and os.fstat(descriptor).st_uid != owner.st_uid:
         # If this machine dies now, the broker's own user has to be able to open the file.
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
@@ -110,7 +117,7 @@ def _open(path: Path) -> int:
 
 def _is_the_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
 

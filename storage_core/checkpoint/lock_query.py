@@ -21,6 +21,7 @@ from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import LOCK_FILE
+from storage_core.local_files import is_there, open_file
 
 _MODULE: Final = "storage_core.checkpoint.lock_query"
 _ANSWER_SECONDS: Final = 60.0
@@ -51,7 +52,11 @@ def query_lock(log_directory: Path) -> LockState:
         StorageError: The lock file is there and cannot be looked at.
     """
     path = log_directory / LOCK_FILE
-    if not path.exists():
+    try:
+        has_lock_file = is_there(path, may_be_link=True)
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    if not has_lock_file:
         return LockState(is_held=False)
     paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     answer = subprocess.run(  # noqa: S603 - this interpreter, a module of ours, no shell
@@ -76,7 +81,7 @@ def main(arguments: list[str]) -> int:
     """Print who holds the lock of the directory named in the one argument."""
     path = Path(arguments[0], LOCK_FILE)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(path, may_be_link=True)
     except FileNotFoundError:
         holder = None
     except OSError as error:

@@ -3,7 +3,11 @@
 Indexes carry no checksum, and Kafka uses whatever an offset or time index says when it loads a log.
 These checks are of two depths. From an index alone: what Kafka's own sanity check of an index looks
 at, and that entries rise. With the segment's batches: each offset entry against the batch at its
-position, each time entry against the batch whose last offset it names.
+position, each time entry against the batch that holds the offset it names.
+
+What look-ups work with is right, whichever version wrote it. Before 4.0 an append of many batches
+gave one offset entry, of its first batch's position and its last batch's last offset; before 3.8 a
+time entry named the record with the largest timestamp, not the end of that record's batch.
 
 A finding stands for every entry that breaks the same rule and shows the first, so that an index of
 a million wrong entries gives as short a list as one of a single wrong entry.
@@ -84,11 +88,13 @@ class SegmentBatches:
 
     Attributes:
         position: int64[n], byte positions in the .log.
+        base_offset: int64[n].
         last_offset: int64[n].
         max_timestamp: int64[n], NO_TIMESTAMP where a batch has none.
     """
 
     position: NDArray[np.int64]
+    base_offset: NDArray[np.int64]
     last_offset: NDArray[np.int64]
     max_timestamp: NDArray[np.int64]
 
@@ -149,7 +155,10 @@ def audit_offset_index(
     row, is_there = _find(batches.position, position)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.position, row), position)
     last_offset = _at(batches.last_offset, row)
-    check.rows(IndexFault.WRONG_OFFSET, is_there & (last_offset != offset), last_offset, offset)
+    # The end of any batch from there on: of whatever is looked up by the entry, nothing is before.
+    ends_at, is_end = _find(batches.last_offset, offset)
+    is_right = is_end & (ends_at >= row)
+    check.rows(IndexFault.WRONG_OFFSET, is_there & ~is_right, last_offset, offset)
     return findings
 
 
@@ -307,7 +316,8 @@ def _compare_times(
 ) -> None:
     # Last offsets rise in any log that can be read; where they do not, the search finds what it
     # finds and the log has findings of its own.
-    row, is_there = _find(batches.last_offset, offset)
+    row, _ = _find(batches.last_offset, offset)
+    is_there = (row < len(batches.last_offset)) & (_at(batches.base_offset, row) <= offset)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
     found = _at(batches.max_timestamp, row)
     check.rows(IndexFault.WRONG_TIMESTAMP, is_there & (found != timestamp), found, timestamp)

@@ -55,13 +55,18 @@ class AppendFiles(Protocol):
 
 
 class LocalAppendFile:
-    """A local file that grows."""
+    """A local file that grows.
 
-    def __init__(self, path: Path, *, size_bytes: int) -> None:
+    Args:
+        path: Of the file, for messages.
+        descriptor: The file, open for writing; this object closes it.
+        size_bytes: Bytes that were written.
+    """
+
+    def __init__(self, path: Path, descriptor: int, *, size_bytes: int) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        with storage_errors(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self._descriptor = descriptor
 
     @property
     def size_bytes(self) -> int:
@@ -107,12 +112,13 @@ class LocalAppendFiles:
     def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
         """Open a file at its end, or create it with owner and mode of the directory."""
         path = self._store.directory / name
+        self._store.create_empty(name)
+        descriptor = self._store.open_descriptor(name, os.O_WRONLY)
         with storage_errors(path):
-            self._store.create_empty(name)
-            size_bytes = path.stat().st_size
+            size_bytes = os.fstat(descriptor).st_size
             if preallocate_bytes and not size_bytes:
-                os.truncate(path, preallocate_bytes)
-        return LocalAppendFile(path, size_bytes=size_bytes)
+                os.ftruncate(descriptor, preallocate_bytes)
+        return LocalAppendFile(path, descriptor, size_bytes=size_bytes)
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""

@@ -1,18 +1,20 @@
 """Aborted transactions and last stable offset of a log at rest, for committed reads.
 
-A directory with its companions (transaction indexes, producer snapshots) says it cheaply, as it
-does to a broker. A copy that lacks them, or whose indexes are damaged, is read instead: the headers
-of all batches tell the same, because every transaction's data and marker are in the log.
+What aborted is told by the markers: the headers of the batches have them, and every transaction's
+data and marker are in the log. Transaction indexes are not asked. A segment has none unless a
+transaction aborted in it, so that one which got lost looks like one that never was, and what it
+named would come back as if it had been committed. Where committed data ends is asked of a directory
+with producer snapshots as a broker does; a copy without them is read for that, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import PylogError, StorageError
+from storage_core.errors import ChangedWhileReadError, PylogError, StorageError
 from storage_core.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, kind_of, offset_of
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
@@ -56,32 +58,22 @@ def load_committed_view(
     """Find out which transactions of a log were aborted, and where committed data ends.
 
     Args:
-        store: The partition directory.
+        store: The partition directory, settled.
         now_ms: The run's clock, epoch milliseconds.
         log_start_checkpoint: The partition's entry in the log-start checkpoint, 0 without one.
 
     Raises:
         PylogError: The log's batches themselves cannot be read, or the store failed.
     """
-    has_snapshot = any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files())
-    if has_snapshot:
-        try:
-            log = load_log(
-                store,
-                config=LogConfig(),
-                cleaner=CleanerConfig(),
-                now_ms=now_ms,
-                log_start_checkpoint=log_start_checkpoint,
-            )
-        except StorageError:
-            raise
-        except PylogError:
-            return scan_committed_view(store)
-        return CommittedView(
-            aborted=tuple((segment.base_offset, segment.aborted) for segment in log.segments),
-            last_stable_offset=log.last_stable_offset,
-        )
-    return scan_committed_view(store)
+    scanned = scan_committed_view(store)
+    loaded = _load_stable_offset(store, now_ms, log_start_checkpoint)
+    return scanned if loaded is None else replace(scanned, last_stable_offset=loaded)
+
+
+def find_last_stable_offset(store: LogStore, *, now_ms: int, log_start_checkpoint: int = 0) -> int:
+    """Return where committed data ends; arguments and errors as of `load_committed_view`."""
+    loaded = _load_stable_offset(store, now_ms, log_start_checkpoint)
+    return scan_committed_view(store).last_stable_offset if loaded is None else loaded
 
 
 def scan_committed_view(store: LogStore) -> CommittedView:
@@ -95,11 +87,70 @@ def scan_committed_view(store: LogStore) -> CommittedView:
     aborted = []
     for name in sorted(names, key=lambda name: offset_of(name) or 0):
         found: list[AbortedTxn] = []
-        with closing(store.open_file(name)) as reader:
-            for window in scan_windows(reader, crc=CrcCheck.SKIP, tail=Tail.STOP):
-                found.extend(scan.add(window.batches))
+        for batches in scan_batch_tables(store, name):
+            found.extend(scan.add(batches))
         aborted.append((offset_of(name) or 0, tuple(found)))
     return CommittedView(aborted=tuple(aborted), last_stable_offset=scan.last_stable_offset)
+
+
+def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> list[AbortedTxn]:
+    """Find the aborted transactions among batches that follow each other.
+
+    Args:
+        tables: The batches, in offset order, from any on, to the log's end if it comes to that:
+            it is read on until every transaction with data below end_offset has ended.
+        end_offset: Just past the last offset of interest.
+
+    Returns:
+        In the order of their markers. A transaction that began before the first batch begins, as
+        far as this tells, with its first data that was seen.
+    """
+    scan = _TransactionScan()
+    found: list[AbortedTxn] = []
+    for batches in tables:
+        found.extend(scan.add(batches))
+        if scan.last_stable_offset >= end_offset:
+            break
+    return found
+
+
+def scan_batch_tables(
+    store: LogStore, name: str, *, start: int = 0, end: int | None = None
+) -> Iterator[BatchTable]:
+    """Yield the headers of a segment's batches; each table is valid until the next one.
+
+    Args:
+        store: The partition directory.
+        name: Of the segment's file.
+        start: Position of a batch.
+        end: Where to stop; None for the end of the file.
+
+    Raises:
+        CorruptRecordError: Bytes are no batches.
+        StorageError: The store failed.
+    """
+    with closing(store.open_file(name)) as reader:
+        for window in scan_windows(reader, start=start, end=end, crc=CrcCheck.SKIP, tail=Tail.STOP):
+            yield window.batches
+
+
+def _load_stable_offset(store: LogStore, now_ms: int, log_start_checkpoint: int) -> int | None:
+    """Return what a load finds, None where there is no snapshot or the log cannot be loaded."""
+    if not any(kind_of(file.name) == SNAPSHOT_SUFFIX for file in store.list_files()):
+        return None
+    try:
+        log = load_log(
+            store,
+            config=LogConfig(),
+            cleaner=CleanerConfig(),
+            now_ms=now_ms,
+            log_start_checkpoint=log_start_checkpoint,
+        )
+    except (StorageError, ChangedWhileReadError):
+        raise
+    except PylogError:
+        return None
+    return log.last_stable_offset
 
 
 class _TransactionScan:
@@ -116,14 +167,19 @@ class _TransactionScan:
 
     def add(self, batches: BatchTable) -> Iterator[AbortedTxn]:
         """Look at the next batches and yield the aborted transactions that end in them."""
-        for row in np.flatnonzero(batches.is_transactional).tolist():
-            producer_id = int(batches.producer_id[row])
-            offset = int(batches.base_offset[row])
-            if not batches.is_control[row]:
+        rows = np.flatnonzero(batches.is_transactional)
+        columns = (
+            batches.producer_id[rows].tolist(),
+            batches.base_offset[rows].tolist(),
+            batches.is_control[rows].tolist(),
+            (batches.control_type[rows] == ControlType.ABORT).tolist(),
+        )
+        for producer_id, offset, is_control, is_abort in zip(*columns, strict=True):
+            if not is_control:
                 self._first_offsets.setdefault(producer_id, offset)
                 continue
             first_offset = self._first_offsets.pop(producer_id, None)
-            if first_offset is not None and batches.control_type[row] == ControlType.ABORT:
+            if first_offset is not None and is_abort:
                 yield AbortedTxn(
                     producer_id=producer_id,
                     first_offset=first_offset,

@@ -128,7 +128,7 @@ class DirectoryView:
         reader = self.store.open_file(file.info.name)
         if file.start == 0 and file.info.size_bytes == reader.size_bytes:
             return reader
-        return _SliceReader(reader, file.start, file.info.size_bytes)
+        return SliceReader(reader, file.start, file.info.size_bytes)
 
     def delete(self, name: str, reason: str) -> None:
         """Plan that a file is gone in the end."""
@@ -358,7 +358,7 @@ def _is_of_old_segment(step: Operation) -> bool:
     return isinstance(step, DeleteFile) and kind_of(step.name) in SEGMENT_SUFFIXES
 
 
-class _SliceReader:
+class SliceReader:
     """Ranged reads of a stretch of a file."""
 
     def __init__(self, reader: FileReader, start: int, size_bytes: int) -> None:

@@ -4,7 +4,7 @@ Names are plain file names inside the partition directory, never paths. Reading 
 called by anyone; the methods that change something are for ``plan.executor`` alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -19,11 +19,14 @@ class FileInfo:
         name: Plain file name.
         size_bytes: Length at the time of the listing.
         modified_ms: Time of the last modification, epoch milliseconds.
+        identity: Which file it is, whatever it is called: the disk's number of it, or the version
+            of an object; empty where the store cannot tell.
     """
 
     name: str
     size_bytes: int
     modified_ms: int
+    identity: str = field(default="", compare=False)
 
 
 class FileReader(Protocol):
@@ -127,6 +130,23 @@ class LogStore(Protocol):
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
+        ...
+
+
+@runtime_checkable
+class IdentifyingStore(LogStore, Protocol):
+    """A store that knows one file from another of the same name."""
+
+    def open_identified(self, name: str, identity: str) -> FileReader | None:
+        """Open a file if the name is still that of this one, else return None.
+
+        Args:
+            name: Of the file.
+            identity: As a listing said it.
+
+        Raises:
+            StorageError: It cannot be opened, for another reason than not being there.
+        """
         ...
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from storage_core.errors import (
     ChangedWhileReadError,
+    ConfigError,
     ObjectNotFoundError,
     StorageError,
     UnsafeStoreError,
@@ -32,6 +34,9 @@ class FsspecObjectStore:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         self._fs, root = url_to_fs(self._url, use_listings_cache=False)
+        if _is_local(self._fs):
+            # It follows links, whoever made them.
+            raise ConfigError("location", url, "name a local directory by its path")
         self._root = str(root).rstrip("/")
 
     @property
@@ -177,6 +182,15 @@ class FsspecObjectStore:
             raise ObjectNotFoundError(path, str(error) or "there is no such object") from error
         except OSError as error:
             raise StorageError(path, error.strerror or str(error)) from error
+
+
+def _is_local(filesystem: Any) -> bool:
+    """Whether a filesystem is that of this machine, or a cache or other layer over it."""
+    while filesystem is not None:
+        if isinstance(filesystem, LocalFileSystem):
+            return True
+        filesystem = getattr(filesystem, "fs", None)
+    return False
 
 
 def _modified(facts: dict[str, Any]) -> int:

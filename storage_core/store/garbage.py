@@ -9,19 +9,26 @@ whether its data was never committed or its manifest was lost, only a person can
 
 An adopted object lies outside of the partition's folder, where no listing of ours finds it: it goes
 together with the last superseded manifest that names it, if it is still the version that was
-adopted.
+adopted, and if the root's own record says that objects there were adopted at all: who can write one
+manifest must not have us delete elsewhere.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError
-from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, TopicPartition
+from storage_core.errors import ManifestError, ObjectNotFoundError, PartitionNotFoundError
+from storage_core.filenames import (
+    DATA_DIRECTORY,
+    HISTORY_DIRECTORY,
+    MANAGED_ROOT_FILE,
+    TopicPartition,
+)
 from storage_core.store.conditional_write import PROBE_FOLDER
 from storage_core.store.generations import raise_fence, read_head, read_history
 from storage_core.store.local_objects import TEMPORARY_FOLDER
+from storage_core.store.managed_root import find_root, own_places
 from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_adopted
 from storage_core.store.object_store import KeepsParts, ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
@@ -101,7 +108,7 @@ def find_garbage(
     Whoever deletes it has to hold the root's lease from before this call on.
 
     Args and errors are those of kept_generations, but that a partition without a manifest has
-    no garbage.
+    no garbage; an adopted object elsewhere than where the root adopted any is a ManifestError.
     """
     try:
         kept = list(kept_generations(objects, partition, grace_start_ms=grace_start_ms))
@@ -211,7 +218,29 @@ def _adopted_only_by(
         for entry in manifest.files.values():
             if URL_MARK in entry.key and entry.key not in needed:
                 adopted[entry.key] = entry
+    if adopted:
+        _require_adopted(objects, partition, adopted)
     return adopted
+
+
+def _require_adopted(objects: ObjectStore, partition: TopicPartition, urls: Iterable[str]) -> None:
+    """Check that objects elsewhere are where the root adopted some, in a folder of the partition.
+
+    Raises:
+        ManifestError: One is not; nothing of the partition is to be deleted then.
+    """
+    places = own_places(objects, find_root(objects))
+    for url in urls:
+        folder = url.rpartition("/")[0]
+        if folder not in {f"{place}/{partition}" for place in places}:
+            raise ManifestError(
+                f"{objects.url}/{partition}/{HISTORY_DIRECTORY}",
+                "",
+                f"a superseded manifest names {url!r}, but {MANAGED_ROOT_FILE} does not say that "
+                f"anything was adopted from there: nothing of {partition} was purged. If it was, "
+                "by an older version of this program, run the same ingest --in-place once more; "
+                "else somebody has written that manifest who should not",
+            )
 
 
 def find_leftovers(objects: ObjectStore, *, grace_start_ms: int) -> list[ObjectInfo]:

@@ -13,10 +13,11 @@ from storage_core.errors import (
     ChangedWhileReadError,
     ConditionFailedError,
     LeaseLostError,
+    ManifestError,
     ObjectNotFoundError,
     PartitionNotFoundError,
 )
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, TopicPartition
 from storage_core.store.manifest import (
     MAX_MANIFEST_BYTES,
     Manifest,
@@ -78,6 +79,29 @@ def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
         etag=etag,
         content=content,
     )
+
+
+def require_no_remains(objects: ObjectStore, partition: TopicPartition) -> None:
+    """Check that a partition without a manifest has nothing else either; one LIST.
+
+    The cluster's metadata, where a copy of a broker's directory was adopted, never gets a manifest.
+
+    Raises:
+        ManifestError: It has. Its manifest was lost, or it was never committed: only a person can
+            say, and to go on as if there were no such partition would lose its records silently.
+        StorageError: The store failed.
+    """
+    if partition.topic == CLUSTER_METADATA_TOPIC:
+        return
+    left = next(iter(objects.list(f"{partition}/")), None)
+    if left is not None:
+        raise ManifestError(
+            f"{objects.url}/{manifest_key(partition)}",
+            "",
+            f"is not there, but {left.key} is: bring the manifest back from an older version of "
+            f"the bucket or a backup; if {partition} was never ingested, or an ingest was stopped "
+            "before its first commit, ingest it, or leave its topic out",
+        )
 
 
 def read_generation(objects: ObjectStore, partition: TopicPartition, generation: int) -> Head:

@@ -84,6 +84,14 @@ class JsonFields:
             raise self.error(name, f"expected a text, found {_show(value)}")
         return value
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts as ``text`` returns them."""
+        values = self._list(name)
+        for value in values:
+            if type(value) is not str or "\0" in value or not _is_encodable(value):
+                raise self.error(name, f"expected texts, found {_show(value)}")
+        return tuple(values)
+
     def file_name(self, name: str) -> str:
         """Return a text that stays what it is when it becomes the last part of a path."""
         return _require_file_name(self.text(name), self._error_of(name))

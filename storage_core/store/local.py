@@ -6,15 +6,16 @@ before can open them now, and nobody else: the file they replace, at once or whe
 suffix; the log of the same segment; or else the directory. A file hands on its extended attributes
 too.
 
-The directory, and folders above it, may be links. A file that is one is read, replaced, renamed and
-deleted like others, but what it leads to is never changed: that is refused.
+Files are opened through ``local_files``, whose rules hold here: what is above the directory may be
+links; the directory itself is none, unless a person named it; a file that is one is replaced,
+renamed and deleted like others, but never read or changed.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,18 @@ from storage_core.filenames import (
     LOG_SUFFIX,
     SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
+    is_file_name,
+    is_text,
     offset_of,
+)
+from storage_core.local_files import (
+    create_in,
+    facts_in,
+    is_foreign,
+    open_folder,
+    open_in,
+    read_limited,
+    scan_open,
 )
 from storage_core.store.base import FileInfo
 
@@ -58,17 +70,25 @@ def plain_path(path: Path) -> Path:
 # Bytes asked for at once. The kernel reads ahead between calls of this size; two processes that
 # ask for 8 MiB at once got half as much from a disk of which nothing was cached.
 _READ_BYTES: Final = 1 << 18
+# The folder in which a file is, by its name in there.
+_ITSELF: Final = "."
 
 
 class LocalFileReader:
-    """Ranged reads of one local file: a file that shrinks ends a read, never the process."""
+    """Ranged reads of one local file: a file that shrinks ends a read, never the process.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: Of the file, for messages.
+        descriptor: The file, open; this object closes it.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.name = path.name
         self._path = path
-        with storage_errors(path):
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size_bytes = os.fstat(self._descriptor).st_size
+        self._descriptor = descriptor
+        facts = os.fstat(descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = _identity(facts)
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
         """Fill target from position on and return how many bytes there were."""
@@ -89,10 +109,18 @@ class LocalFileReader:
 
 
 class LocalStore:
-    """The files of one partition directory on a local disk."""
+    """The files of one directory on a local disk, a partition's or a root's own.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: Its path.
+        may_be_link: Whether its last name may be a link: a person named it, as they name a log
+            directory. A partition of one may not: it could lead into another log directory, whose
+            lock nobody holds.
+    """
+
+    def __init__(self, directory: Path, *, may_be_link: bool = False) -> None:
         self.directory = directory
+        self._may_be_link = may_be_link
 
     @property
     def location(self) -> str:
@@ -100,98 +128,138 @@ class LocalStore:
         return str(self.directory)
 
     def list_files(self) -> list[FileInfo]:
-        """Return the regular files, sorted by name."""
-        if not self.directory.is_dir():
-            raise PartitionNotFoundError(self.location)
-        files = []
-        with storage_errors(self.directory):
-            for entry in os.scandir(self.directory):
-                if entry.is_file():
-                    facts = entry.stat()
-                    files.append(
-                        FileInfo(entry.name, facts.st_size, facts.st_mtime_ns // 1_000_000)
-                    )
-        return sorted(files)
+        """Return the regular files that a broker sees, sorted by name; see ``is_text``.
+
+        Raises:
+            StorageError: A file of Kafka's is a link: without it the log would be another one.
+        """
+        try:
+            with storage_errors(self.directory), self._folder() as folder:
+                entries = scan_open(folder)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise PartitionNotFoundError(self.location) from error
+            raise
+        for entry in entries:
+            if entry.is_link and is_file_name(entry.name):
+                raise StorageError(str(self.directory / entry.name), "is a link, expected a file")
+        return [
+            FileInfo(
+                entry.name,
+                entry.facts.st_size,
+                entry.facts.st_mtime_ns // 1_000_000,
+                _identity(entry.facts),
+            )
+            for entry in entries
+            if entry.is_file and is_text(entry.name)
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether anything has that name; a link is something, wherever it leads."""
+        path = self.directory / name
+        try:
+            with storage_errors(path), self._folder() as folder:
+                return facts_in(folder, name) is not None
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                return False
+            raise
+
+    def open_descriptor(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open a file, a regular one and no link, and return its descriptor."""
+        with storage_errors(self.directory / name), self._folder() as folder:
+            return open_in(folder, name, flags)
+
+    def list_unseen(self) -> list[str]:
+        """Return the names of all that ``list_files`` leaves out for its name, sorted."""
+        with storage_errors(self.directory), os.scandir(self.directory) as found:
+            return sorted(entry.name for entry in found if not is_text(entry.name))
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
         path = self.directory / name
-        with storage_errors(path), path.open("rb") as file:
-            content = file.read(limit_bytes + 1)
-        if len(content) > limit_bytes:
-            raise StorageError(str(path), f"is longer than the {limit_bytes} bytes it may have")
-        return content
+        descriptor = self.open_descriptor(name)
+        with storage_errors(path), os.fdopen(descriptor, "rb") as file:
+            return read_limited(file.fileno(), limit_bytes)
 
     def open_file(self, name: str) -> LocalFileReader:
         """Open a file for ranged reads."""
-        return LocalFileReader(self.directory / name)
+        return LocalFileReader(self.directory / name, self.open_descriptor(name))
+
+    def open_identified(self, name: str, identity: str) -> LocalFileReader | None:
+        """Open a file if the name is still that of this one."""
+        try:
+            reader = self.open_file(name)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if reader.identity == identity:
+            return reader
+        reader.close()
+        return None
 
     def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
         """Create or replace a small file: temporary file beside it, sync, rename, sync."""
-        path = self.directory / name
-        temporary = path.with_name(name + TEMPORARY_SUFFIX)
-        with storage_errors(path):
-            # A file or link of a write that crashed; what it leads to is nobody's to write.
-            temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as file:
+        temporary = name + TEMPORARY_SUFFIX
+        with storage_errors(self.directory / name), self._folder() as folder:
+            with os.fdopen(create_in(folder, temporary), "wb") as file:
                 file.write(content)
                 file.flush()
-                _adopt_manners(file.fileno(), self._kin_of(path))
+                _adopt_manners(file.fileno(), folder, _kin_of(folder, name))
                 if modified_ms is not None:
                     _set_modified(file.fileno(), modified_ms)
                 os.fsync(file.fileno())
-            temporary.replace(path)
-        self.sync_directory()
+            _rename(folder, temporary, folder, name)
+            os.fsync(folder)
 
     def copy_range(
         self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
     ) -> None:
         """Copy a stretch of a file to a new one, by the kernel where the filesystem can."""
-        path = self.directory / target
-        with storage_errors(path), (self.directory / source).open("rb") as file:
-            path.unlink(missing_ok=True)
-            with path.open("xb") as copy:
-                _copy(file.fileno(), start, size_bytes, copy.fileno())
-                _adopt_manners(copy.fileno(), self.directory / source)
-                _set_modified(copy.fileno(), modified_ms)
-                os.fsync(copy.fileno())
+        with (
+            storage_errors(self.directory / target),
+            self._folder() as folder,
+            os.fdopen(open_in(folder, source), "rb") as file,
+            os.fdopen(create_in(folder, target), "wb") as copy,
+        ):
+            _copy(file.fileno(), start, size_bytes, copy.fileno())
+            _adopt_manners(copy.fileno(), folder, source)
+            _set_modified(copy.fileno(), modified_ms)
+            os.fsync(copy.fileno())
 
     def create_empty(self, name: str) -> None:
         """Create an empty file unless there is one of that name."""
-        path = self.directory / name
-        with storage_errors(path):
-            kin = self._kin_of(path)
-            descriptor = _open_itself(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            try:
-                if _adopt_manners(descriptor, kin):
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with storage_errors(self.directory / name), self._folder() as folder:
+            kin = _kin_of(folder, name)
+            with os.fdopen(open_in(folder, name, os.O_WRONLY | os.O_CREAT), "wb") as file:
+                if _adopt_manners(file.fileno(), folder, kin):
+                    os.fsync(file.fileno())
 
     def promote(self, scratch_path: str, name: str) -> None:
         """Move a finished scratch file of the same filesystem into the directory."""
-        path = self.directory / name
-        with storage_errors(path):
-            descriptor = _open_itself(scratch_path, os.O_RDONLY)
-            try:
+        scratch = Path(scratch_path)
+        with (
+            storage_errors(self.directory / name),
+            self._folder() as folder,
+            open_folder(scratch.parent) as source,
+        ):
+            with os.fdopen(open_in(source, scratch.name), "rb") as file:
                 # What it was given before, its writer has synced.
-                if _adopt_manners(descriptor, self._kin_of(path)):
-                    os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            Path(scratch_path).replace(path)
+                if _adopt_manners(file.fileno(), folder, _kin_of(folder, name)):
+                    os.fsync(file.fileno())
+            _rename(source, scratch.name, folder, name)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
-        path = self.directory / source
-        with storage_errors(path):
-            path.replace(self.directory / target)
+        with storage_errors(self.directory / source), self._folder() as folder:
+            _rename(folder, source, folder, target)
 
     def delete(self, name: str) -> None:
         """Delete a file; one that is gone already is no error."""
-        path = self.directory / name
-        with storage_errors(path):
-            path.unlink(missing_ok=True)
+        with storage_errors(self.directory / name), suppress(FileNotFoundError):  # noqa: SIM117
+            with self._folder() as folder:
+                os.unlink(name, dir_fd=folder)
 
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes and sync it.
@@ -199,37 +267,37 @@ class LocalStore:
         A file with several hard links is replaced by what is left of it: the other names' data,
         somebody's snapshot maybe, stays.
         """
-        path = self.directory / name
-        with storage_errors(path), open(path, "rb+", opener=_open_itself) as file:
+        temporary = name + TEMPORARY_SUFFIX
+        with (
+            storage_errors(self.directory / name),
+            self._folder() as folder,
+            os.fdopen(open_in(folder, name, os.O_RDWR), "rb+") as file,
+        ):
             facts = os.fstat(file.fileno())
             if facts.st_nlink == 1:
                 file.truncate(size_bytes)
                 os.fsync(file.fileno())
                 return
-            temporary = path.with_name(name + TEMPORARY_SUFFIX)
-            temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as copy:
+            with os.fdopen(create_in(folder, temporary), "wb") as copy:
                 _copy(file.fileno(), 0, min(size_bytes, facts.st_size), copy.fileno())
                 copy.truncate(size_bytes)
-                _adopt_manners(copy.fileno(), path)
+                _adopt_manners(copy.fileno(), folder, name)
                 os.fsync(copy.fileno())
-            temporary.replace(path)
-        self.sync_directory()
+            _rename(folder, temporary, folder, name)
+            os.fsync(folder)
 
     def sync_file(self, name: str) -> None:
         """Make a file's content durable."""
-        path = self.directory / name
-        with storage_errors(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with (
+            storage_errors(self.directory / name),
+            os.fdopen(self.open_descriptor(name), "rb") as file,
+        ):
+            os.fsync(file.fileno())
 
     def sync_directory(self) -> None:
         """Make the directory's entries durable."""
-        with storage_errors(self.directory):
-            sync_folder(self.directory)
+        with storage_errors(self.directory), self._folder() as folder:
+            os.fsync(folder)
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
         """Keep a file under a path outside of the directory, too.
@@ -237,18 +305,23 @@ class LocalStore:
         Where the kernel gives a file no second name (it is another user's, or has too many) it is
         copied after all.
         """
-        source, target = self.directory / name, Path(path)
-        with storage_errors(source):
+        target = Path(path)
+        with storage_errors(self.directory / name), self._folder() as folder:
             make_folder(target.parent)
-            if not source.exists() and target.exists():
-                return
-            _duplicate(source, target, is_copy=is_copy)
+            with open_folder(target.parent) as kept:
+                is_kept = facts_in(folder, name) is None and facts_in(kept, target.name) is not None
+                if not is_kept:
+                    _duplicate(folder, name, kept, target.name, is_copy=is_copy)
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
         """Give a file from outside a name in the directory too, replacing what has the name."""
         source = Path(path)
-        with storage_errors(source):
-            _duplicate(source, self.directory / name, is_copy=is_copy)
+        with (
+            storage_errors(source),
+            self._folder() as folder,
+            open_folder(source.parent) as kept,
+        ):
+            _duplicate(kept, source.name, folder, name, is_copy=is_copy)
 
     def write_record(self, path: str, content: bytes) -> None:
         """Create or replace a small file outside; it and its folder's entries are durable then."""
@@ -256,21 +329,53 @@ class LocalStore:
 
     def remove_directory(self) -> None:
         """Remove the directory if it is there."""
-        with storage_errors(self.directory):
-            if self.directory.exists():
-                self.directory.rmdir()
-                sync_folder(self.directory.parent)
+        with (
+            storage_errors(self.directory),
+            open_folder(self.directory.parent, may_be_link=True) as above,
+        ):
+            if facts_in(above, self.directory.name) is not None:
+                os.rmdir(self.directory.name, dir_fd=above)
+                os.fsync(above)
 
-    def _kin_of(self, path: Path) -> Path:
-        """Return what a file of that name should be like: what it replaces, or lies beside."""
-        suffixes = (CLEANED_SUFFIX, SWAP_SUFFIX)
-        transient = path.suffix if path.suffix in suffixes else ""
-        names = [path.name, path.name.removesuffix(transient)]
-        if offset_of(path.name) is not None:
-            log = path.name.partition(".")[0] + LOG_SUFFIX
-            names += [log, log + transient]
-        candidates = [self.directory / name for name in names]
-        return next((kin for kin in candidates if kin.is_file()), self.directory)
+    def hand_on_manners(self, descriptor: int, name: str = _ITSELF) -> None:
+        """Give an open file elsewhere owner, group and mode of one here.
+
+        Args:
+            descriptor: The other one; a folder, too.
+            name: Of the file here; the directory itself where nothing is said, to a folder.
+        """
+        with storage_errors(self.directory / name), self._folder() as folder:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                facts = os.fstat(folder)
+                _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
+            else:
+                _adopt_manners(descriptor, folder, name)
+
+    def _folder(self) -> AbstractContextManager[int]:
+        return open_folder(self.directory, may_be_link=self._may_be_link)
+
+
+def _kin_of(folder: int, name: str) -> str:
+    """Return what a file of that name should be like: what it replaces, or lies beside.
+
+    Returns:
+        The name of a regular file in the folder, or ``.`` for the folder.
+    """
+    suffix = Path(name).suffix
+    transient = suffix if suffix in {CLEANED_SUFFIX, SWAP_SUFFIX} else ""
+    names = [name, name.removesuffix(transient)]
+    if offset_of(name) is not None:
+        log = name.partition(".")[0] + LOG_SUFFIX
+        names += [log, log + transient]
+    return next((kin for kin in names if _is_regular(facts_in(folder, kin))), _ITSELF)
+
+
+def _is_regular(facts: os.stat_result | None) -> bool:
+    return facts is not None and stat.S_ISREG(facts.st_mode)
+
+
+def _rename(source_folder: int, source: str, target_folder: int, target: str) -> None:
+    os.replace(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
 
 # As any program gives it to a folder: the rest is the umask's.
@@ -314,16 +419,16 @@ def write_record(path: Path, content: bytes) -> None:
     Raises:
         StorageError: The disk failed.
     """
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    temporary = path.name + TEMPORARY_SUFFIX
     with storage_errors(path):
         make_folder(path.parent)
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        with open_folder(path.parent) as folder:
+            with os.fdopen(create_in(folder, temporary), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            _rename(folder, temporary, folder, path.name)
+            os.fsync(folder)
 
 
 # A file gets no second name: another filesystem after all (a bind mount), another user's file
@@ -333,45 +438,53 @@ _NO_LINK: Final = frozenset(
 )
 
 
-def _duplicate(source: Path, target: Path, *, is_copy: bool) -> None:
+def _duplicate(
+    source_folder: int, source: str, target_folder: int, target: str, *, is_copy: bool
+) -> None:
     """Give a file another name, or copy it there with its times and manners; over what is there."""
-    if target.exists() and target.samefile(source):
-        return
-    temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
-    temporary.unlink(missing_ok=True)
-    if is_copy or not _link(source, temporary):
-        with source.open("rb") as file, temporary.open("xb") as copy:
-            facts = os.fstat(file.fileno())
-            _copy(file.fileno(), 0, facts.st_size, copy.fileno())
-            _adopt_manners(copy.fileno(), source)
-            os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
-            os.fsync(copy.fileno())
-    temporary.replace(target)
+    temporary = target + TEMPORARY_SUFFIX
+    with os.fdopen(open_in(source_folder, source), "rb") as file:
+        facts = os.fstat(file.fileno())
+        there = facts_in(target_folder, target)
+        if there is not None and os.path.samestat(there, facts):
+            return
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=target_folder)
+        # With a second name, a file that is not its folder's owner's would not be opened any more.
+        is_copy = is_copy or is_foreign(facts, os.fstat(source_folder))
+        if is_copy or not _link(source_folder, source, target_folder, temporary, facts):
+            with os.fdopen(create_in(target_folder, temporary), "wb") as copy:
+                _copy(file.fileno(), 0, facts.st_size, copy.fileno())
+                _adopt_manners(copy.fileno(), source_folder, source)
+                os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
+                os.fsync(copy.fileno())
+        _rename(target_folder, temporary, target_folder, target)
 
 
-def _link(source: Path, target: Path) -> bool:
+def _link(
+    source_folder: int, source: str, target_folder: int, target: str, facts: os.stat_result
+) -> bool:
+    """Give a file a second name; return whether it got one."""
     try:
-        target.hardlink_to(source)
+        os.link(
+            source,
+            target,
+            src_dir_fd=source_folder,
+            dst_dir_fd=target_folder,
+            follow_symlinks=False,
+        )
     except OSError as error:
         if error.errno in _NO_LINK:
             return False
         raise
+    linked = facts_in(target_folder, target)
+    if linked is None or not os.path.samestat(linked, facts):
+        raise OSError(errno.ESTALE, "became another file while it was kept")
     return True
 
 
-def _open_itself(path: str | Path, flags: int, mode: int = 0o666) -> int:
-    """Open a file that is going to be changed; a link is not followed.
-
-    Raises:
-        OSError: It cannot be opened.
-        StorageError: It is a link.
-    """
-    try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-    except OSError as error:
-        if error.errno == errno.ELOOP and Path(path).is_symlink():
-            raise StorageError(str(path), "is a link, expected a file") from error
-        raise
+def _identity(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}"
 
 
 def _copy(source: int, start: int, size_bytes: int, target: int) -> None:
@@ -391,34 +504,40 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
     os.utime(descriptor, ns=(nanoseconds, nanoseconds))
 
 
-def _adopt_manners(descriptor: int, kin: Path) -> bool:
+def _adopt_manners(descriptor: int, folder: int, kin: str) -> bool:
     """Give an open file owner, group and mode of its kin, and what else a file hands on.
+
+    Args:
+        descriptor: The file.
+        folder: Where its kin is.
+        kin: Name of what it is like in there; ``.`` for the folder.
 
     Returns:
         Whether it did not have all of that before.
     """
-    is_changed = _adopt_owner(descriptor, kin.stat())
-    if kin.is_file():
-        is_changed |= _adopt_attributes(descriptor, kin)
+    facts = os.stat(kin, dir_fd=folder, follow_symlinks=False)
+    is_changed = _give(descriptor, facts, stat.S_IMODE(facts.st_mode) & 0o666)
+    if stat.S_ISREG(facts.st_mode):
+        is_changed |= _adopt_attributes(descriptor, f"/proc/self/fd/{folder}/{kin}")
     return is_changed
 
 
-def _adopt_owner(descriptor: int, kin: os.stat_result) -> bool:
+def _give(descriptor: int, kin: os.stat_result, mode: int) -> bool:
+    """Give an open file owner and group of its kin, where we may, and a mode."""
     mine = os.fstat(descriptor)
-    is_foreign = (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0
-    if is_foreign:
+    has_other = (mine.st_uid, mine.st_gid) != (kin.st_uid, kin.st_gid) and os.geteuid() == 0
+    if has_other:
         os.fchown(descriptor, kin.st_uid, kin.st_gid)
-    mode = stat.S_IMODE(kin.st_mode) & 0o666
     if stat.S_IMODE(mine.st_mode) != mode:
         os.fchmod(descriptor, mode)
         return True
-    return is_foreign
+    return has_other
 
 
-def _adopt_attributes(descriptor: int, path: Path) -> bool:
+def _adopt_attributes(descriptor: int, path: str) -> bool:
     """Copy extended attributes, access control lists among them; return whether one was new."""
     try:
-        names = os.listxattr(path)
+        names = os.listxattr(path, follow_symlinks=False)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return False
@@ -426,7 +545,7 @@ def _adopt_attributes(descriptor: int, path: Path) -> bool:
     is_changed = False
     present = set(os.listxattr(descriptor))
     for name in names:
-        value = os.getxattr(path, name)
+        value = os.getxattr(path, name, follow_symlinks=False)
         if name in present and os.getxattr(descriptor, name) == value:
             continue
         try:

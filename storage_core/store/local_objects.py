@@ -4,6 +4,8 @@ A file is written under ``.pylog-tmp/`` of the root, synced, and then takes its 
 where there must be none yet, by a rename otherwise. A conditional replacement compares and renames
 under a lock on the file's folder. The tag of a version is its modification time and size; the
 digits of that time below a millisecond are random, since the kernel's own clock is coarse.
+
+The folder may be a link; nothing in it is followed that is one (see ``local_files``).
 """
 
 import errno
@@ -11,10 +13,12 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +30,20 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from storage_core.filenames import is_file_name, is_text
+from storage_core.local_files import (
+    PUBLIC_FILE_MODE,
+    Entry,
+    create_in,
+    open_file,
+    open_folder,
+    open_folder_below,
+    open_in,
+    read_limited,
+    scan_open,
+)
 from storage_core.store.conditional_write import settle_write
-from storage_core.store.local import PUBLIC_MODE, make_folder, sync_folder
+from storage_core.store.local import PUBLIC_MODE, make_folder, storage_errors
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
@@ -38,6 +54,8 @@ from storage_core.store.object_store import (
 TEMPORARY_FOLDER: Final = ".pylog-tmp"
 # A folder that a deletion empties is removed; a writer that had just made it makes it again.
 _ATTEMPTS: Final = 10
+
+T = TypeVar("T")
 
 
 class LocalObjectStore:
@@ -61,11 +79,9 @@ class LocalObjectStore:
     ) -> tuple[bytes, str]:
         """Return a small object whole, and the tag of the version that was read."""
         path = self._path(key)
-        with _errors(path), path.open("rb") as file:
+        with _errors(path), self._open(path) as file:
             etag = _etag(os.fstat(file.fileno()))
-            content = file.read(limit_bytes + 1)
-        if len(content) > limit_bytes:
-            raise StorageError(str(path), f"is longer than the {limit_bytes} bytes it may have")
+            content = read_limited(file.fileno(), limit_bytes)
         return content, etag
 
     def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
@@ -78,7 +94,7 @@ class LocalObjectStore:
         path = self._path(key)
         view = target.data
         filled = 0
-        with _errors(path), path.open("rb", buffering=0) as file:
+        with _errors(path), self._open(path) as file:
             found = _etag(os.fstat(file.fileno()))
             if etag and found != etag:
                 raise ChangedWhileReadError(str(path), f"version {etag}", f"version {found}")
@@ -93,34 +109,46 @@ class LocalObjectStore:
         """Create or replace an object."""
         path = self._path(key)
         with _errors(path), self._temporary(content) as temporary:
-            return _take_name(temporary, path)
+            return self._take_name(temporary, path)
 
     def put_file(self, key: str, path: str) -> str:
         """Create or replace an object by a local file."""
         target = self._path(key)
         with _errors(target), self._temporary(Path(path)) as temporary:
-            return _take_name(temporary, target)
+            return self._take_name(temporary, target)
 
     def put_if_absent(self, key: str, content: bytes) -> str:
         """Create an object unless there is one."""
         path = self._path(key)
         with _errors(path), self._temporary(content) as temporary:
             try:
-                _in_folder(path, lambda: os.link(temporary, path))
+                self._in_folder(
+                    path,
+                    lambda folder: os.link(
+                        temporary.name,
+                        path.name,
+                        src_dir_fd=temporary.folder,
+                        dst_dir_fd=folder,
+                        follow_symlinks=False,
+                    ),
+                )
             except FileExistsError:
                 return settle_write(self, key, content, "")
-            sync_folder(path.parent)
-            return _etag(temporary.stat())
+            with self._folder_of(path) as folder:
+                os.fsync(folder)
+            return temporary.etag
 
     def put_if_match(self, key: str, content: bytes, etag: str) -> str:
         """Replace that version of an object."""
         path = self._path(key)
         with _errors(path), self._temporary(content) as temporary:
             try:
-                with _locked(path.parent):
-                    found = _etag(path.stat())
-                    if found == etag:
-                        return _take_name(temporary, path)
+                with self._folder_of(path) as folder:
+                    # Held against every other conditional replacement in it.
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                    facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+                    if _etag(facts) == etag and stat.S_ISREG(facts.st_mode):
+                        return self._take_name(temporary, path)
             except FileNotFoundError:
                 raise ConditionFailedError(str(path), etag, "") from None
         return settle_write(self, key, content, etag)
@@ -128,10 +156,12 @@ class LocalObjectStore:
     def head(self, key: str) -> ObjectInfo:
         """Return what is known of an object without reading it."""
         path = self._path(key)
-        with _errors(path):
-            facts = path.stat()
-            if not path.is_file():
-                raise ObjectNotFoundError(str(path), "is no file")
+        with _errors(path), self._folder_of(path) as folder:
+            facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(facts.st_mode):
+            raise StorageError(str(path), "is a link, expected a file")
+        if not stat.S_ISREG(facts.st_mode):
+            raise ObjectNotFoundError(str(path), "is no file")
         return _info(key, facts)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -140,75 +170,146 @@ class LocalObjectStore:
         yield from (info for info in self._walk(folder) if info.key.startswith(prefix))
 
     def list_folders(self, prefix: str = "") -> Iterator[str]:
-        """Yield the names of the folders directly below a folder."""
+        """Yield the names of the folders directly below a folder.
+
+        A link is among them: what leads elsewhere is refused by name when it is opened, where to
+        leave it out would hide a partition.
+        """
         for entry in self._scan(validate_prefix(prefix).rstrip("/")):
-            if entry.is_dir():
+            if entry.is_folder or entry.is_link:
                 yield entry.name
 
     def list_folder(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly in a folder, in order of keys."""
         for entry in self._scan(validate_prefix(prefix).rstrip("/")):
-            if entry.is_file():
-                yield _info(f"{prefix}{entry.name}", entry.stat())
+            if entry.is_link and is_file_name(entry.name):
+                # Without it, the log of a partition would be another one.
+                place = self._folder / f"{prefix}{entry.name}"
+                raise StorageError(str(place), "is a link, expected a file")
+            if entry.is_file:
+                yield _info(f"{prefix}{entry.name}", entry.facts)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, and the folders that this leaves empty."""
         folders: set[Path] = set()
         for key in keys:
             path = self._path(key)
-            with _errors(path):
-                path.unlink(missing_ok=True)
+            with _errors(path), suppress(FileNotFoundError):  # noqa: SIM117
+                with self._folder_of(path) as folder:
+                    os.unlink(path.name, dir_fd=folder)
             folders.update(parent for parent in path.parents if self._folder in parent.parents)
-        for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
+        for emptied in sorted(folders, key=lambda path: len(path.parts), reverse=True):
             try:
-                folder.rmdir()
+                with self._folder_of(emptied) as folder:
+                    os.rmdir(emptied.name, dir_fd=folder)
             except OSError as error:
                 if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT}:
-                    raise StorageError(str(folder), error.strerror or str(error)) from error
+                    raise StorageError(str(emptied), error.strerror or str(error)) from error
 
     def _path(self, key: str) -> Path:
         return self._folder / validate_key(key)
 
+    @contextmanager
+    def _folder_of(self, path: Path) -> Iterator[int]:
+        """Open the folder of a path below the root's; nothing on the way there is a link."""
+        names = path.parent.relative_to(self._folder).parts
+        with (
+            open_folder(self._folder, may_be_link=True) as root,
+            open_folder_below(root, names) as folder,
+        ):
+            yield folder
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[BinaryIO]:
+        with self._folder_of(path) as folder:
+            descriptor = open_in(folder, path.name)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            yield file
+
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        """Yield all files below a folder, in order of keys: a folder sorts with its slash."""
+        """Yield all files below a folder, in order of keys: a folder sorts with its slash.
+
+        Links are no objects: what a purge finds here, it deletes.
+        """
         for entry in sorted(self._scan(folder), key=_sort_name):
             key = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
+            if entry.is_folder:
                 yield from self._walk(key)
-            elif entry.is_file():
-                try:
-                    yield _info(key, entry.stat())
-                except FileNotFoundError:
-                    continue  # deleted while the folder was read
+            elif entry.is_file:
+                yield _info(key, entry.facts)
 
-    def _scan(self, folder: str) -> Sequence[os.DirEntry[str]]:
+    def _scan(self, folder: str) -> Sequence[Entry]:
         path = self._folder / folder
         with _errors(path):
             try:
-                return sorted(os.scandir(path), key=lambda entry: entry.name)
+                with (
+                    open_folder(self._folder, may_be_link=True) as root,
+                    open_folder_below(root, Path(folder).parts) as found,
+                ):
+                    # A key is text; what has another name is no object.
+                    return [entry for entry in scan_open(found) if is_text(entry.name)]
             except FileNotFoundError:
                 return []  # an object store knows no empty folders
 
     @contextmanager
-    def _temporary(self, source: bytes | Path) -> Iterator[Path]:
+    def _temporary(self, source: bytes | Path) -> Iterator["_Temporary"]:
         """Yield a synced file with that content, under a name that nobody else has."""
-        temporary = self._folder / TEMPORARY_FOLDER / secrets.token_hex(16)
+        path = self._folder / TEMPORARY_FOLDER / secrets.token_hex(16)
         stamp = self._clock.now_ms() * 1_000_000 + secrets.randbelow(1_000_000)
-        _in_folder(temporary, lambda: _write(source, temporary, stamp))
+        etag = self._in_folder(path, lambda folder: _write(source, folder, path.name, stamp))
         try:
-            yield temporary
+            with self._folder_of(path) as folder:
+                yield _Temporary(folder=folder, name=path.name, etag=etag)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError), self._folder_of(path) as folder:
+                os.unlink(path.name, dir_fd=folder)
             with suppress(OSError):  # others are writing
-                temporary.parent.rmdir()
+                path.parent.rmdir()
+
+    def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
+        """Do what needs the folder of path, making it as often as somebody else removes it."""
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._folder_of(path) as folder:
+                    return action(folder)
+            except FileNotFoundError:
+                # Somebody removed its folder, or it itself just after it was found to be there.
+                with suppress(FileNotFoundError, FileExistsError):
+                    make_folder(path.parent, mode=PUBLIC_MODE)
+        with self._folder_of(path) as folder:
+            return action(folder)
+
+    def _take_name(self, temporary: "_Temporary", path: Path) -> str:
+        def take(folder: int) -> None:
+            os.replace(temporary.name, path.name, src_dir_fd=temporary.folder, dst_dir_fd=folder)
+            os.fsync(folder)
+
+        self._in_folder(path, take)
+        return temporary.etag
 
 
-def _sort_name(entry: os.DirEntry[str]) -> str:
-    return entry.name + "/" if entry.is_dir() else entry.name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Temporary:
+    """A file that is going to be given a name.
+
+    Attributes:
+        folder: The open folder that it is in.
+        name: What it is called there.
+        etag: The tag that it has under any name.
+    """
+
+    folder: int
+    name: str
+    etag: str
 
 
-def _write(source: bytes | Path, target: Path, modified_ns: int) -> None:
-    with target.open("xb") as file:
+def _sort_name(entry: Entry) -> str:
+    return entry.name + "/" if entry.is_folder else entry.name
+
+
+def _write(source: bytes | Path, folder: int, name: str, modified_ns: int) -> str:
+    """Write a new file, durable, and return its tag."""
+    with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
         if isinstance(source, bytes):
             file.write(source)
         else:
@@ -217,44 +318,14 @@ def _write(source: bytes | Path, target: Path, modified_ns: int) -> None:
         # Before the sync: the time is the version's tag, by which a durable manifest names it.
         os.utime(file.fileno(), ns=(modified_ns, modified_ns))
         os.fsync(file.fileno())
+        return _etag(os.fstat(file.fileno()))
 
 
 def _copy(source: Path, target: BinaryIO) -> None:
-    try:
-        content = source.open("rb")
-    except OSError as error:
-        raise StorageError(str(source), error.strerror or str(error)) from error
-    with content:
+    with storage_errors(source):
+        descriptor = open_file(source)
+    with os.fdopen(descriptor, "rb") as content:
         shutil.copyfileobj(content, target, 1 << 20)
-
-
-def _in_folder(path: Path, action: Callable[[], None]) -> None:
-    """Do what needs the folder of path, making it as often as somebody else removes it."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return action()
-        except FileNotFoundError:
-            # Somebody removed its folder, or it itself just after it was found to be there.
-            with suppress(FileNotFoundError, FileExistsError):
-                make_folder(path.parent, mode=PUBLIC_MODE)
-    return action()
-
-
-def _take_name(temporary: Path, path: Path) -> str:
-    _in_folder(path, lambda: os.replace(temporary, path))  # noqa: PTH105 - returns nothing
-    sync_folder(path.parent)
-    return _etag(path.stat())
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against every other conditional replacement in it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -3,18 +3,20 @@
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from storage_core.errors import InvalidNameError, ObjectNotFoundError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition, parse_partition_directory
 from storage_core.store.conditional_write import require_conditional_writes
 from storage_core.store.json_fields import encode_json_object, parse_json_object
+from storage_core.store.manifest import URL_MARK
 from storage_core.store.object_store import ObjectStore
 
 FORMAT: Final = "pylog-root"
 VERSION: Final = 1
 MAX_ROOT_BYTES: Final = 64 << 10
+_ADOPTED: Final = "adopted"
 _ROOT_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -25,10 +27,13 @@ class RootFacts:
     Attributes:
         root_id: 32 hexadecimal digits; two roots never share one.
         created_ms: Epoch milliseconds.
+        adopted: URLs of the mirrors whose objects were adopted where they lie (``ingest
+            --in-place``), beside the root's own place. A purge deletes nowhere else.
     """
 
     root_id: str
     created_ms: int
+    adopted: tuple[str, ...] = ()
 
 
 def find_root(objects: ObjectStore) -> RootFacts | None:
@@ -44,9 +49,14 @@ def find_root(objects: ObjectStore) -> RootFacts | None:
         return None
     fields = parse_json_object(content, f"{objects.url}/{MANAGED_ROOT_FILE}")
     fields.require_format(FORMAT, VERSION)
-    fields.require_names(("format", "version", "root_id", "created_ms"))
+    # A root without adopted mirrors has no such field: older versions of this program read it.
+    has_adopted = _ADOPTED in fields.names()
+    names = ("format", "version", "root_id", "created_ms")
+    fields.require_names((*names, _ADOPTED) if has_adopted else names)
     return RootFacts(
-        root_id=fields.word("root_id", pattern=_ROOT_ID), created_ms=fields.integer("created_ms")
+        root_id=fields.word("root_id", pattern=_ROOT_ID),
+        created_ms=fields.integer("created_ms"),
+        adopted=fields.texts(_ADOPTED) if has_adopted else (),
     )
 
 
@@ -63,16 +73,51 @@ def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
         return found
     require_conditional_writes(objects)
     facts = RootFacts(root_id=secrets.token_hex(16), created_ms=now_ms)
-    content = encode_json_object(
+    objects.put_if_absent(MANAGED_ROOT_FILE, _encode(facts))
+    return facts
+
+
+def record_adopted(objects: ObjectStore, mirror: str) -> None:
+    """Write down that objects of a mirror are adopted, before the first of them is.
+
+    Args:
+        objects: The managed root; it is there.
+        mirror: Path or URL of the mirror.
+
+    Raises:
+        ConditionFailedError: Somebody else writes the record at this moment.
+        ManifestError: What is there is not what its format allows.
+        StorageError: The store failed.
+    """
+    _, etag = objects.get_with_etag(MANAGED_ROOT_FILE, limit_bytes=MAX_ROOT_BYTES)
+    facts = find_root(objects)
+    prefix = place_url(mirror)
+    if facts is None or prefix in own_places(objects, facts):
+        return
+    content = _encode(replace(facts, adopted=(*facts.adopted, prefix)))
+    objects.put_if_match(MANAGED_ROOT_FILE, content, etag)
+
+
+def own_places(objects: ObjectStore, facts: RootFacts | None) -> tuple[str, ...]:
+    """Return the URLs below which a purge of a root may delete: its own, and what it adopted."""
+    return (place_url(objects.url), *(facts.adopted if facts is not None else ()))
+
+
+def place_url(location: str) -> str:
+    """Return the URL of a place as manifests name adopted objects below it."""
+    return location if URL_MARK in location else f"file{URL_MARK}{location}"
+
+
+def _encode(facts: RootFacts) -> bytes:
+    return encode_json_object(
         {
             "format": FORMAT,
             "version": VERSION,
             "root_id": facts.root_id,
             "created_ms": facts.created_ms,
+            **({_ADOPTED: list(facts.adopted)} if facts.adopted else {}),
         }
     )
-    objects.put_if_absent(MANAGED_ROOT_FILE, content)
-    return facts
 
 
 def list_partitions(objects: ObjectStore) -> Iterator[TopicPartition]:

@@ -8,6 +8,7 @@ after it everything, and of several writers one wins. A crash leaves objects tha
 purge finds them.
 """
 
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from storage_core.filenames import (
     TopicPartition,
     segment_file,
 )
+from storage_core.local_files import open_file
 from storage_core.store.base import FileInfo, FileReader
 from storage_core.store.entry_reader import EntryReader
 from storage_core.store.generations import (
@@ -37,6 +39,7 @@ from storage_core.store.generations import (
     read_head,
     read_history,
 )
+from storage_core.store.local import storage_errors
 from storage_core.store.manifest import (
     Checkpoints,
     FileEntry,
@@ -222,12 +225,10 @@ class ManagedStore:
         path = Path(scratch_path)
         if scratch_path in self._moved:
             raise StorageError(scratch_path, "was moved into the partition before")
-        try:
-            facts = path.stat()
+        with storage_errors(path), os.fdopen(open_file(path), "rb") as file:
+            facts = os.fstat(file.fileno())
             is_small = facts.st_size <= _SMALL_BYTES and not is_log(name)
-            content = path.read_bytes() if is_small else None
-        except OSError as error:
-            raise StorageError(scratch_path, error.strerror or str(error)) from error
+            content = file.read() if is_small else None
         modified_ms = facts.st_mtime_ns // 1_000_000
         if content is not None:
             self._set(name, WaitingFile(content, modified_ms))

@@ -6,13 +6,14 @@ version that was listed: if the sync replaces it meanwhile, the read fails inste
 
 from collections.abc import Iterable, Mapping
 
-from storage_core.errors import PartitionNotFoundError, ReadOnlyStoreError
+from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError
 from storage_core.store.base import FileInfo
 from storage_core.store.object_reader import ObjectFileReader
 from storage_core.store.object_store import ObjectInfo, ObjectStore
+from storage_core.store.read_only import ReadOnlyStore
 
 
-class ObjectDirectory:
+class ObjectDirectory(ReadOnlyStore):
     """The objects directly in one folder, as the files of a partition.
 
     Args:
@@ -48,7 +49,7 @@ class ObjectDirectory:
     def list_files(self) -> list[FileInfo]:
         """Return the files, sorted by name."""
         return sorted(
-            FileInfo(name, info.size_bytes, info.modified_ms)
+            FileInfo(name, info.size_bytes, info.modified_ms, info.etag)
             for name, info in self.list_objects().items()
         )
 
@@ -65,49 +66,17 @@ class ObjectDirectory:
             self._objects, info.key, name=name, size_bytes=info.size_bytes, etag=info.etag
         )
 
-    def write_file(self, name: str, content: bytes, *, modified_ms: int | None = None) -> None:
-        """Refuse."""
-        del content, modified_ms
-        raise self._refusal(f"writing {name}")
-
-    def copy_range(
-        self, source: str, start: int, size_bytes: int, target: str, *, modified_ms: int
-    ) -> None:
-        """Refuse."""
-        del source, start, size_bytes, modified_ms
-        raise self._refusal(f"writing {target}")
-
-    def create_empty(self, name: str) -> None:
-        """Refuse."""
-        raise self._refusal(f"creating {name}")
-
-    def promote(self, scratch_path: str, name: str) -> None:
-        """Refuse."""
-        del scratch_path
-        raise self._refusal(f"writing {name}")
-
-    def rename(self, source: str, target: str) -> None:
-        """Refuse."""
-        raise self._refusal(f"renaming {source} to {target}")
-
-    def delete(self, name: str) -> None:
-        """Refuse."""
-        raise self._refusal(f"deleting {name}")
-
-    def truncate(self, name: str, size_bytes: int) -> None:
-        """Refuse."""
-        raise self._refusal(f"cutting {name} to {size_bytes} bytes")
-
-    def sync_file(self, name: str) -> None:
-        """Refuse: whoever syncs has written."""
-        raise self._refusal(f"syncing {name}")
-
-    def sync_directory(self) -> None:
-        """Refuse: whoever syncs has written."""
-        raise self._refusal("syncing the directory")
+    def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
+        """Open a file in one version, None if there is another one now, or none."""
+        try:
+            info = self._objects.head(self._prefix + name)
+        except ObjectNotFoundError:
+            return None
+        if info.etag != identity:
+            return None
+        return ObjectFileReader(
+            self._objects, info.key, name=name, size_bytes=info.size_bytes, etag=info.etag
+        )
 
     def _by_name(self, listing: Iterable[ObjectInfo]) -> dict[str, ObjectInfo]:
         return {info.key[len(self._prefix) :]: info for info in listing}
-
-    def _refusal(self, operation: str) -> ReadOnlyStoreError:
-        return ReadOnlyStoreError(self.location, operation)

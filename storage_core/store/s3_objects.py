@@ -26,7 +26,9 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
+from storage_core.local_files import open_file
 from storage_core.store.conditional_write import settle_write
+from storage_core.store.local import storage_errors
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
@@ -126,14 +128,16 @@ class S3ObjectStore:
 
     def put_file(self, key: str, path: str) -> str:
         """Create or replace an object by a local file, in parts if it is large."""
-        try:
-            size = Path(path).stat().st_size
+        with storage_errors(Path(path)):
+            descriptor = open_file(Path(path))
+        with os.fdopen(descriptor, "rb") as file:
+            size = os.fstat(descriptor).st_size
             if size <= PART_BYTES:
-                return self.put(key, Path(path).read_bytes())
-        except OSError as error:
-            raise StorageError(path, error.strerror or str(error)) from error
-        with self._errors(key):
-            return cast(str, self._sync(upload_parts, key, path, size))
+                with storage_errors(Path(path)):
+                    content = file.read()
+                return self.put(key, content)
+            with self._errors(key):
+                return cast(str, self._sync(upload_parts, key, file, size))
 
     def put_if_absent(self, key: str, content: bytes) -> str:
         """Create an object unless there is one."""

@@ -6,8 +6,7 @@ is asked for again here, and only of the version that the first part came from.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from aiohttp import ClientError
 from botocore.exceptions import BotoCoreError, HTTPClientError, IncompleteReadError
@@ -141,9 +140,9 @@ async def _read_body(body: Any, view: memoryview) -> int:
 
 
 async def upload_parts(
-    filesystem: S3FileSystem, bucket: str, key: str, path: str, size_bytes: int
+    filesystem: S3FileSystem, bucket: str, key: str, file: BinaryIO, size_bytes: int
 ) -> str:
-    """Upload a local file in parts, a few at once, and return the object's tag.
+    """Upload an open local file in parts, a few at once, and return the object's tag.
 
     A lost answer to the last request is settled by looking at the object; of an upload that
     failed, nothing stays behind unless this process dies.
@@ -158,11 +157,8 @@ async def upload_parts(
     names["UploadId"] = (await call("create_multipart_upload", **names))["UploadId"]
     parts: list[dict[str, Any]] = []
     try:
-        with Path(path).open("rb") as file:
-            while chunks := [
-                chunk for _ in range(PARTS_AT_ONCE) if (chunk := file.read(part_bytes))
-            ]:
-                parts += await _upload_some(filesystem, names, chunks, len(parts) + 1)
+        while chunks := [chunk for _ in range(PARTS_AT_ONCE) if (chunk := file.read(part_bytes))]:
+            parts += await _upload_some(filesystem, names, chunks, len(parts) + 1)
         answer = await call("complete_multipart_upload", **names, MultipartUpload={"Parts": parts})
     except (OSError, BotoCoreError):
         etag = await _find_upload(filesystem, bucket, key, size_bytes, len(parts))

@@ -27,6 +27,8 @@ from storage_core.filenames import (
 )
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.json_text import parse_json
+from storage_core.local_files import facts_of
+from storage_core.store.local import storage_errors
 from storage_core.store.manifest import FileEntry, data_key
 from storage_core.store.object_store import ObjectStore
 
@@ -58,10 +60,10 @@ def upload_file(
     Raises:
         StorageError: The file cannot be read, or the store failed.
     """
-    try:
-        facts = path.stat()
-    except OSError as error:
-        raise StorageError(str(path), error.strerror or str(error)) from error
+    with storage_errors(path):
+        facts = facts_of(path)
+    if facts is None:
+        raise StorageError(str(path), "No such file or directory")
     key = data_key(partition, attempt_id, name)
     etag = objects.put_file(key, str(path)) if facts.st_size else ""
     return encode_location(

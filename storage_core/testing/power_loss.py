@@ -160,7 +160,7 @@ class Disk:
 
     def _watch(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(target: Any, *others: Any, **options: Any) -> Any:
-            path = path_of(target, options.get("dir_fd"))
+            path = path_of(target, options.get("dir_fd", options.get("src_dir_fd")))
             if not f"{path}{os.sep}".startswith(self._prefix):
                 return original(target, *others, **options)
             with self._lock:

@@ -72,7 +72,7 @@ class Stopping:
         self, name: str, original: Callable[..., Any], end: Callable[[str], None]
     ) -> Callable[..., Any]:
         def watched(target: Any, *others: Any, **options: Any) -> Any:
-            path = path_of(target, options.get("dir_fd"))
+            path = path_of(target, options.get("dir_fd", options.get("src_dir_fd")))
             stop_at, _, folder = (self.control / "plan").read_text().partition(" ")
             if not path.startswith(f"{folder}{os.sep}"):
                 return original(target, *others, **options)

@@ -3,8 +3,9 @@
 Or stopped by a loss of power; once it has ended nothing of it is lost any more.
 """
 
+import os
 import shutil
-from pathlib import Path
+from contextlib import suppress
 
 import pytest
 
@@ -47,19 +48,20 @@ class Killer:
     def __init__(self, monkeypatch, stop_at, *, after):
         self.count, self.stop_at, self.after = 0, stop_at, after
         for name in ("open", "replace", "mkdir", "unlink"):
-            original = getattr(Path, name)
-            monkeypatch.setattr(Path, name, self._wrap(name, original))
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
 
     def _wrap(self, name, original):
         def call(path, *args, **kwargs):
-            if name == "open" and args[:1] not in {("xb",), ("wb",)}:
+            if name == "open" and not args[0] & os.O_CREAT:
                 return original(path, *args, **kwargs)
             self.count += 1
             if self.count - 1 == self.stop_at:
-                made = original(path, *args, **kwargs) if self.after else None
+                made = None
+                with suppress(FileNotFoundError):  # a removal in case something is there
+                    made = original(path, *args, **kwargs) if self.after else None
                 if name == "open" and made is not None:
-                    made.close()
-                raise SimulatedCrash(f"{name} {path.name}")
+                    os.close(made)
+                raise SimulatedCrash(f"{name} {path}")
             return original(path, *args, **kwargs)
 
         return call

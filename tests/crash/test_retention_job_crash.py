@@ -30,6 +30,7 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.log_loader import LogLoader
+from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import SimulatedCrash
@@ -98,9 +99,9 @@ def _counted(name: str, change: Callable[..., Any], changes: list[str], number: 
     return counted
 
 
-def sweep(root: BrokerDirectory) -> list[dict[str, Any]]:
+def sweep(root: BrokerDirectory, *, trash: TrashPlace | None = None) -> list[dict[str, Any]]:
     """Sweep a directory as ``pylog retain`` does; return what became of each partition."""
-    sweeper = Sweeper(root)
+    sweeper = Sweeper(root, run={"trash": trash})
     location = str(root.path)
     with BrokerRoot(location, run_id="run", mark_clean=True) as held:
 

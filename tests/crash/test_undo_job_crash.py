@@ -8,7 +8,7 @@ not killed.
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,29 @@ from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.scratch import claim_path
+from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
-from storage_core.errors import StorageError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    TopicPartition,
+)
 from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun, list_commits
+from storage_core.maintenance.trash.record import (
+    RUN_FILE,
+    TrashedRun,
+    list_commits,
+    read_run,
+    write_raised,
+)
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from storage_core.testing.compare import read_tree
 from storage_core.testing.faulty_store import SimulatedCrash
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
+from tests.crash.test_retention_job_crash import sweep
 from tests.golden_cleaning import Cleaning, cleaning_of, prepare
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
@@ -49,6 +62,7 @@ CHANGES = (
     "write_record",
 )
 STRIDE = 1 if ALL else 5
+SWEEP_STRIDE = 1 if ALL else 13
 POWER_STRIDE = 1 if ALL else 61
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
 
@@ -223,6 +237,126 @@ def test_an_undo_of_a_run_that_was_killed_undoes_what_the_run_had_only_begun(tmp
     assert not list(list_commits(Path(place.folder)))
     assert undo(RUN, root.options(0, trash=str(tmp_path / "trash"))).summary.done == 1
     assert partitions(root.path) == before
+
+
+SWEPT = ["retain-logstart-mid-s501", "retain-size-zero-s501"]
+
+
+@pytest.mark.item("DIR-03", "CKP-04", "FLT-08")
+def test_a_sweep_that_was_killed_at_any_change_is_undone_with_the_log_starts_it_had_raised(
+    tmp_path,
+):
+    made = broker_directory(tmp_path / "made", SWEPT)
+    before = sweep_state(made)
+    raised = 0
+    for number in range(0, 200, SWEEP_STRIDE):
+        root = made.copy(tmp_path / f"killed-{number}" / "log")
+        trash = root.path.parent / "trash"
+        run = TrashedRun(
+            run_id=RUN, action="retain", started_ms=0, roots=(observe_root(str(root.path)),)
+        )
+        write_record(trash / RUN / RUN_FILE, run.to_bytes())
+        with killed_at(number) as changes, suppress(SimulatedCrash):
+            sweep(root, trash=TrashPlace(folder=str(trash / RUN), run_id=RUN))
+        where = f"change {number}: {changes[-1]}"
+        starts = read_points(root.path, LOG_START_FILE)
+        options = root.options(0, trash=str(trash))
+        had_raised = starts != made.log_starts and not list(list_commits(trash / RUN))
+        dry = undo(RUN, replace(options, dry_run=True))
+        assert not had_raised or dry.summary.planned, where
+        undone = undo(RUN, options)
+        assert undone.exit_code == 0, where
+        assert sweep_state(root) == before, where
+        assert not had_raised or undone.summary.done, where
+        again = undo(RUN, options)
+        assert (again.exit_code, again.summary.done) == (0, 0), where
+        raised += had_raised
+        shutil.rmtree(root.path.parent)
+        if len(changes) <= number:
+            break
+    else:
+        raise AssertionError("the sweep has more changes than were tried")
+    assert raised
+
+
+def sweep_state(root: BrokerDirectory) -> dict[str, Any]:
+    """Return partitions and log starts, and whether the directory is marked."""
+    return {
+        "partitions": partitions(root.path),
+        "starts": read_points(root.path, LOG_START_FILE),
+        "is_marked": (root.path / CLEAN_SHUTDOWN_FILE).exists(),
+    }
+
+
+@pytest.mark.item("CKP-04")
+def test_log_starts_that_somebody_else_has_moved_since_are_not_put_back(tmp_path):
+    root = broker_directory(tmp_path / "log", SWEPT[:1])
+    partition = TopicPartition(SWEPT[0], 0)
+    run = TrashedRun(
+        run_id=RUN, action="retain", started_ms=0, roots=(observe_root(str(root.path)),)
+    )
+    trash = tmp_path / "trash"
+    write_record(trash / RUN / RUN_FILE, run.to_bytes())
+    raised, moved = root.log_starts[partition] + 1, root.log_starts[partition] + 2
+    write_raised(trash / RUN, {str(root.path): {str(partition): raised}})
+    (root.path / LOG_START_FILE).write_bytes(encode_offset_checkpoint({partition: moved}))
+    undone = undo(RUN, root.options(0, trash=str(trash)))
+    (row,) = undone.results.to_pylist()
+    assert (row["status"], row["reason"]) == ("skipped", "CHANGED_SINCE_RUN")
+    assert LOG_START_FILE in row["error"]
+    assert str(moved) in row["error"]
+    assert undone.exit_code == 3
+    assert read_points(root.path, LOG_START_FILE) == {partition: moved}
+
+
+@pytest.mark.item("CKP-04")
+def test_an_undo_touches_no_partition_whose_checkpoint_is_malformed_and_says_so(compaction):
+    points = compaction.root.path / CLEANER_FILE
+    points.write_bytes(b"0\n1\nnonsense\n")
+    marker = (compaction.root.path / CLEAN_SHUTDOWN_FILE).read_bytes()
+    for dry_run in (True, False):
+        report = undo(RUN, replace(compaction.options, dry_run=dry_run))
+        assert report.exit_code == 4
+        rows = report.results.to_pylist()
+        assert {row["status"] for row in rows} == {"failed"}
+        assert all(CLEANER_FILE in row["error"] and "nonsense" in row["error"] for row in rows)
+        assert partitions(compaction.root.path) == compaction.after
+        assert (compaction.root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == marker
+    points.write_bytes(encode_offset_checkpoint({}))
+    compaction.undo()
+    compaction.check_undone("the file was put in order")
+
+
+def test_what_was_malformed_before_the_run_is_not_put_back_by_its_undo(compaction):
+    """Nobody knows what it said of these partitions; a broker has written it anew since."""
+    folder = Path(str(compaction.options.trash), RUN)
+    run = read_run(folder)
+    (root,) = run.roots
+    known = {name: entries for name, entries in root.checkpoints.items() if name != CLEANER_FILE}
+    unknown = replace(run, roots=(replace(root, checkpoints=known),))
+    write_record(folder / RUN_FILE, unknown.to_bytes())
+    points = read_points(compaction.root.path)
+    assert compaction.undo() == len(NAMES)
+    assert partitions(compaction.root.path) == compaction.before
+    assert read_points(compaction.root.path) == points
+
+
+@pytest.mark.item("DIR-02")
+def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compaction):
+    other = compaction.disk / "other"
+    other.mkdir()
+    folder = Path(str(compaction.options.trash), RUN)
+    run = read_run(folder)
+    both = replace(run, roots=(*run.roots, observe_root(str(other))))
+    write_record(folder / RUN_FILE, both.to_bytes())
+    with (
+        LogDirectoryLock(other),
+        pytest.raises(GuardRefusedError, match=f"LOG_DIRECTORY_IN_USE.*{other}"),
+    ):
+        compaction.undo()
+    assert partitions(compaction.root.path) == compaction.after
+    assert compaction.undo() == len(NAMES)
+    compaction.check_undone("the lock was given back")
 
 
 @pytest.mark.item("DIR-03")

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from storage_core.testing.compare import read_tree
 from tests.golden_data import unpack_archive
+from tests.hostile_names import FILES_NOT_UTF8, NOT_UTF8
 from tests.oracle.cleaner import CleanerSettings, clean_range
 from tests.oracle.consumer import consume
 from tests.oracle.jvm import KafkaFailure
@@ -205,6 +208,24 @@ def test_the_loader_names_what_keeps_a_broker_from_starting(tmp_path):
     (directory / "not-a-partition").rmdir()
     (directory / "t-0" / "leader-epoch-checkpoint").write_text("0\nnonsense\n")
     assert set(load_log_directory(directory, now_ms=NOW_MS).errors) == {"", "t-0"}
+
+
+@pytest.mark.skipif(
+    sys.getfilesystemencoding() != "utf-8", reason="the JVM takes names for text of another kind"
+)
+def test_kafka_neither_sees_nor_refuses_names_that_are_not_utf8(tmp_path):
+    directory = tmp_path / "log"
+    directory.mkdir()
+    with Kafka(now_ms=NOW_MS).open_partition(directory / "t-0", config=CONFIG) as partition:
+        partition.append_as_leader(NewBatch(records=(record(b"k", b"v"),)))
+    for name in NOT_UTF8:
+        (directory / os.fsdecode(name)).mkdir()
+    for name in FILES_NOT_UTF8:
+        (directory / "t-0" / os.fsdecode(name)).touch()
+    loaded = load_log_directory(directory, now_ms=NOW_MS)
+    assert not loaded.errors
+    assert {name: p.log_end_offset for name, p in loaded.partitions.items()} == {"t-0": 1}
+    assert not [name for name in loaded.changed_files if os.fsencode(name).count(b"\xff")]
 
 
 def test_loading_leaves_the_directory_alone(tmp_path):

@@ -66,7 +66,8 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
         broker.stop()
         marker = (broker.log_directory / CLEAN_SHUTDOWN_FILE).read_bytes()
 
-        arguments = ("retain", broker.log_directory, "--role", "broker", "--max-delete-ratio", "1")
+        # Most of two topics goes, as the cluster itself says: nobody has to allow it.
+        arguments = ("retain", broker.log_directory, "--role", "broker")
         first, second = run_commands(*[[*arguments, "--output", "json"]] * 2)
         assert (first.status, second.status) == (0, 0), first.errors
         lines, again = (
@@ -97,7 +98,8 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
         if place[0] == "kept":
             assert row["deleted_segments"] == 0
         else:
-            assert row["deleted_segments"] > 0
+            assert row["status"] == "done"
+            assert row["deleted_bytes"] > row["bytes"] / 2
     for number in range(PARTITIONS):
         kept = after["clicks", number]
         assert max(record.timestamp for record in kept) > now_ms - DAY_MS

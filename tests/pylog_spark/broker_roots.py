@@ -4,6 +4,7 @@ Each golden case becomes a partition of a topic of its own, so that one run over
 what Apache Kafka did to each of them, and Kafka's own result says whether it is right.
 """
 
+import base64
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.config import JobOptions
+from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import (
     encode_offset_checkpoint,
@@ -27,6 +29,7 @@ from storage_core.filenames import (
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.testing.compare import Exactness, compare_partitions, read_tree
 from tests.golden_data import Golden, Side
+from tests.storage_core.catalog import metadata_bytes as md
 
 FIRST_ROUNDS_MS = 1_700_000_000_000
 # Of one clock, from all kinds of logs; the range is the one that Kafka's manager chooses.
@@ -108,6 +111,17 @@ class BrokerDirectory:
             "version=1\nnode.id=1\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
         )
         (self.path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":11}')
+
+    def write_metadata(self) -> None:
+        """Write the cluster's own metadata, which says the configs of the topics."""
+        directory = self.path / CLUSTER_METADATA_DIRECTORY
+        shutil.rmtree(directory, ignore_errors=True)
+        values = []
+        for number, (topic, settings) in enumerate(sorted(self.configs.items()), 1):
+            topic_id = base64.urlsafe_b64encode(number.to_bytes(16)).decode().rstrip("=")
+            values += [md.topic(topic, topic_id), md.partition(0, topic_id)]
+            values += [md.config(topic, key, text) for key, text in settings.items()]
+        md.write_segment(directory, [md.batch(*values)])
 
     def options(self, now_ms: int, **changes: Any) -> JobOptions:
         """Return options of a run that may write here."""

@@ -13,6 +13,7 @@ from pylog_spark.report import (
     json_line,
     number_text,
     partition_name,
+    refusal_text,
     result_table,
     retention_table,
     size_text,
@@ -99,6 +100,16 @@ def test_a_directory_without_a_topic_is_named_by_itself():
 )
 def test_the_summary_counts_and_weighs_what_was_done(rows, line: str):
     assert summary_line(rows) == line
+
+
+def test_refused_deletions_are_counted_with_what_allows_them():
+    rows = [row(status="skipped", reason="DELETES_TOO_MUCH")] * 2
+    rows += [row(status="skipped", reason="CLOCK_PAST_RETENTION"), row(reason="COMPACTED")]
+    assert refusal_text(rows) == (
+        "; 2 refused to delete: DELETES_TOO_MUCH, --max-delete-ratio 1 allows it"
+        "; 1 refused to delete: CLOCK_PAST_RETENTION, --override CLOCK_PAST_RETENTION allows it"
+    )
+    assert refusal_text([row()]) == ""
 
 
 def test_json_is_one_line_with_every_column():

@@ -1,14 +1,21 @@
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import javaproperties
 import pytest
 
 from pylog_spark import session
 from pylog_spark.java import MissingSoftwareError
-from pylog_spark.session import SparkNotInstalledError, build_session, session_conf
+from pylog_spark.session import (
+    SparkNotInstalledError,
+    build_session,
+    session_conf,
+    submit_arguments,
+)
 from storage_core.errors import ConfigError
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
@@ -115,3 +122,50 @@ def test_delta_tables_can_be_written_and_read(spark, tmp_path):
     spark.range(3).write.format("delta").save(table)
     spark.range(4).write.format("delta").mode("append").save(table)
     assert spark.read.format("delta").load(table).count() == 7
+
+
+SECRETS = {"spark.hadoop.fs.s3a.secret.key": "pass word\\=#ü\n😀", "spark.driver.memory": "1g"}
+
+
+def test_no_setting_stands_on_the_command_line_of_java(tmp_path):
+    submit = tmp_path / "home" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    # In place of Spark's own: it writes down what it is told, and ends.
+    submit.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        "file = sys.argv[sys.argv.index('--properties-file') + 1]\n"
+        "said = [sys.argv[1:], os.stat(file).st_mode & 0o777, open(file).read()]\n"
+        f"json.dump(said, open({str(tmp_path / 'said')!r}, 'w'))\nsys.exit(1)\n"
+    )
+    submit.chmod(0o755)
+    program = (
+        "import os, sys\n"
+        "from pyspark.errors import PySparkRuntimeError\n"
+        "from pylog_spark.session import build_session\n"
+        "try:\n"
+        f"    build_session('local[1]', {SECRETS!r}, delta=False)\n"
+        "except PySparkRuntimeError:\n"
+        "    sys.exit('PYSPARK_SUBMIT_ARGS' in os.environ)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_SUBMIT_ARGS"}
+    environment |= {"SPARK_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    arguments, mode, content = json.loads((tmp_path / "said").read_text())
+    assert arguments[::2] == ["--properties-file", "--load-spark-defaults"]
+    assert arguments[3:] == ["pyspark-shell"]
+    assert mode == 0o600
+    told = javaproperties.loads(content)
+    assert told.items() >= (SECRETS | {"spark.master": "local[1]"}).items()
+    assert not Path(arguments[1]).exists()
+
+
+def test_what_the_user_says_to_spark_submit_stays(tmp_path):
+    theirs = tmp_path / "their file"
+    theirs.write_text("spark.a=1\nspark.b=1\n")
+    said = f"--jars 'a b.jar' --properties-file '{theirs}' --conf x=y pyspark-shell"
+    arguments, content = submit_arguments(said, "/ours", {"spark.b": "2"})
+    assert arguments == "--jars 'a b.jar' --properties-file /ours --conf x=y pyspark-shell"
+    assert javaproperties.loads(content.decode()) == {"spark.a": "1", "spark.b": "2"}
+    theirs.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        submit_arguments(said, "/ours", {})

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from storage_core.errors import StorageError
 from storage_core.json_text import parse_json
+from storage_core.local_files import create_file, open_file
 
 _ALIGNMENT: Final = 64
 _MAX_HEAD_BYTES: Final = 16 << 20  # facts of one set, and a line for each of its arrays
@@ -38,7 +39,7 @@ class StreamWriter:
     def __init__(self, path: Path, columns: int) -> None:
         self._path = path
         self._columns = columns
-        self._file = _failing_as_storage(path, lambda: path.open("wb"))
+        self._file = _failing_as_storage(path, lambda: os.fdopen(create_file(path), "wb"))
         self.rows = 0
 
     def __enter__(self) -> "StreamWriter":
@@ -81,7 +82,7 @@ def write_set(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, NDArray
     head = json.dumps({"facts": facts, "arrays": described}).encode() + b"\n"
 
     def write() -> None:
-        with path.open("wb") as file:
+        with os.fdopen(create_file(path), "wb") as file:
             file.write(head)
             for array in arrays.values():
                 file.write(bytes(-file.tell() % _ALIGNMENT))
@@ -120,10 +121,10 @@ def create_table(path: Path, shape: tuple[int, int]) -> NDArray[np.uint64]:
 
     def create() -> NDArray[np.uint64]:
         size = shape[0] * shape[1] * np.dtype(np.uint64).itemsize
-        with path.open("wb") as file:
+        with os.fdopen(create_file(path), "rb+") as file:
             # With its blocks: a disk that is full is an error here, and a dead process later.
             os.posix_fallocate(file.fileno(), 0, size)
-        return np.asarray(np.memmap(path, np.uint64, "r+", shape=shape))
+            return np.asarray(np.memmap(file, np.uint64, "r+", shape=shape))
 
     return _failing_as_storage(path, create)
 
@@ -135,16 +136,17 @@ def map_table(path: Path, columns: int) -> NDArray[np.uint64]:
 
 def _map(path: Path, kind: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     def open_mapped() -> NDArray[Any]:
-        if path.stat().st_size == 0:
-            return np.empty([max(0, size) for size in shape], kind)
-        # Copy on write: kernels are compiled for arrays that can be written.
-        return np.asarray(np.memmap(path, kind, "c")).reshape(shape)
+        with os.fdopen(open_file(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty([max(0, size) for size in shape], kind)
+            # Copy on write: kernels are compiled for arrays that can be written.
+            return np.asarray(np.memmap(file, kind, "c")).reshape(shape)
 
     return _failing_as_storage(path, open_mapped)
 
 
 def _end_of_line(path: Path) -> int:
-    with path.open("rb") as file:
+    with os.fdopen(open_file(path), "rb") as file:
         return len(file.readline(_MAX_HEAD_BYTES + 1))
 
 

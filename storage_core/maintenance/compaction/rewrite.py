@@ -32,6 +32,7 @@ from storage_core.kernels.batch_write import (
     write_records,
 )
 from storage_core.kernels.record_scan import DONE
+from storage_core.local_files import create_file
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex, check_batches
@@ -250,7 +251,7 @@ class _GroupWriter:
     def opened(self) -> Iterator["_GroupWriter"]:
         """Open the log file; after an error none of the files is left."""
         try:
-            with self._path(LOG_SUFFIX).open("wb") as self._log:
+            with os.fdopen(create_file(self._path(LOG_SUFFIX)), "wb") as self._log:
                 yield self
         except BaseException as error:
             for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
@@ -331,7 +332,7 @@ class _GroupWriter:
         if self.aborted:
             contents[TXN_INDEX_SUFFIX] = encode_transaction_index(self.aborted)
         for suffix, content in contents.items():
-            with self._path(suffix).open("wb") as file:
+            with os.fdopen(create_file(self._path(suffix)), "wb") as file:
                 file.write(content)
                 file.flush()
                 _make_durable(file, None if suffix == TXN_INDEX_SUFFIX else modified_ns)

@@ -25,8 +25,9 @@ from storage_core.maintenance.ingest.partition import (
 from storage_core.maintenance.ingest.plan import IngestPlan, TakenSegment
 from storage_core.store.copying import copy_object
 from storage_core.store.listing import ListedFile
+from storage_core.store.managed_root import place_url
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import URL_MARK, Checkpoints, FileEntry, data_key
+from storage_core.store.manifest import Checkpoints, FileEntry, data_key
 from storage_core.store.uploads import encode_location
 
 
@@ -136,7 +137,7 @@ def _take_in(
 
 
 def _adopt_all(plan: IngestPlan, mirror: MirrorPartition, target: ManagedStore) -> None:
-    url = mirror.location if URL_MARK in mirror.location else f"file://{mirror.location}"
+    url = place_url(mirror.location)
     for file in plan.files:
         is_empty = not file.size_bytes
         target.adopt(

@@ -7,6 +7,7 @@ synced, and then takes its own; one that has its name, length and time is whole.
 
 import json
 import os
+import stat
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
 from storage_core.errors import GuardRefusedError, ManifestError, StorageError
 from storage_core.filenames import PARTITION_METADATA_FILE, SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.local_files import PUBLIC_FILE_MODE, create_in, facts_of, open_folder
 from storage_core.store.base import FileInfo
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
@@ -58,9 +60,10 @@ def read_pin(directory: Path) -> int | None:
         StorageError: The file that says so is damaged, or cannot be read.
     """
     path = directory / PIN_FILE
-    if not path.exists():
+    store = LocalStore(directory)
+    if not store.has(PIN_FILE):
         return None
-    content = LocalStore(directory).read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
+    content = store.read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
     try:
         return parse_json_object(content, str(path)).integer("generation", least=1)
     except ManifestError as error:
@@ -93,7 +96,7 @@ def materialize_partition(source: ManagedStore, directory: Path) -> Materialized
         if not _is_there(directory / file.name, file):
             _write(source, file, directory)
             written += 1
-    if manifest.topic_id is not None and not (directory / PARTITION_METADATA_FILE).exists():
+    if manifest.topic_id is not None and not target.has(PARTITION_METADATA_FILE):
         metadata = PartitionMetadata(version=0, topic_id=manifest.topic_id)
         target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
     for file in target.list_files():
@@ -134,18 +137,21 @@ def _refuse_foreign(target: LocalStore, files: list[FileInfo]) -> None:
 
 def _is_there(path: Path, file: FileInfo) -> bool:
     with storage_errors(path):
-        if not path.exists():
-            return False
-        facts = path.stat()
+        facts = facts_of(path)
+    if facts is None or not stat.S_ISREG(facts.st_mode):
+        return False
     return (facts.st_size, facts.st_mtime_ns // 1_000_000) == (file.size_bytes, file.modified_ms)
 
 
 def _write(source: ManagedStore, file: FileInfo, directory: Path) -> None:
-    path, temporary = directory / file.name, directory / f"{_TEMPORARY}{file.name}"
+    temporary = f"{_TEMPORARY}{file.name}"
     buffer = np.empty(min(_WINDOW_BYTES, max(1, file.size_bytes)), np.uint8)
-    with closing(source.open_file(file.name)) as reader, storage_errors(path):
-        temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as out:
+    with (
+        closing(source.open_file(file.name)) as reader,
+        storage_errors(directory / file.name),
+        open_folder(directory) as folder,
+    ):
+        with os.fdopen(create_in(folder, temporary, mode=PUBLIC_FILE_MODE), "wb") as out:
             position = 0
             while position < file.size_bytes:
                 wanted = min(buffer.size, file.size_bytes - position)
@@ -161,4 +167,4 @@ def _write(source: ManagedStore, file: FileInfo, directory: Path) -> None:
             nanoseconds = file.modified_ms * 1_000_000
             os.utime(out.fileno(), ns=(nanoseconds, nanoseconds))
             os.fsync(out.fileno())
-        temporary.replace(path)
+        os.replace(temporary, file.name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -26,6 +26,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import TEMPORARY_SUFFIX, TopicPartition, parse_partition_directory
+from storage_core.local_files import scan_folder
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 
@@ -72,7 +73,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetS
                     "TARGET_IN_USE", f"another run writes {directory} at this moment"
                 ) from None
         state = read_target(directory, root=root, root_id=root_id)
-        if not (directory / STATE_FILE).exists():
+        if not LocalStore(directory, may_be_link=True).has(STATE_FILE):
             write_target(directory, state)
         yield state
     finally:
@@ -87,7 +88,9 @@ def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
         StorageError: It cannot be read.
     """
     with storage_errors(directory):
-        names = {path.name for path in directory.iterdir()} if directory.exists() else set()
+        is_there = directory.exists()
+        entries = scan_folder(directory, may_be_link=True) if is_there else []
+    names = {entry.name for entry in entries}
     # A run that was killed in its first write has left this much.
     if names <= {STATE_FILE + TEMPORARY_SUFFIX}:
         return TargetState(root=root, root_id=root_id, generations={})
@@ -96,7 +99,9 @@ def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
             "TARGET_NOT_EMPTY",
             f"{directory} has {min(names)} and was not begun by this program; name an empty one",
         )
-    content = LocalStore(directory).read_file(STATE_FILE, limit_bytes=_MAX_STATE_BYTES)
+    content = LocalStore(directory, may_be_link=True).read_file(
+        STATE_FILE, limit_bytes=_MAX_STATE_BYTES
+    )
     state = _parse(content, directory / STATE_FILE)
     if state.root_id != root_id:
         raise GuardRefusedError(
@@ -115,7 +120,9 @@ def write_target(directory: Path, state: TargetState) -> None:
         "root_id": state.root_id,
         "generations": dict(sorted(state.generations.items())),
     }
-    LocalStore(directory).write_file(STATE_FILE, json.dumps(content, indent=1).encode())
+    LocalStore(directory, may_be_link=True).write_file(
+        STATE_FILE, json.dumps(content, indent=1).encode()
+    )
 
 
 def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartition, int]]) -> None:
@@ -129,14 +136,14 @@ def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartitio
         CheckpointError: A file that is there is malformed.
         StorageError: The disk failed.
     """
-    store = LocalStore(directory)
+    store = LocalStore(directory, may_be_link=True)
     for name, offsets in files.items():
         known: dict[TopicPartition, int] = {}
-        if (directory / name).exists():
+        if store.has(name):
             content = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
             known = parse_offset_checkpoint(content, file=str(directory / name))
         merged = {**known, **offsets}
-        if merged != known or not (directory / name).exists():
+        if merged != known or not store.has(name):
             store.write_file(name, encode_offset_checkpoint(merged))
 
 

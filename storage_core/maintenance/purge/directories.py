@@ -6,9 +6,6 @@ rename does not touch the modification time. A directory is only removed if it i
 its name is one that Kafka gives, it is no symbolic link, and all in it are regular files.
 """
 
-import os
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from storage_core.filenames import (
     LOG_SUFFIX,
     parse_renamed_directory,
 )
+from storage_core.local_files import Entry, scan_folder
 from storage_core.plan.operations import DeleteFile, Operation, RemoveDirectory, SyncDirectory
 from storage_core.plan.plan import Plan
 from storage_core.store.local import storage_errors
@@ -43,19 +41,6 @@ class Purge:
     wait_ms: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """One entry of a directory: its name, its facts, links not followed."""
-
-    name: str
-    facts: os.stat_result
-
-    @property
-    def changed_ms(self) -> int:
-        """When it got its name, or was written, whichever is later."""
-        return max(self.facts.st_ctime_ns, self.facts.st_mtime_ns) // 1_000_000
-
-
 def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purge:
     """Plan the removal of the ``.deleted`` files of a partition directory.
 
@@ -72,9 +57,9 @@ def plan_purge_partition(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
         for entry in _entries(directory)
         if entry.name.endswith(DELETED_SUFFIX)
         and not entry.name.endswith(CHECKPOINT_DELETED_SUFFIX)
-        and stat.S_ISREG(entry.facts.st_mode)
+        and entry.is_file
     ]
-    due = [entry for entry in waiting if entry.changed_ms + delay_ms <= now_ms]
+    due = [entry for entry in waiting if _changed_ms(entry) + delay_ms <= now_ms]
     steps = [DeleteFile(name=entry.name, reason="its deletion was decided before") for entry in due]
     operations: tuple[Operation, ...] = ()
     if steps:
@@ -107,11 +92,11 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
     if known is None or known[1] != _DELETE:
         raise GuardRefusedError("NOT_KAFKAS", f"{directory}: is no name of a deleted partition")
     with storage_errors(directory):
-        own = _Entry(name=directory.name, facts=directory.lstat())
-    if not stat.S_ISDIR(own.facts.st_mode):
+        own = Entry(name=directory.name, facts=directory.lstat())
+    if not own.is_folder:
         raise GuardRefusedError("NOT_KAFKAS", f"{directory}: is no directory, but a link or a file")
-    entries = list(_entries(directory))
-    strange = [entry.name for entry in entries if not stat.S_ISREG(entry.facts.st_mode)]
+    entries = _entries(directory)
+    strange = [entry.name for entry in entries if not entry.is_file]
     if strange:
         raise GuardRefusedError(
             "NOT_KAFKAS", f"{directory}: {strange[0]} in it is no regular file; nothing was removed"
@@ -135,13 +120,17 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
     )
 
 
-def _wait(entries: list[_Entry], *, now_ms: int, delay_ms: int) -> int | None:
+def _wait(entries: list[Entry], *, now_ms: int, delay_ms: int) -> int | None:
     """Return how long it takes until the next of the entries is old enough, None for none."""
-    waits = [entry.changed_ms + delay_ms - now_ms for entry in entries]
+    waits = [_changed_ms(entry) + delay_ms - now_ms for entry in entries]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def _entries(directory: Path) -> Iterator[_Entry]:
-    with storage_errors(directory), os.scandir(directory) as found:
-        for entry in found:
-            yield _Entry(name=entry.name, facts=entry.stat(follow_symlinks=False))
+def _entries(directory: Path) -> list[Entry]:
+    with storage_errors(directory):
+        return scan_folder(directory)
+
+
+def _changed_ms(entry: Entry) -> int:
+    """Return when it got its name, or was written, whichever is later."""
+    return max(entry.facts.st_ctime_ns, entry.facts.st_mtime_ns) // 1_000_000

@@ -7,6 +7,9 @@ to look first. For each partition a directory of its name receives
 - segments with indexes: the whole batches in them whose checksum is right, which Kafka, or this
   program, opens as a log of their own. A batch whose offsets were salvaged before is left to the
   raw copy.
+
+What was salvaged has owner and mode of what it was cut from, its directory those of the
+partition's: nobody can read more than before.
 """
 
 import os
@@ -14,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +31,17 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
+from storage_core.local_files import create_in, open_folder, open_in, scan_open
 from storage_core.log.loaded_log import Cut
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.lost_records import lost_batches
 from storage_core.store.base import FileReader, LogStore
-from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
+from storage_core.store.local import LocalStore, make_folder, storage_errors
 
-_COPY_BYTES = 8 << 20
+_COPY_BYTES: Final = 8 << 20
+_FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
+# Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
+_PASSAGE_MODE: Final = 0o711
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +62,7 @@ class Salvage:
 
 
 def salvage_cuts(
-    store: LogStore,
+    store: LocalStore,
     cuts: tuple[Cut, ...],
     directory: Path,
     *,
@@ -76,12 +83,14 @@ def salvage_cuts(
     """
     cuts = tuple(cut for cut in cuts if cut.size_bytes)
     try:
-        make_folder(directory, mode=PUBLIC_MODE)
-        for name in (f"*{LOG_SUFFIX}", f"*{OFFSET_INDEX_SUFFIX}", f"*{TIME_INDEX_SUFFIX}"):
-            for former in directory.glob(name):
-                former.unlink()
-        raw_bytes = sum(_copy_raw(store, cut, directory) for cut in cuts)
-        bases = _write_segments(store, cuts, directory)
+        make_folder(directory, mode=_PASSAGE_MODE)
+        with open_folder(directory) as folder:
+            store.hand_on_manners(folder)
+            for entry in scan_open(folder):
+                if entry.is_file and Path(entry.name).suffix in _FORMER:
+                    os.unlink(entry.name, dir_fd=folder)
+            raw_bytes = sum(_copy_raw(store, cut, folder) for cut in cuts)
+            bases = _write_segments(store, cuts, folder)
     except OSError as error:
         raise StorageError(str(directory), error.strerror or str(error)) from error
     records = 0
@@ -105,18 +114,29 @@ def salvage_cuts(
 
 def _sync(directory: Path) -> None:
     """Make everything in a directory durable: what it was copied from is about to go."""
-    for path in (*directory.iterdir(), directory):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with storage_errors(directory), open_folder(directory) as folder:
+        for entry in scan_open(folder):
+            if entry.is_file:
+                with os.fdopen(open_in(folder, entry.name), "rb") as file:
+                    os.fsync(file.fileno())
+        os.fsync(folder)
 
 
-def _copy_raw(store: LogStore, cut: Cut, directory: Path) -> int:
-    path = directory / f"cut-{cut.base_offset:020d}-{cut.position}.raw"
-    with closing(store.open_file(cut.file)) as reader, path.open("wb") as file:
+def _copy_raw(store: LocalStore, cut: Cut, folder: int) -> int:
+    name = f"cut-{cut.base_offset:020d}-{cut.position}.raw"
+    with closing(store.open_file(cut.file)) as reader, _create(store, cut, folder, name) as file:
         return _copy(reader, cut.position, cut.size_bytes, file)
+
+
+def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:
+    """Create a file that those may read who may read what is cut, and nobody else."""
+    file = os.fdopen(create_in(folder, name), "wb")
+    try:
+        store.hand_on_manners(file.fileno(), cut.file)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) -> int:
@@ -135,7 +155,7 @@ def _copy(reader: FileReader, position: int, size_bytes: int, file: BinaryIO) ->
     return copied
 
 
-def _write_segments(store: LogStore, cuts: tuple[Cut, ...], directory: Path) -> list[int]:
+def _write_segments(store: LocalStore, cuts: tuple[Cut, ...], folder: int) -> list[int]:
     """Write the readable batches as segments and return their base offsets."""
     bases: list[int] = []
     next_offset = -1
@@ -148,9 +168,12 @@ def _write_segments(store: LogStore, cuts: tuple[Cut, ...], directory: Path) -> 
             if base_offset is None or last - base_offset > MAX_RELATIVE_OFFSET:
                 base_offset = first
                 bases.append(base_offset)
+                _create(store, cut, folder, log_file(base_offset)).close()
             with (
                 closing(store.open_file(cut.file)) as reader,
-                (directory / log_file(base_offset)).open("ab") as file,
+                os.fdopen(
+                    open_in(folder, log_file(base_offset), os.O_WRONLY | os.O_APPEND), "ab"
+                ) as file,
             ):
                 _copy(reader, position, size_bytes, file)
             next_offset = last + 1

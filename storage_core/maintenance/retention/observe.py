@@ -110,28 +110,11 @@ def _list_state(
     location: str, files: Mapping[str, FileInfo], max_timestamps: Mapping[int, int]
 ) -> RetentionState:
     """Return what the listing says; log start and high watermark are still to be filled in."""
-    logs = {
-        base: file
-        for name, file in files.items()
-        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
-    }
+    logs = _list_logs(files)
     _refuse_repairs(location, files, logs)
     return RetentionState(
         location=location,
-        segments=tuple(
-            RetentionSegment(
-                base_offset=base,
-                size_bytes=logs[base].size_bytes,
-                modified_ms=logs[base].modified_ms,
-                files=tuple(
-                    name
-                    for suffix in SEGMENT_SUFFIXES
-                    if (name := segment_file(base, suffix)) in files
-                ),
-                max_timestamp=max_timestamps.get(base),
-            )
-            for base in sorted(logs)
-        ),
+        segments=_list_segments(files, max_timestamps),
         log_start_offset=0,
         log_end_offset=None,
         high_watermark=None,
@@ -142,6 +125,34 @@ def _list_state(
         ),
         leftovers=tuple(name for name in sorted(files) if is_leftover(name, files)),
         has_epoch_file=LEADER_EPOCH_FILE in files,
+    )
+
+
+def _list_logs(files: Mapping[str, FileInfo]) -> dict[int, FileInfo]:
+    """Return the files of records by base offset."""
+    return {
+        base: file
+        for name, file in files.items()
+        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
+    }
+
+
+def _list_segments(
+    files: Mapping[str, FileInfo], max_timestamps: Mapping[int, int]
+) -> tuple[RetentionSegment, ...]:
+    """Return the segments as the listing has them, in order of base offsets."""
+    logs = _list_logs(files)
+    return tuple(
+        RetentionSegment(
+            base_offset=base,
+            size_bytes=logs[base].size_bytes,
+            modified_ms=logs[base].modified_ms,
+            files=tuple(
+                name for suffix in SEGMENT_SUFFIXES if (name := segment_file(base, suffix)) in files
+            ),
+            max_timestamp=max_timestamps.get(base),
+        )
+        for base in sorted(logs)
     )
 
 
@@ -281,4 +292,25 @@ def newest_timestamp(store: LogStore, state: RetentionState) -> int | None:
     for segment in reversed(state.segments):
         if segment.size_bytes:
             return _with_timestamp(store, segment).largest_timestamp
+    return None
+
+
+def newest_record_ms(
+    store: LogStore, max_timestamps: Mapping[int, int] | None = None
+) -> int | None:
+    """Return the largest timestamp of the newest segment with records, None without records.
+
+    Of any partition, be it in order or not: a listing and twelve bytes.
+
+    Args:
+        store: The partition.
+        max_timestamps: As `observe_retention`.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    files = {file.name: file for file in store.list_files()}
+    for segment in reversed(_list_segments(files, max_timestamps or {})):
+        if segment.size_bytes:
+            return _with_timestamp(store, segment, is_closed=False).largest_timestamp
     return None

@@ -54,7 +54,7 @@ from storage_core.plan.operations import (
 )
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
-from storage_core.store.local import plain_path
+from storage_core.store.local import plain_path, storage_errors
 
 _TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
@@ -128,10 +128,17 @@ def observe_trash(store: LogStore, place: TrashPlace, *, action: str) -> Trash:
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
-    """Whether files of a directory can get names in a folder, which may not exist yet."""
-    while not folder.exists():
-        folder = folder.parent
-    return directory.stat().st_dev == folder.stat().st_dev
+    """Whether files of a directory can get names in a folder, which may not exist yet.
+
+    Raises:
+        StorageError: One of them cannot be looked at.
+    """
+    with storage_errors(folder):
+        while not folder.exists():
+            folder = folder.parent
+        device = folder.stat().st_dev
+    with storage_errors(directory):
+        return directory.stat().st_dev == device
 
 
 def with_trash(plan: Plan, trash: Trash) -> Plan:

@@ -3,6 +3,8 @@
 ::
 
     <trash>/<run id>/run.json                       the run: when, what, on which log directories
+    <trash>/<run id>/raised-log-starts.json         while commits of retention are under way: to
+                                                    what log starts were raised before them
     <trash>/<run id>/<path of a partition>/0000/    its first commit of that partition
         kept/<name>                                 files that the commit replaced, cut or removed
         record.json                                 what they are; there before the commit began
@@ -16,30 +18,33 @@ commits a partition twice (retention, then compaction) has ``0001`` beside ``000
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from storage_core.errors import CheckpointError, ManifestError, StorageError
+from storage_core.local_files import read_small, scan_folder
 from storage_core.plan.fingerprint import (
     FileFingerprint,
     decode_fingerprints,
     parse_fingerprint,
 )
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_object
-from storage_core.store.local import plain_path, storage_errors
+from storage_core.store.local import plain_path, storage_errors, write_record
 
 RECORD_FILE: Final = "record.json"
 LEFT_FILE: Final = "left.json"
 UNDO_FILE: Final = "undo.json"
 RUN_FILE: Final = "run.json"
+RAISED_FILE: Final = "raised-log-starts.json"
 KEPT_FOLDER: Final = "kept"
 # Written into the folder of the kept files when all of them are there.
 SYNCED_FILE: Final = ".synced"
 _FORMAT: Final = "pylog-trash"
 _RUN_FORMAT: Final = "pylog-trash-run"
+_RAISED_FORMAT: Final = "pylog-trash-log-starts"
 _VERSION: Final = 1
 _NUMBER_DIGITS: Final = 4
 _RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -96,7 +101,8 @@ class TrashedRoot:
     Attributes:
         location: Its path.
         was_clean: Whether it had the marker of a clean shutdown.
-        checkpoints: Entries of its checkpoint files, by file and ``<topic>-<partition>``.
+        checkpoints: Entries of its checkpoint files, by file and ``<topic>-<partition>``; a file
+            that was malformed is not among them.
     """
 
     location: str
@@ -220,7 +226,7 @@ def commit_numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     with storage_errors(folder):
-        names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+        names = [entry.name for entry in scan_folder(folder) if entry.is_folder]
     return sorted(int(name) for name in names if name.isdecimal() and len(name) == _NUMBER_DIGITS)
 
 
@@ -236,6 +242,53 @@ def read_run(run_folder: Path) -> TrashedRun:
     if run.run_id != run_folder.name:
         raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
     return run
+
+
+def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
+    """Write down to what log starts are going to be raised, before they are; durable.
+
+    Args:
+        run_folder: The run's.
+        raised: New log starts, by log directory and ``<topic>-<partition>``.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    roots = [{"location": root, "log_starts": dict(starts)} for root, starts in raised.items()]
+    write_record(run_folder / RAISED_FILE, _encode(_RAISED_FORMAT, {"roots": roots}))
+
+
+def drop_raised(run_folder: Path) -> None:
+    """Take it away: the commits that log starts were raised for have ended, or given them back.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    path = run_folder / RAISED_FILE
+    with storage_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def read_raised(run_folder: Path, location: str) -> dict[str, int]:
+    """Return to what a run that was killed had raised log starts of a log directory, if it had.
+
+    Of some of them the commit may have been made, and others may never have been raised.
+
+    Raises:
+        CheckpointError: It cannot be understood.
+        StorageError: It cannot be read.
+    """
+    path = run_folder / RAISED_FILE
+    if not path.exists():
+        return {}
+    with _malformed():
+        fields = _decode(_RAISED_FORMAT, _read(path), file=str(path))
+        found = [root for root in fields.objects("roots") if root.text("location") == location]
+        return {
+            name: start
+            for root in found
+            for name, start in _parse_entries(root.fields("log_starts")).items()
+        }
 
 
 def read_commit(folder: Path) -> TrashedCommit:
@@ -304,11 +357,8 @@ def _read_undo(path: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes:
-    with storage_errors(path), path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise StorageError(str(path), f"is longer than the {_MOST_BYTES} bytes it may have")
-    return content
+    with storage_errors(path):
+        return read_small(path, _MOST_BYTES)
 
 
 def _encode(kind: str, fields: dict[str, Any]) -> bytes:

@@ -424,7 +424,7 @@ KINDS: Final[dict[Code, Kind]] = {
         severity=Severity.FATAL,
         meaning="A sub-directory is none of Kafka's; a broker does not start.",
         fix="move {file} out of the log directory",
-        elsewhere="info in copies (role mirror)",
+        elsewhere="info in copies (role mirror), and where the name is not UTF-8",
     ),
     Code.DIRECTORY_DELETED: Kind(
         severity=Severity.INFO,

@@ -56,12 +56,14 @@ class IndexedBatches:
             time_index, TIME_INDEX_ENTRY, len(time_index) // TIME_INDEX_ENTRY.itemsize
         )
         self._positions = np.unique(entries["position"].astype(np.int64))
-        self._offsets = np.unique(times["relative_offset"].astype(np.int64) + base_offset)
+        named = np.concatenate([times["relative_offset"], entries["relative_offset"]])
+        self._offsets = np.unique(named.astype(np.int64) + base_offset)
         self._parts: list[NDArray[np.int64]] = []
 
     def add(
         self,
         position: NDArray[np.int64],
+        base_offset: NDArray[np.int64],
         last_offset: NDArray[np.int64],
         max_timestamp: NDArray[np.int64],
     ) -> None:
@@ -69,12 +71,14 @@ class IndexedBatches:
 
         Args:
             position: int64[n], where in the file they begin.
+            base_offset: int64[n].
             last_offset: int64[n].
             max_timestamp: int64[n].
         """
         if not position.size:
             return
-        is_named = _is_in(position, self._positions) | _is_in(last_offset, self._offsets)
+        is_named = _is_in(position, self._positions, position)
+        is_named |= _is_in(base_offset, self._offsets, last_offset)
         # A run of batches that no entry names is told by its last one, with the run's newest time.
         ends = is_named.copy()
         ends[:-1] |= is_named[1:]
@@ -82,13 +86,18 @@ class IndexedBatches:
         last = np.flatnonzero(ends)
         starts = np.append(0, last[:-1] + 1)
         newest = np.maximum.reduceat(max_timestamp, starts)
-        self._parts.append(np.stack([position[last], last_offset[last], newest]))
+        self._parts.append(np.stack([position[last], base_offset[last], last_offset[last], newest]))
 
     def result(self) -> SegmentBatches:
         """Return what was noted."""
-        nothing = np.empty((3, 0), np.int64)
-        position, last_offset, newest = np.concatenate([nothing, *self._parts], axis=1)
-        return SegmentBatches(position=position, last_offset=last_offset, max_timestamp=newest)
+        nothing = np.empty((4, 0), np.int64)
+        position, base_offset, last_offset, newest = np.concatenate([nothing, *self._parts], axis=1)
+        return SegmentBatches(
+            position=position,
+            base_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp=newest,
+        )
 
 
 def drop_beyond_log(
@@ -271,10 +280,12 @@ def _report(file: str, fault: IndexFinding, code: Code, findings: FindingCollect
     )
 
 
-def _is_in(values: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which values are among the wanted ones, which are sorted."""
+def _is_in(
+    first: NDArray[np.int64], wanted: NDArray[np.int64], last: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which ranges, from first to last, hold one of the wanted values, which are sorted."""
     if not wanted.size:
-        return np.zeros(values.size, np.bool_)
-    at = np.minimum(np.searchsorted(wanted, values), wanted.size - 1)
-    found: NDArray[np.bool_] = wanted[at] == values
+        return np.zeros(first.size, np.bool_)
+    at = np.minimum(np.searchsorted(wanted, first), wanted.size - 1)
+    found: NDArray[np.bool_] = (wanted[at] >= first) & (wanted[at] <= last)
     return found

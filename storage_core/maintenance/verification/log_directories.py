@@ -41,8 +41,10 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
+    is_text,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
+from storage_core.maintenance.verification.files import NOT_TEXT
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import Surroundings
 from storage_core.maintenance.verification.partition import PartitionCheckpoints
@@ -232,8 +234,10 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
             continue
         code, message = _SPECIAL[entry.kind]
         findings = FindingCollector()
+        is_unseen = not is_text(entry.name)
         is_foreign_copy = entry.kind is DirectoryKind.FOREIGN and root.surroundings.is_copy
-        severity = Severity.INFO if is_foreign_copy else None
+        severity = Severity.INFO if is_foreign_copy or is_unseen else None
+        message = NOT_TEXT if is_unseen else message
         findings.add(code, message, file=entry.name, severity=severity)
         for found in findings.findings():
             yield PlacedFinding(root=root.location, finding=found, partition=entry.topic_partition)

@@ -21,6 +21,7 @@ from storage_core.filenames import (
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.epochs import check_epochs
 from storage_core.maintenance.verification.files import (
+    NOT_TEXT,
     PartitionFiles,
     SegmentFiles,
     check_names,
@@ -36,6 +37,7 @@ from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.maintenance.verification.snapshots import check_by_replay, check_snapshots
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,9 @@ def fold_partition(
     """
     findings = FindingCollector()
     check_names(files, findings)
+    if isinstance(store, LocalStore):
+        for name in store.list_unseen():
+            findings.add(Code.FILE_UNKNOWN, NOT_TEXT, file=name)
     check_side_files(files.segments, findings)
     if not files.segments:
         findings.add(Code.NO_SEGMENT, "expected at least one .log file")

@@ -172,7 +172,7 @@ class SegmentScan:
         after = np.minimum.accumulate(np.append(end, after))[:-1][::-1]
         fits = (rows[_BASE] > before) & (rows[_LAST] < after) & (rows[_LAST] >= rows[_BASE])
         counted = rows[:, is_good | fits]
-        self.indexed.add(counted[_POSITION], counted[_LAST], counted[_TIME])
+        self.indexed.add(counted[_POSITION], counted[_BASE], counted[_LAST], counted[_TIME])
         if counted.shape[1]:
             if self._first_offset == _NO_OFFSET:
                 self._first_offset = int(counted[_BASE, 0])

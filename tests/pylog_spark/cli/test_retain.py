@@ -83,6 +83,19 @@ def test_a_person_gets_a_table_and_the_ledger_its_rows(spark, pylog, tmp_path):
     assert "kept by" not in again.stdout
 
 
+def test_what_a_guard_refused_to_delete_is_counted_in_the_last_line(spark, pylog, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES)
+    arguments = [*options_of(root, tmp_path), "--dry-run", "--max-delete-ratio", "0.1"]
+    told = pylog("retain", *arguments)
+    assert told.exit_code == ExitCode.DONE, told.stderr
+    last = "1 refused to delete: DELETES_TOO_MUCH, --max-delete-ratio 1 allows it"
+    assert told.stdout.splitlines()[-1].endswith(last)
+    *_, run = lines_of(pylog("retain", *arguments, "--output", "json"))
+    assert run["refused_deletions"] == [
+        {"reason": "DELETES_TOO_MUCH", "partitions": 1, "allowed_by": "--max-delete-ratio 1"}
+    ]
+
+
 def test_a_role_that_was_not_said_is_refused(spark, pylog, tmp_path):
     root = broker_directory(tmp_path / "log", NAMES)
     before = tree_of(root.path)

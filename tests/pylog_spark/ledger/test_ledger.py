@@ -73,6 +73,25 @@ def test_without_delta_the_ledger_is_parquet(spark, tmp_path, monkeypatch):
     assert [row["topic"] for row in rows] == ["a"]
 
 
+@pytest.mark.parametrize("ledger_format", LedgerFormat)
+def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
+    spark, tmp_path, monkeypatch, ledger_format
+):
+    for module in ("writer", "reader"):
+        monkeypatch.setattr(f"pylog_spark.ledger.{module}.ledger_format", lambda _: ledger_format)
+    location = str(tmp_path / "ledger")
+    older = pa.schema([field for field in RESULT if not field.name.startswith("retention_")])
+    with monkeypatch.context() as patch:
+        patch.setitem(SCHEMAS, LedgerTable.RESULTS, older)
+        ledger = Ledger.open(spark, location, run_id="r1")
+        ledger.append(LedgerTable.RESULTS, result_rows("a").select(older.names), number=0)
+    known = {"run_id": "r2", "topic": "b", "partition": 0, "retention_ms": 7}
+    newer = pa.Table.from_batches([rows_to_batch(RESULT, [known])])
+    Ledger.open(spark, location, run_id="r2").append(LedgerTable.RESULTS, newer, number=0)
+    rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
+    assert {row["topic"]: row["retention_ms"] for row in rows} == {"a": None, "b": 7}
+
+
 def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME, "clean-ratio-none-s191-2"])
     location = str(tmp_path / "ledger")

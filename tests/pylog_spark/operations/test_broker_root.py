@@ -14,7 +14,6 @@ from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
-    REPLICATION_FILE,
     TopicPartition,
 )
 from storage_core.plan import Plan, WriteFile
@@ -164,20 +163,80 @@ def test_what_a_killed_run_had_begun_is_finished_though_its_lock_file_is_there(d
         assert (directory / "ours-0" / "second").exists()
 
 
+def shut_down(directory: Path) -> None:
+    """Leave what a broker does that worked there and ended in order."""
+    (directory / CLEAN_SHUTDOWN_FILE).write_bytes(b'{"version":0,"brokerEpoch":12}')
+
+
+def load_and_die(directory: Path) -> None:
+    """Leave what a broker does that is killed before its first checkpoint of high watermarks."""
+    (directory / LOCK_FILE).touch()
+    (directory / "ours-0" / "00000000000000000000.index").write_bytes(bytes(64))
+
+
+def recover_by_hand(directory: Path) -> None:
+    """Leave what a recovery of the one partition does."""
+    (directory / "ours-0" / "00000000000000000007.snapshot").write_bytes(b"producers")
+
+
+VISITS = [shut_down, load_and_die, recover_by_hand]
+
+
 @pytest.mark.item("DIR-03", "FLT-08")
-@pytest.mark.parametrize("end", ["shut down", "crashed"])
-def test_after_a_broker_has_worked_there_nothing_of_a_killed_run_is_believed(directory, end):
+@pytest.mark.parametrize("visit", VISITS, ids=lambda visit: visit.__name__)
+def test_after_somebody_else_has_worked_there_nothing_of_a_killed_run_is_believed(directory, visit):
     kill_amid_a_commit(directory)
     assert marker(directory) is None
-    if end == "shut down":
-        (directory / CLEAN_SHUTDOWN_FILE).write_bytes(b'{"version":0,"brokerEpoch":12}')
-    else:
-        (directory / LOCK_FILE).touch()
-        (directory / REPLICATION_FILE).write_bytes(encode_offset_checkpoint({OURS: 3}))
+    visit(directory)
+    before = read_tree(directory / "ours-0")
     with open_root(directory) as root:
-        assert root.was_clean == (end == "shut down")
-        assert not (directory / "ours-0" / "second").exists()
+        assert root.was_clean == (visit is shut_down)
+        assert read_tree(directory / "ours-0") == before
     assert read_points(directory) == {FOREIGN: 5, OURS: 1}
+    assert not list(directory.parent.glob("pylog-scratch-*"))
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
+@pytest.mark.parametrize("name", ["other-0", "other-0.2cbd1f3c2e4d4c1c8d1f2a3b4c5d6e7f-future"])
+def test_no_marker_goes_back_where_a_partition_without_a_commit_was_changed(directory, name):
+    (directory / name).mkdir()
+    log = directory / name / "00000000000000000000.log"
+    log.write_bytes(b"records")
+    kill_amid_a_commit(directory)
+    with log.open("ab") as file:
+        file.write(b"torn")
+    with open_root(directory) as root:
+        assert not root.was_clean
+        # Its own commit does not depend on that.
+        assert (directory / "ours-0" / "second").exists()
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
+def test_the_marker_goes_back_though_what_waited_for_its_end_is_gone(directory):
+    for name in ("ours-0/0.log.deleted", "gone-0.2cbd1f3c2e4d4c1c8d1f2a3b4c5d6e7f-delete/0.log"):
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(b"old")
+    root = open_root(directory).__enter__()
+    root.begin_writing()
+    for name in ("ours-0/0.log.deleted", "gone-0.2cbd1f3c2e4d4c1c8d1f2a3b4c5d6e7f-delete/0.log"):
+        (directory / name).unlink()
+    root._lock.release()
+    with open_root(directory) as again:
+        assert again.was_clean
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
+@pytest.mark.parametrize("is_first", [True, False], ids=["then by its path", "then by the link"])
+def test_what_a_run_by_a_link_left_is_found_by_one_by_the_real_path(directory, is_first):
+    (directory.parent / "elsewhere").mkdir()
+    link = directory.parent / "elsewhere" / "linked"
+    link.symlink_to(directory)
+    first, then = (link, directory) if is_first else (directory, link)
+    kill_amid_a_commit(first)
+    assert not list(link.parent.glob("pylog-scratch-*"))
+    with open_root(then) as root:
+        assert root.was_clean
+        assert (directory / "ours-0" / "second").exists()
     assert not list(directory.parent.glob("pylog-scratch-*"))
 
 

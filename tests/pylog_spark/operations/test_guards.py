@@ -3,9 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.cli.exit_codes import ExitCode, exit_code_of
+from pylog_spark.cli.job_runner import run_job
+from pylog_spark.cli.verify_roots import run_verify
 from pylog_spark.config import JobOptions
+from pylog_spark.config.load import Flags
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.guards import check_roots
+from pylog_spark.operations.guards import check_ledger, check_roots, check_salvage
+from pylog_spark.operations.verify_report import VerifyRequest
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
@@ -26,7 +31,9 @@ OPTIONS = JobOptions(now_ms=1_000, now_is_said=True, role=Role.BROKER)
 
 def check(*roots: Path, **changes) -> None:
     options = replace(OPTIONS, **changes)
-    check_roots(resolve_roots(roots, said=options.role), options)
+    log_roots = resolve_roots(roots, said=options.role)
+    check_roots(log_roots, options)
+    check_salvage(log_roots, options)
 
 
 def test_a_broker_directory_whose_role_is_said_may_be_written(tmp_path):
@@ -61,6 +68,73 @@ def test_a_ledger_inside_a_log_directory_is_refused(tmp_path):
         check(root, ledger=str(root / "ledger"))
     check(root, ledger=str(tmp_path / "ledger"))
     check(root, ledger="s3://bucket/ledger")
+
+
+@pytest.mark.parametrize("prefix", ["file://", "file:", "file://localhost", "FILE://"])
+def test_a_ledger_whose_url_leads_into_a_log_directory_is_refused(tmp_path, prefix):
+    root = log_directory(tmp_path / "log s")
+    for text in (str(root), str(root).replace(" ", "%20")):
+        with pytest.raises(ConfigError, match=r"--ledger=.*: lies inside the log directory"):
+            check(root, ledger=f"{prefix}{text}/ledger")
+    check(root, ledger=f"{prefix}{tmp_path}/ledger")
+
+
+def test_a_ledger_below_a_root_on_the_same_store_is_refused():
+    root = LogRoot(location="s3://b/kafka", role=Role.MANAGED, is_said=True)
+    for inside in ("s3://b/kafka/ledger", "s3a://b/kafka", "s3n://b/kafka/x/y"):
+        with pytest.raises(ConfigError, match="lies inside the root s3://b/kafka"):
+            check_ledger([root], inside)
+    for outside in ("s3://b/kafka-ledger", "s3://b/", "s3a://c/kafka/x", "gs://b/kafka/x"):
+        check_ledger([root], outside)
+
+
+PLACES = ["ledger", "trash", "salvage", "plan_out"]
+
+
+@pytest.mark.parametrize("option", PLACES)
+@pytest.mark.parametrize("way", ["straight", "by a link", "by a link out of it", "dangling mark"])
+def test_no_file_of_ours_may_lie_in_another_brokers_log_directory(tmp_path, option, way):
+    root, other = log_directory(tmp_path / "log"), log_directory(tmp_path / "other")
+    (other / "t-0").mkdir()
+    place = other / "t-0" / "ours"
+    match way:
+        case "by a link":
+            (tmp_path / "link").symlink_to(other / "t-0")
+            place = tmp_path / "link" / "ours"
+        case "by a link out of it":
+            (tmp_path / "elsewhere").mkdir()
+            (other / "way").symlink_to(tmp_path / "elsewhere")
+            place = other / "way" / "ours"
+        case "dangling mark":
+            (other / "meta.properties").rename(tmp_path / "away")
+            (other / "meta.properties").symlink_to("gone")
+    flag = option.replace("_", "-")
+    with pytest.raises(
+        ConfigError, match=rf"^--{flag}=\S*: lies inside the log directory {other}$"
+    ):
+        check(root, **{option: str(place)})
+    assert exit_code_of(ConfigError("--trash", place, "x")) == ExitCode.USAGE
+    check(root, **{option: str(tmp_path / "ours")})
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_no_page_may_lie_in_a_log_directory(tmp_path, command):
+    root, other = log_directory(tmp_path / "log"), log_directory(tmp_path / "other")
+    run = {
+        "run": lambda page: run_job("run", [str(root)], Flags(), as_json=True, page=page),
+        "verify": lambda page: run_verify(
+            [str(root)], Flags(), VerifyRequest(), as_json=True, page=page
+        ),
+    }[command]
+    for inside in (root, other):
+        with pytest.raises(ConfigError, match=r"--report=.*lies inside the log directory"):
+            run(inside / "page.html")
+
+
+def test_a_trash_without_roots_lies_in_no_log_directory_either(tmp_path):
+    other = log_directory(tmp_path / "other")
+    with pytest.raises(ConfigError, match="--trash"):
+        check_roots([], replace(OPTIONS, trash=str(other / "trash")))
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["for good", "dry run"])

@@ -399,8 +399,5 @@ def test_a_commit_is_finished_by_whatever_name_the_directory_has_now(directory):
     begun(directory, steps_done=0)
     other = directory.parent / "other-name"
     other.symlink_to(directory)
-    (directory.parent / "pylog-scratch-other-name").symlink_to(
-        directory.parent / "pylog-scratch-log"
-    )
     assert resume_killed_runs(other).points == {ORDERS: 7}
     assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}

@@ -9,6 +9,7 @@ import pytest
 
 from pylog_spark.config import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
 from pylog_spark.discovery import LogRoot
+from pylog_spark.operations.apply import ApplyOptions, options_of
 from pylog_spark.operations.plan_file import (
     PlannedPartition,
     SavedPlan,
@@ -36,7 +37,7 @@ OPTIONS = JobOptions(
     cleaner=CleanerConfig(offset_map_hash=OffsetMapHash.MD5, dedupe_buffer_bytes=4096),
     high_watermark=HighWatermarkSource.LOG_END,
     tuning=Tuning(unit_min_bytes=7),
-    limits=RunLimits(order=Order.LARGEST, overrides=frozenset({"FOREIGN_FORMAT"})),
+    limits=RunLimits(order=Order.LARGEST),
 )
 ENTRY = TopicEntry(
     topic="orders",
@@ -95,6 +96,21 @@ def test_options_survive_and_secrets_of_a_session_are_left_out():
     assert not {"spark_conf", "master", "plan_out", "plan_in", "dry_run"} & set(encoded)
     assert decode_options(encoded) == OPTIONS
     assert decode_options(encode_options(JobOptions(now_ms=1))).role is None
+
+
+def test_no_plan_switches_a_guard_off(tmp_path):
+    said = replace(OPTIONS, limits=replace(OPTIONS.limits, overrides=frozenset({"FOREIGN_FORMAT"})))
+    path = tmp_path / "plan.json"
+    write_plan_file(path, replace(PLAN, options=said))
+    assert read_plan_file(path) == PLAN
+    content = json.loads(path.read_text())
+    assert content["options"]["limits"]["overrides"] == []
+    content["options"]["limits"]["overrides"] = ["NOT_THE_OWNER", "FOREIGN_FORMAT"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"\(FOREIGN_FORMAT, NOT_THE_OWNER\); say it with --over"):
+        read_plan_file(path)
+    again = options_of(PLAN, path, ApplyOptions(overrides=frozenset({"NOT_THE_OWNER"})))
+    assert again.limits.overrides == {"NOT_THE_OWNER"}
 
 
 def test_only_the_configs_of_what_is_planned_are_kept():

@@ -1,6 +1,7 @@
 """Whole sweeps on Spark; Apache Kafka's own results are the referees."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 
 from pylog_spark.config import HighWatermarkSource, JobOptions, RunLimits
 from pylog_spark.log_directory import LogDirectory
+from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.retain import retain
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.errors import GuardRefusedError
@@ -287,6 +289,67 @@ def test_a_log_start_stays_checkpointed_where_a_guard_refuses_the_sweep(spark, t
     assert rows_of(report)[name]["reason"] == "DELETES_TOO_MUCH"
     assert read_tree(root.path / f"{name}-0") == before
     assert read_points(root.path, LOG_START_FILE) == starts
+
+
+MOST = "retain-size-small-s501"  # of 7210 bytes, 431 stay
+OWN = {"topic_configs": {}, "limits": RunLimits()}
+
+
+def test_what_the_cluster_itself_says_goes_be_it_nearly_everything(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [MOST])
+    said = options_of(root, limits=RunLimits(), dry_run=True)
+    (refused,) = retain(spark, [root.path], said).results.to_pylist()
+    assert refused["reason"] == "DELETES_TOO_MUCH"
+    assert "its retention.bytes is what --set or a --config file says" in refused["error"]
+    root.write_metadata()
+    report = retain(spark, [root.path], options_of(root, **OWN))
+    assert rows_of(report)[MOST]["status"] == "done"
+    assert differences_from_kafka(root.path, [MOST], tmp_path) == []
+
+
+def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", [MOST])
+    own = {**OWN, "ledger": str(tmp_path / "ledger")}
+    small = root.configs[MOST]["retention.bytes"]
+    root.configs[MOST]["retention.bytes"] = "-1"
+    root.write_metadata()
+    report = retain(spark, [root.path], options_of(root, **own))
+    (row,) = [row for row in report.results.to_pylist() if row["topic"] == MOST]
+    assert (row["reason"], row["retention_bytes"]) == ("NOTHING_TO_RETAIN", -1)
+
+    root.configs[MOST]["retention.bytes"] = small
+    root.write_metadata()
+    for dry_run in (True, False, False):
+        # What was refused was not enforced: it is no new habit of the topic.
+        refused = rows_of(retain(spark, [root.path], options_of(root, **own, dry_run=dry_run)))
+        assert refused[MOST]["reason"] == "DELETES_TOO_MUCH"
+        said = f"its retention.bytes was without limit in run {report.run_id} and is {small}"
+        assert said in refused[MOST]["error"]
+    allowed = {**own, "limits": RunLimits(max_delete_ratio=1.0)}
+    done = retain(spark, [root.path], options_of(root, **allowed))
+    assert rows_of(done)[MOST]["status"] == "done"
+
+
+@pytest.mark.item("FLT-13")
+def test_a_busy_topic_that_keeps_everything_shows_that_the_clock_is_right(spark, tmp_path):
+    """Of the pass over compacted topics, and of the other one, in which it is not looked at."""
+    idle, compacted, busy = (
+        *("retain-time-s501", "retain-compact-delete-s501", "retain-notimestamp-s501"),
+    )
+    root = broker_directory(tmp_path / "log", [idle, compacted, busy])
+    root.configs[busy] |= {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
+    now_ms = clock_of(idle) + 30 * 86_400_000
+    for log in (root.path / f"{busy}-0").glob("*.log"):
+        os.utime(log, (now_ms // 1000 - 3600,) * 2)
+    options = options_of(root, now_ms, limits=RunLimits(max_delete_ratio=1.0), dry_run=True)
+    found = retentions_of(run_nightly(spark, [root.path], options))
+    assert {name: found[name]["status"] for name in (idle, compacted)} == {
+        idle: "planned",
+        compacted: "planned",
+    }
+    shutil.rmtree(root.path / f"{busy}-0")
+    reasons = {row["reason"] for row in retain(spark, [root.path], options).results.to_pylist()}
+    assert reasons == {"CLOCK_PAST_RETENTION", "COMPACTED"}
 
 
 def test_the_public_face_answers_with_rows(spark, tmp_path):

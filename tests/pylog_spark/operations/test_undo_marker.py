@@ -7,7 +7,7 @@ import pytest
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.undo import _remember_marker
 from storage_core.errors import PylogError
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE, REPLICATION_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 
 MARKER = b'{"version":0,"brokerEpoch":11}'
 
@@ -15,32 +15,41 @@ MARKER = b'{"version":0,"brokerEpoch":11}'
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     folder = tmp_path / "log"
-    folder.mkdir()
+    for name in ("undone-0", "other-0"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "00000000000000000000.log").write_bytes(b"records")
     (folder / CLEAN_SHUTDOWN_FILE).write_bytes(MARKER)
-    (folder / REPLICATION_FILE).write_bytes(b"0\n0\n")
     return folder
 
 
 def remember(log: Path) -> bool:
     with BrokerRoot(str(log), run_id="undo", mark_clean=True) as held:
-        return _remember_marker(log.parent / "undo-marker-0.json", held)
+        path = log.parent / "undo-marker-0.json"
+        return _remember_marker(path, held, verified={"undone-0"})
 
 
 def test_what_is_written_down_first_counts(log):
     assert remember(log)
     (log / CLEAN_SHUTDOWN_FILE).unlink()
+    # The undo itself changes what it undoes, and has looked at every file of it.
+    (log / "undone-0" / "00000000000000000000.log").write_bytes(b"former records")
     assert remember(log)
 
 
 @pytest.mark.item("DIR-03")
-def test_after_a_broker_that_crashed_it_does_not_count_any_more(log):
+def test_after_a_broker_that_was_killed_it_does_not_count_any_more(log):
     assert remember(log)
     (log / CLEAN_SHUTDOWN_FILE).unlink()
     (log / LOCK_FILE).touch()
     assert remember(log), "the lock file alone may be that of an undo that was killed"
-    (log / LOCK_FILE).touch()
-    (log / "new").write_bytes(b"0\n0\n")
-    (log / "new").replace(log / REPLICATION_FILE)
+    (log / "other-0" / "00000000000000000000.index").write_bytes(bytes(64))
+    assert not remember(log)
+
+
+@pytest.mark.item("DIR-03")
+def test_what_a_former_version_wrote_down_is_no_proof(log):
+    (log.parent / "undo-marker-0.json").write_bytes(b'{"is_clean": true, "high_watermarks": "1"}')
+    (log / CLEAN_SHUTDOWN_FILE).unlink()
     assert not remember(log)
 
 

@@ -13,6 +13,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
 from storage_core.log.position_search import ListedSegment
 from storage_core.records.payload import Limits
+from storage_core.store import LocalStore
 from storage_core.testing import damage
 from storage_core.testing.builders import (
     SOME_TIME_MS,
@@ -40,10 +41,14 @@ def range_of(directory: Path, **changes: Any) -> ReadRange:
         "directory": str(directory),
         "partition": TopicPartition("orders", 3),
         "segments": (segment,),
-        "ends_log": True,
+        "files": {file.name: file for file in LocalStore(directory).list_files()},
+        "growing": LOG,
+        "next_base_offset": None,
         "start_offset": 0,
         "end_offset": None,
-        "aborted": None,
+        "is_committed": False,
+        "has_gaps": False,
+        "fail_on_data_loss": True,
         "columns": tuple(COLUMN_TYPES),
         "limits": LIMITS,
     }

@@ -10,6 +10,7 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     read_cluster_metadata,
 )
+from storage_core.catalog.internal_topics import INTERNAL_TOPICS
 from storage_core.catalog.metadata_image import TopicMetadata
 from storage_core.catalog.topic_catalog import TopicConfigSource, build_topic_catalog
 from storage_core.catalog.topic_dump import TopicDump
@@ -192,3 +193,51 @@ def test_a_brokers_topics_have_the_config_that_the_broker_ran_with(tmp_path: Pat
         if topic in golden.case["topics"]:
             expected = LogConfig.from_topic_overrides(facts["config"])
             assert catalog.config_for(topic) == expected
+
+
+SHORT = {"cleanup.policy": "delete", "retention.ms": "60000", "retention.bytes": "1"}
+OF_ALL_TOPICS = {
+    "assumed": {"assume_defaults": ["*"]},
+    "assumed, with --set": {"assume_defaults": ["*"], "settings": SHORT},
+    "said of a glob": {"explicit": {"*": SHORT, "__*": SHORT}},
+    "in a dump that leaves the defaults out": {
+        "dump": TopicDump(file="dump", taken_ms=0, topics={name: {} for name in INTERNAL_TOPICS})
+    },
+    "known to the cluster, with --set": {"metadata": cluster(INTERNAL_TOPICS), "settings": SHORT},
+}
+
+
+@pytest.mark.parametrize("sources", OF_ALL_TOPICS.values(), ids=OF_ALL_TOPICS)
+def test_what_is_said_of_many_topics_lets_no_record_of_an_internal_topic_go(sources):
+    catalog = build_topic_catalog(**sources)
+    for topic in INTERNAL_TOPICS:
+        config = catalog.config_for(topic)
+        assert config is not None
+        assert config == LogConfig.from_topic_overrides(INTERNAL_TOPICS[topic])
+        assert config.is_compacted or config.retention_ms == config.retention_bytes == -1
+
+
+def test_an_internal_topic_has_what_its_own_name_says():
+    catalog = build_topic_catalog(
+        explicit={
+            "__consumer_offsets": {"cleanup.policy": "compact,delete", "retention.ms": "7"},
+            "__*": {"segment.ms": "5", "retention.ms": "6"},
+        }
+    )
+    config = catalog.config_for("__consumer_offsets")
+    assert config is not None
+    assert (config.is_compacted, config.is_deleted) == (True, True)
+    assert (config.retention_ms, config.segment_ms) == (7, 5)
+    assert config.segment_bytes == 104_857_600
+    assert catalog.config_for("__transaction_state") is not None
+    assert build_topic_catalog(assume_defaults=["o*"]).config_for("__consumer_offsets") is None
+
+
+def test_internal_topics_have_what_a_broker_of_kafka_4_4_created_them_with(tmp_path: Path):
+    root = Golden("broker-dir").unpack(tmp_path)
+    metadata = read_cluster_metadata(root / CLUSTER_METADATA_DIRECTORY)
+    # The one replica of that cluster was told to be enough.
+    said = {"__transaction_state": {"min.insync.replicas": "1"}}
+    for topic in ("__consumer_offsets", "__transaction_state"):
+        created = metadata.topic_configs[topic]
+        assert created == {**INTERNAL_TOPICS[topic], **said.get(topic, {})}

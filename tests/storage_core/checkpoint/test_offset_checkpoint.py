@@ -194,16 +194,16 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
     calls = []
 
     def step(name: str, do: object) -> object:
-        def wrapped(*arguments: object) -> object:
+        def wrapped(*arguments: object, **options: object) -> object:
             calls.append(name)
             if len(calls) - 1 == fails_at:
                 raise OSError(5, "the machine lost power")
-            return do(*arguments)  # type: ignore[operator]
+            return do(*arguments, **options)  # type: ignore[operator]
 
         return wrapped
 
     monkeypatch.setattr(os, "fsync", step("sync", os.fsync))
-    monkeypatch.setattr(Path, "replace", step("rename", Path.replace))
+    monkeypatch.setattr(os, "replace", step("rename", os.replace))
     if fails_at < 3:
         with pytest.raises(StorageError):
             LocalStore(tmp_path).write_file(RECOVERY_POINT_FILE, new)

@@ -31,6 +31,7 @@ BASE = 100
 # Four batches of 50 bytes with ten offsets each.
 BATCHES = SegmentBatches(
     position=np.array([0, 50, 100, 150]),
+    base_offset=np.array([100, 110, 120, 130]),
     last_offset=np.array([109, 119, 129, 139]),
     max_timestamp=np.array([5_000, 4_000, 7_000, 7_000]),
 )
@@ -143,9 +144,9 @@ def test_an_offset_index_is_told_apart_from_its_log(data, expected):
             id="wrong timestamp",
         ),
         pytest.param(
-            times((5_000, 108), (7_000, 129)),
-            [(IndexFault.NO_BATCH, 0, 109, 108)],
-            id="no last offset of a batch",
+            times((5_000, 109), (7_000, 140)),
+            [(IndexFault.NO_BATCH, 1, -1, 140)],
+            id="no offset of a batch",
         ),
         pytest.param(
             times((4_000, 119), (7_000, 129)),
@@ -162,6 +163,26 @@ def test_an_offset_index_is_told_apart_from_its_log(data, expected):
 )
 def test_a_time_index_is_told_apart_from_its_log(data, expected):
     assert faults(audit_time_index(BASE, data, BATCHES)) == expected
+
+
+def test_a_time_entry_may_name_any_record_of_the_batch_with_its_timestamp():
+    """Brokers before 3.8 name the record with the largest timestamp, or the first one."""
+    assert audit_time_index(BASE, times((5_000, 108), (7_000, 120)), BATCHES) == []
+    gap = dataclasses.replace(BATCHES, base_offset=np.array([100, 112, 120, 130]))
+    assert faults(audit_time_index(BASE, times((5_000, 110), (7_000, 120)), gap)) == [
+        (IndexFault.NO_BATCH, 0, 119, 110)
+    ]
+
+
+def test_an_offset_entry_may_end_with_a_later_batch_of_the_same_append():
+    """Brokers before 4.0 give an append of several batches one entry."""
+    assert audit_offset_index(BASE, offsets((129, 50)), BATCHES) == []
+    assert faults(audit_offset_index(BASE, offsets((109, 50)), BATCHES)) == [
+        (IndexFault.WRONG_OFFSET, 0, 119, 109)
+    ]
+    assert faults(audit_offset_index(BASE, offsets((118, 50)), BATCHES)) == [
+        (IndexFault.WRONG_OFFSET, 0, 119, 118)
+    ]
 
 
 @pytest.mark.item("IDX-18")
@@ -266,20 +287,26 @@ def serious(findings: list[IndexFinding]) -> list[IndexFinding]:
 
 
 def segment_batches(store: LocalStore, name: str) -> SegmentBatches:
-    columns: list[tuple[list[int], list[int], list[int]]] = []
+    columns: list[tuple[list[int], ...]] = []
     reader = store.open_file(name)
     for window in scan_windows(reader):
         rows = range(len(window.batches))
         columns.append(
             (
                 [window.position_of(row) for row in rows],
+                window.batches.base_offset.tolist(),
                 window.batches.last_offset.tolist(),
                 window.batches.max_timestamp.tolist(),
             )
         )
     reader.close()
-    position, last_offset, max_timestamp = (
+    position, base_offset, last_offset, max_timestamp = (
         np.array([number for part in columns for number in part[column]], np.int64)
-        for column in range(3)
+        for column in range(4)
     )
-    return SegmentBatches(position=position, last_offset=last_offset, max_timestamp=max_timestamp)
+    return SegmentBatches(
+        position=position,
+        base_offset=base_offset,
+        last_offset=last_offset,
+        max_timestamp=max_timestamp,
+    )

@@ -1,5 +1,6 @@
 """Logs that tests append to: a clock that stands still, files whose syncs are noted."""
 
+import os
 from pathlib import Path
 
 from storage_core.clock import ManualClock
@@ -45,7 +46,7 @@ class NotedFile(LocalAppendFile):
     """A file that notes what happens to it, and may refuse the next write."""
 
     def __init__(self, path: Path, size_bytes: int, notes: "NotedFiles") -> None:
-        super().__init__(path, size_bytes=size_bytes)
+        super().__init__(path, os.open(path, os.O_WRONLY), size_bytes=size_bytes)
         self._name, self._notes = path.name, notes
 
     def append(self, content) -> None:

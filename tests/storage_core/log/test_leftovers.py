@@ -1,5 +1,6 @@
 """What a crash inside a swap leaves, settled: one directory by hand for every rule."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from storage_core.plan.operations import RenameFile
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from storage_core.testing.builders import log_with
+from tests.hostile_names import FILES_NOT_UTF8
 
 LOG, INDEX, TIME, TXN = SEGMENT_SUFFIXES
 OLD = b"old"
@@ -196,3 +198,16 @@ def test_nothing_is_written_while_it_is_planned(tmp_path):
     assert view.operations
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert all(operation.reason for operation in view.operations)
+
+
+def test_what_kafka_does_not_see_is_neither_settled_nor_refused(tmp_path):
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for name in FILES_NOT_UTF8:
+        (directory / os.fsdecode(name)).touch()
+    store = LocalStore(directory)
+    view = DirectoryView(store)
+    settle_leftovers(view)
+    assert view.names == []
+    assert list(view.operations) == []
+    assert sorted(map(os.fsencode, store.list_unseen())) == sorted(FILES_NOT_UTF8)

@@ -1,5 +1,8 @@
 """What a purge of a managed root may delete, and what it must not."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from storage_core.clock import ManualClock
@@ -10,7 +13,7 @@ from storage_core.errors import (
     ManifestError,
     StorageError,
 )
-from storage_core.filenames import TopicPartition
+from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition
 from storage_core.store.garbage import (
     delete_garbage,
     delete_leftovers,
@@ -20,7 +23,12 @@ from storage_core.store.garbage import (
 )
 from storage_core.store.generations import raise_fence, read_head
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.managed_root import create_root, find_root, list_partitions
+from storage_core.store.managed_root import (
+    create_root,
+    find_root,
+    list_partitions,
+    record_adopted,
+)
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.manifest import FileEntry, history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
@@ -236,6 +244,8 @@ def test_a_root_is_made_once_and_lists_its_partitions(objects, clock):
 def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_path):
     mirror = LocalObjectStore(tmp_path / "mirror")
     root = LocalObjectStore(tmp_path / "root", clock)
+    create_root(root, now_ms=NOW_MS)
+    record_adopted(root, mirror.url)
     store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
     for name in ("00000000000000000000.log", "00000000000000000042.log"):
         etag = mirror.put(f"topic-0/{name}", b"of the mirror")
@@ -268,6 +278,8 @@ def test_an_adopted_object_goes_with_the_last_manifest_that_names_it(clock, tmp_
 def test_the_folders_of_what_was_adopted_stay(clock, tmp_path):
     mirror = LocalObjectStore(tmp_path / "100%41" / "mirror")
     root = LocalObjectStore(tmp_path / "root", clock)
+    create_root(root, now_ms=NOW_MS)
+    record_adopted(root, mirror.url)
     store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
     etag = mirror.put("topic-0/a.log", b"of the mirror")
     key = f"file://{mirror.url}/topic-0/a.log"
@@ -285,6 +297,8 @@ def test_the_folders_of_what_was_adopted_stay(clock, tmp_path):
 def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
     mirror = LocalObjectStore(tmp_path / "mirror")
     root = LocalObjectStore(tmp_path / "root", clock)
+    create_root(root, now_ms=NOW_MS)
+    record_adopted(root, mirror.url)
     store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
     etag = mirror.put("topic-0/a.log", b"of the mirror")
     key = f"file://{tmp_path}/mirror/topic-0/a.log"
@@ -297,6 +311,45 @@ def test_an_adopted_object_that_somebody_wrote_again_stays(clock, tmp_path):
     garbage = find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
     delete_garbage(root, garbage, fencing_token=0, fence=held)
     assert mirror.get("topic-0/a.log") == b"somebody's now"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["{tmp}/other/topic-0", "{tmp}/mirror/more/topic-0", "{tmp}/mirrors/topic-0", "{tmp}/topic-0"],
+)
+def test_a_crafted_manifest_deletes_nothing_elsewhere(clock, tmp_path, place):
+    """Whoever can write one superseded manifest names in it what a purge then deletes."""
+    mirror, root = LocalObjectStore(tmp_path / "mirror"), LocalObjectStore(tmp_path / "root", clock)
+    create_root(root, now_ms=NOW_MS)
+    record_adopted(root, mirror.url)
+    record_adopted(root, mirror.url)
+    folder = Path(place.format(tmp=tmp_path))
+    other = LocalObjectStore(folder)
+    etag = other.put("a.log", b"somebody else's")
+    entry = FileEntry(
+        key=f"file://{folder}/a.log", start=0, size_bytes=15, etag=etag, modified_ms=1
+    )
+    store = ManagedStore(root, PARTITION, is_new=True, clock=clock)
+    store.adopt("a.log", entry)
+    store.publish(run_id="crafted")
+    store.delete("a.log")
+    store.publish(run_id="retain")
+    clock.advance(HOUR_MS)
+    before = [info.key for info in root.list()]
+    with pytest.raises(ManifestError, match=r"does not say that anything was adopted from there"):
+        find_garbage(root, PARTITION, grace_start_ms=clock.now_ms())
+    assert other.get("a.log") == b"somebody else's"
+    assert [info.key for info in root.list()] == before
+
+
+def test_a_root_without_adopted_mirrors_reads_as_before(clock, tmp_path):
+    root = LocalObjectStore(tmp_path / "root", clock)
+    made = create_root(root, now_ms=NOW_MS)
+    assert b"adopted" not in root.get(MANAGED_ROOT_FILE)
+    record_adopted(root, root.url)
+    assert find_root(root) == made
+    record_adopted(root, "s3://bucket/mirror")
+    assert find_root(root) == replace(made, adopted=("s3://bucket/mirror",))
 
 
 def test_an_undo_to_objects_that_are_gone_is_refused(objects, clock):

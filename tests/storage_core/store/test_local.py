@@ -118,19 +118,19 @@ def test_a_write_that_fails_leaves_the_old_content(directory, store, monkeypatch
 
 def test_a_write_is_on_disk_before_it_takes_its_name(directory, store, monkeypatch):
     steps = []
-    sync, replace = os.fsync, Path.replace
+    sync, replace = os.fsync, os.replace
 
     def noted_sync(descriptor: int) -> None:
         is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         steps.append("sync directory" if is_directory else "sync file")
         sync(descriptor)
 
-    def noted_replace(path: Path, target: Path) -> Path:
-        steps.append(f"{path.name} becomes {target.name}")
-        return replace(path, target)
+    def noted_replace(path: str, target: str, **folders: int) -> None:
+        steps.append(f"{path} becomes {target}")
+        replace(path, target, **folders)
 
     monkeypatch.setattr(local.os, "fsync", noted_sync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    monkeypatch.setattr(local.os, "replace", noted_replace)
     store.write_file(NAME, b"content")
     assert steps == ["sync file", f"{NAME}.tmp becomes {NAME}", "sync directory"]
 
@@ -185,13 +185,15 @@ def test_a_link_is_replaced_and_removed_and_what_it_leads_to_stays(directory, st
         assert precious.read_bytes() == b"precious"
 
 
-def test_the_directory_itself_may_be_a_link(home):
+def test_a_directory_that_a_person_named_may_be_a_link(home):
     link = home.directory.with_name("linked-0")
     link.symlink_to(home.directory)
-    linked = LocalHome(link)
-    make_every_file(linked)
-    linked.store.truncate("written", 4)
-    linked.store.sync_directory()
+    linked = LocalStore(link, may_be_link=True)
+    linked.write_file("written", b"content")
+    linked.create_empty("empty")
+    linked.promote(home.scratch(b"cleaned"), "promoted")
+    linked.truncate("written", 4)
+    linked.sync_directory()
     assert [(f.name, f.size_bytes) for f in home.store.list_files()] == [
         ("empty", 0),
         ("promoted", 7),

@@ -118,8 +118,8 @@ def test_a_local_write_is_on_disk_before_it_has_its_name(
     steps: list[str] = []
     sync, replace, link = os.fsync, os.replace, os.link
     monkeypatch.setattr(os, "fsync", lambda fd: (steps.append("sync"), sync(fd)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (steps.append("name"), replace(a, b)))
-    monkeypatch.setattr(os, "link", lambda a, b: (steps.append("name"), link(a, b)))
+    monkeypatch.setattr(os, "replace", lambda *a, **k: (steps.append("name"), replace(*a, **k)))
+    monkeypatch.setattr(os, "link", lambda *a, **k: (steps.append("name"), link(*a, **k)))
     objects = LocalObjectStore(tmp_path)
     objects.put(KEY, b"")
     steps.clear()

@@ -14,7 +14,7 @@ from storage_core.errors import (
     RollError,
 )
 from storage_core.filenames import segment_file
-from storage_core.maintenance.retention.observe import newest_timestamp
+from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
@@ -199,6 +199,24 @@ def test_the_newest_timestamp_is_that_of_the_last_segment_with_records(tmp_path)
     empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
     state = sweep(LocalStore(empty)).state
     assert newest_timestamp(LocalStore(empty), state) is None
+
+
+def test_the_newest_record_is_found_in_a_log_of_any_state_for_twelve_bytes(tmp_path):
+    directory = write_log(tmp_path / "t-0")
+    newest = SOME_TIME_MS + 5 * DAY
+    for name in ("00000000000000000000.log.swap", "x.log", "00000000000000000000.log.deleted"):
+        (directory / name).write_bytes(b"x")
+    min(directory.glob("*.index")).unlink()
+    store = CountingStore(directory)
+    assert newest_record_ms(store) == newest
+    assert len(store.reads) <= 1
+    assert newest_record_ms(LocalStore(directory), {0: 1}) == newest
+    last = max(path for path in directory.glob("0*.log") if path.stat().st_size)
+    last.with_suffix(".timeindex").unlink()
+    os.utime(last, (SOME_TIME_MS / 1000, SOME_TIME_MS / 1000))
+    assert newest_record_ms(LocalStore(directory)) == SOME_TIME_MS
+    empty = write_partition(tmp_path / "t-1", [SegmentSpec(base_offset=0)])
+    assert newest_record_ms(LocalStore(empty)) is None
 
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 5, 64])

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import CheckpointError, StorageError
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
+from storage_core.maintenance.trash.keep import (
+    TrashPlace,
+    is_same_filesystem,
+    observe_trash,
+    with_trash,
+)
 from storage_core.maintenance.trash.record import (
     RECORD_FILE,
     TrashRecord,
@@ -177,3 +182,11 @@ def test_a_record_that_is_none_is_refused(tmp_path):
             TrashRecord.from_bytes(content, file=RECORD_FILE)
     with pytest.raises(StorageError):
         read_run(tmp_path)
+
+
+def test_a_disk_that_cannot_be_asked_is_an_error_of_storage(tmp_path):
+    with pytest.raises(StorageError, match=f"^{tmp_path / 'gone'}: No such file"):
+        is_same_filesystem(tmp_path / "gone", tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="File name too long"):
+        is_same_filesystem(tmp_path, tmp_path / ("x" * 300) / "run")

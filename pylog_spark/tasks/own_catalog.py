@@ -1,0 +1,26 @@
+"""What a log directory's own copy of the cluster's metadata says of its topics."""
+
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    read_cluster_metadata,
+)
+from storage_core.catalog.roles import local_path
+from storage_core.catalog.root_files import RootFiles
+from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+
+
+def read_own_catalog(root: RootFiles, *, node_id: int | None = None) -> TopicCatalog:
+    """Return the topics that a root's own metadata knows; none where it has no copy of it.
+
+    Args:
+        root: The log directory.
+        node_id: Whose settings count beside those of all nodes; None for nobody's.
+
+    Raises:
+        PylogError: The metadata cannot be read.
+    """
+    folder = local_path(root.location)
+    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
+    if metadata is None or root.is_managed or not metadata.is_dir():
+        return TopicCatalog()
+    return build_topic_catalog(metadata=read_cluster_metadata(metadata), node_id=node_id)

@@ -1,0 +1,321 @@
+"""The one door to what lies in a local directory that others may write to.
+
+A log directory belongs to the broker's user, a job on it may be root's. What its owner puts there
+must lead a job nowhere that the owner could not go alone. So whoever opens, lists, creates or
+removes a file inside of a root does it through this module, or through a store that does:
+
+- a folder is opened first, by its last name without following a link, and files by their names in
+  the open folder: whoever swaps the folder for a link in between changes nothing. What leads to a
+  root, links and all, is the word of the person who named the root (``may_be_link``);
+- no file is followed that is a link, wherever it leads;
+- what is opened is a regular file. A FIFO, a socket or a device is refused at once and never waited
+  for;
+- a file with several names (hard links) that belongs to somebody else than its folder does is
+  refused where we have rights that the folder's owner has not: the owner may have given another
+  user's file a name in there;
+- what is created was not there, and nobody but its owner can open it until it has the manners of
+  what it is like.
+
+Refusals are ``OSError``, as those of the operating system are: callers name the path in theirs.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# As any program gives it to a file: the rest is the umask's.
+PUBLIC_FILE_MODE: Final = 0o666
+_ROOT_USER: Final = 0
+_PRIVATE_MODE: Final = 0o600
+_KINDS: Final = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISDIR, "a directory"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of a folder.
+
+    Attributes:
+        name: Its name.
+        facts: What it is itself: a link is not followed.
+    """
+
+    name: str
+    facts: os.stat_result
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.facts.st_mode)
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.facts.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.facts.st_mode)
+
+
+@contextmanager
+def open_folder(path: Path, *, may_be_link: bool = False) -> Iterator[int]:
+    """Open a folder for the time of a block.
+
+    Args:
+        path: Of the folder; what is above its last name may be links.
+        may_be_link: Whether the last name may be one, too: for what a person named.
+
+    Raises:
+        OSError: There is none, it is a link or a file, or may not be opened.
+    """
+    descriptor = _open_folder(path, None, may_be_link=may_be_link)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def open_folder_below(folder: int, names: tuple[str, ...]) -> Iterator[int]:
+    """Open a folder some levels below an open one; none on the way may be a link.
+
+    Raises:
+        OSError: As for open_folder.
+    """
+    descriptor = os.dup(folder)
+    try:
+        for name in names:
+            below = _open_folder(Path(name), descriptor, may_be_link=False)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_folder(path: Path, folder: int | None, *, may_be_link: bool) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | (0 if may_be_link else os.O_NOFOLLOW), dir_fd=folder)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENOTDIR} and not may_be_link:
+            _refuse_link(path, folder, "a directory")
+        raise
+
+
+def open_in(folder: int, name: str, flags: int = os.O_RDONLY, *, mode: int = _PRIVATE_MODE) -> int:
+    """Open a regular file of an open folder, itself and no other.
+
+    Args:
+        folder: Of the file.
+        name: Its plain name.
+        flags: How.
+        mode: Who may open a file that is made, less the umask; its owner where nothing is said.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: There is none, or it is none that may be opened.
+    """
+    # A FIFO without O_NONBLOCK would be waited for until somebody opens its other end.
+    careful = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        descriptor = os.open(name, flags | careful, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            _refuse_link(Path(name), folder, "a file")
+        elif error.errno == errno.ENXIO:
+            _require_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        raise
+    try:
+        facts = os.fstat(descriptor)
+        _require_regular(facts)
+        _require_own(facts, os.fstat(folder))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def create_in(folder: int, name: str, *, mode: int = _PRIVATE_MODE) -> int:
+    """Create a file in an open folder, in place of what has its name.
+
+    Args:
+        folder: The folder.
+        name: Of the file.
+        mode: As for open_in.
+
+    Returns:
+        Its descriptor, for writing and reading.
+
+    Raises:
+        OSError: A directory has the name, or it cannot be created.
+    """
+    with suppress(FileNotFoundError):
+        # A file or link of a write that crashed; what it leads to is nobody's to write.
+        os.unlink(name, dir_fd=folder)
+    return open_in(folder, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=mode)
+
+
+def open_file(path: Path, flags: int = os.O_RDONLY, *, may_be_link: bool = False) -> int:
+    """Open a regular file by its path.
+
+    Args:
+        path: Of the file.
+        flags: As for open_in.
+        may_be_link: Whether its folder may be a link; the file may not.
+    """
+    with open_folder(path.parent, may_be_link=may_be_link) as folder:
+        return open_in(folder, path.name, flags)
+
+
+def create_file(path: Path) -> int:
+    """Create a file by its path, as create_in does; its folder is no link."""
+    with open_folder(path.parent) as folder:
+        return create_in(folder, path.name)
+
+
+def read_small(path: Path, limit_bytes: int, *, may_be_link: bool = False) -> bytes:
+    """Return what is in a small file.
+
+    Args:
+        path: Of the file.
+        limit_bytes: How long it may be; a longer one is not read.
+        may_be_link: As for open_file.
+
+    Raises:
+        OSError: It is longer, or cannot be opened.
+    """
+    descriptor = open_file(path, may_be_link=may_be_link)
+    with os.fdopen(descriptor, "rb") as file:
+        return read_limited(file.fileno(), limit_bytes)
+
+
+def read_limited(descriptor: int, limit_bytes: int) -> bytes:
+    """Return what is in an open file, whose size is asked before anything is read.
+
+    Raises:
+        OSError: It is longer than limit_bytes, or cannot be read.
+    """
+    size = os.fstat(descriptor).st_size
+    if size > limit_bytes:
+        raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have: {size}")
+    parts: list[bytes] = []
+    position = 0
+    while position <= limit_bytes:
+        part = os.pread(descriptor, min(1 << 20, limit_bytes + 1 - position), position)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        position += len(part)
+    raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
+
+
+def facts_in(folder: int, name: str) -> os.stat_result | None:
+    """Return what a name in an open folder is, itself; None where there is nothing."""
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def facts_of(path: Path, *, may_be_link: bool = False) -> os.stat_result | None:
+    """Return what has a path, itself; None where there is nothing, or no folder to hold it.
+
+    Args:
+        path: Of a file.
+        may_be_link: Whether its folder may be a link.
+
+    Raises:
+        OSError: Its folder is a link, or may not be opened.
+    """
+    try:
+        with open_folder(path.parent, may_be_link=may_be_link) as folder:
+            return facts_in(folder, path.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_there(path: Path, *, may_be_link: bool = False) -> bool:
+    """Whether anything has a path; a link is something, wherever it leads."""
+    return facts_of(path, may_be_link=may_be_link) is not None
+
+
+def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
+    """Return the entries of a folder, sorted by name; those that vanish meanwhile are left out.
+
+    Raises:
+        OSError: It is a link (see open_folder) or cannot be listed.
+    """
+    with open_folder(path, may_be_link=may_be_link) as folder:
+        return scan_open(folder)
+
+
+def scan_open(folder: int) -> list[Entry]:
+    """Return the entries of an open folder, as scan_folder does."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                found.append(Entry(name=entry.name, facts=entry.stat(follow_symlinks=False)))
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def folder_names(path: Path) -> list[str]:
+    """Return the names of the folders in a root, sorted, and of the links that lead to one.
+
+    Nothing is done through such a link: it is refused by name where it is opened, for to leave it
+    out would hide a partition that a broker loads.
+
+    Args:
+        path: The root; it may be a link.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _refuse_link(path: Path, folder: int | None, expected: str) -> None:
+    """Say of a link that it is one: the system's own words name neither it nor what to do."""
+    if stat.S_ISLNK(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise OSError(errno.ELOOP, f"is a link, expected {expected}")
+
+
+def _require_regular(facts: os.stat_result) -> None:
+    if stat.S_ISREG(facts.st_mode):
+        return
+    if stat.S_ISDIR(facts.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    kinds = (name for is_kind, name in _KINDS if is_kind(facts.st_mode))
+    raise OSError(errno.EINVAL, f"is {next(kinds, 'a device')}, expected a regular file")
+
+
+def _require_own(facts: os.stat_result, folder: os.stat_result) -> None:
+    if facts.st_nlink > 1 and is_foreign(facts, folder):
+        raise OSError(
+            errno.EPERM,
+            f"has {facts.st_nlink} names and belongs to user {facts.st_uid}, its directory to user "
+            f"{folder.st_uid}, who may have given another user's file a name here: not opened",
+        )
+
+
+def is_foreign(facts: os.stat_result, folder: os.stat_result) -> bool:
+    """Whether a file belongs to somebody whose files its folder's owner may have no right to.
+
+    Where that owner is this process's own user, or root, there is nothing to win by it.
+    """
+    return facts.st_uid != folder.st_uid and folder.st_uid not in {_ROOT_USER, os.geteuid()}

@@ -1,0 +1,129 @@
+"""Whether a log goes on where one of its segments ends, and what it means where it does not.
+
+A segment begins at the offset where the one before it ended. Compaction makes gaps between them:
+records at the end of a segment go, and the file of one that was merged into another. Kafka loads a
+log with any gap and its consumers skip it, so nothing but the files tells a segment that was
+compacted away from one that somebody lost. What they tell:
+
+- Indexes without their log: the log is lost. Whatever Kafka deletes, it renames first.
+- An empty log between others whose indexes have entries: its records are lost. Where compaction
+  removes all of a segment's records, its indexes are empty too.
+- A gap in a log without any trace of compaction (holes between or inside of batches, delete
+  horizons): a segment is lost, unless compaction left whole batches only.
+- A gap in a compacted log, and one where all files of a segment are gone: nothing.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from storage_core.filenames import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    kind_of,
+    log_file,
+    offset_of,
+    segment_file,
+)
+from storage_core.records.batch_table import BatchTable
+from storage_core.store.base import FileInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets that no segment has.
+
+    Attributes:
+        first_offset: The first of them.
+        end_offset: Just past the last one; None where the log ends with them.
+        evidence: What shows that they are missing, for a person.
+    """
+
+    first_offset: int
+    end_offset: int | None
+    evidence: str
+
+    def reaches_into(self, start_offset: int, end_offset: int | None) -> bool:
+        """Whether a read of [start_offset, end_offset) would have come to it."""
+        is_behind = end_offset is not None and self.first_offset >= end_offset
+        return not is_behind and (self.end_offset is None or self.end_offset > start_offset)
+
+
+def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[Gap]:
+    """Return the segments of which a listing shows that their records are lost.
+
+    Args:
+        files: The directory's files, as a load would leave them.
+        removed: Names that a load takes away: a segment with one among them was deleted.
+    """
+    sizes = {file.name: file.size_bytes for file in files}
+    bases = sorted({offset_of(name) or 0 for name in sizes if kind_of(name) == LOG_SUFFIX})
+    deleted = {offset_of(name) for name in removed}
+    found: dict[int, str] = {}
+    for name in sizes:
+        base = offset_of(name)
+        if kind_of(name) not in INDEX_SUFFIXES or base is None or base in deleted:
+            continue
+        # Below the first segment a deletion may have been cut short.
+        if log_file(base) not in sizes and bases and base > bases[0]:
+            found.setdefault(base, f"{log_file(base)} is missing beside its {name}")
+    for base in bases[:-1]:
+        entries = sum(
+            sizes.get(segment_file(base, suffix), 0)
+            for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
+        if entries and not sizes[log_file(base)]:
+            found[base] = f"{log_file(base)} is empty, its indexes are not"
+    return [
+        Gap(
+            first_offset=base,
+            end_offset=next((other for other in bases if other > base), None),
+            evidence=found[base],
+        )
+        for base in sorted(found)
+    ]
+
+
+class GapWatch:
+    """Follows the batches of consecutive segments and notes where the log does not go on.
+
+    Attributes:
+        gaps: Those between segments, in order.
+        is_compacted: Whether something was seen that only compaction does.
+    """
+
+    def __init__(self) -> None:
+        self.gaps: list[Gap] = []
+        self.is_compacted = False
+        self._next_offset: int | None = None
+
+    def add(self, batches: BatchTable) -> None:
+        """Look at the next batches of a segment."""
+        if not len(batches):
+            return
+        if not self.is_compacted:
+            self.is_compacted = self._has_holes(batches)
+        self._next_offset = int(batches.last_offset[-1]) + 1
+
+    def end_segment(self, base_offset: int, next_base_offset: int | None) -> None:
+        """Take note that a segment was read to its end, and where the next one begins."""
+        end, self._next_offset = self._next_offset, None
+        if end is None or next_base_offset is None or end >= next_base_offset:
+            return
+        evidence = (
+            f"{log_file(base_offset)} ends before offset {end}, "
+            f"{log_file(next_base_offset)} is the next segment"
+        )
+        self.gaps.append(Gap(first_offset=end, end_offset=next_base_offset, evidence=evidence))
+
+    def _has_holes(self, batches: BatchTable) -> bool:
+        """Whether records or batches are missing among some; entries of old formats do not say."""
+        says = ~batches.is_legacy
+        first, last = batches.base_offset, batches.last_offset
+        is_thinned = batches.record_count != last - first + 1
+        if bool((says & (is_thinned | batches.has_delete_horizon)).any()):
+            return True
+        if bool((says[1:] & (first[1:] > last[:-1] + 1)).any()):
+            return True
+        return self._next_offset is not None and bool(says[0] and first[0] > self._next_offset)

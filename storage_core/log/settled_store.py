@@ -1,0 +1,194 @@
+"""A partition directory for readers: its files as a load would leave them, and no others.
+
+Whoever reads takes no lock, and a swap of segments is many renames: in the middle of one, or after
+one that was cut short, the plain names are neither the old log nor the new one. So a directory is
+listed until two listings agree, what lies in it is settled as a loader settles it, without writing,
+and from then on each name means the very file that was listed, whatever that is called meanwhile.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Final
+
+import numpy as np
+
+from storage_core.errors import ChangedWhileReadError, StorageError
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SCRATCH_PREFIX,
+    SWAP_SUFFIX,
+    kind_of,
+    offset_of,
+)
+from storage_core.log.directory_view import DirectoryView, SliceReader
+from storage_core.log.leftovers import settle_leftovers
+from storage_core.store.base import FileInfo, FileReader, IdentifyingStore, LogStore
+from storage_core.store.read_only import ReadOnlyStore
+
+# How long to wait before each attempt to see a directory that stands still, in seconds.
+_PAUSES: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+_TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
+
+
+class SettledStore(ReadOnlyStore):
+    """The files of one partition as they were when they were listed and settled.
+
+    A file is opened if it is the one that was listed: under its name of then, or that which a swap
+    gives it in its course. Of the active segment's log what was appended since does not show.
+
+    Args:
+        store: Where they are.
+        files: By the names that they have here, the files as the store listed them.
+        growing: Name of the log that somebody may append to; empty for none.
+        removed: Names that were in the directory and that a load takes away.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        files: Mapping[str, FileInfo],
+        *,
+        growing: str = "",
+        removed: frozenset[str] = frozenset(),
+    ) -> None:
+        self._store = store
+        self._identifying = store if isinstance(store, IdentifyingStore) else None
+        self.files = files
+        self.growing = growing
+        self.removed = removed
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        return self._store.location
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the files under the names that they have here, sorted."""
+        return sorted(
+            FileInfo(name, file.size_bytes, file.modified_ms, file.identity)
+            for name, file in self.files.items()
+        )
+
+    def pick(self, names: Iterable[str]) -> dict[str, FileInfo]:
+        """Return those of the files that have one of the names, for another store like this."""
+        return {name: self.files[name] for name in names if name in self.files}
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole.
+
+        Raises:
+            ChangedWhileReadError: It is not the file that was listed any more.
+            StorageError: It cannot be read, or is longer than limit_bytes.
+        """
+        with closing(self.open_file(name)) as reader:
+            if reader.size_bytes > limit_bytes:
+                path = f"{self.location}/{name}"
+                raise StorageError(path, f"is longer than the {limit_bytes} bytes it may have")
+            data = np.empty(reader.size_bytes, np.uint8)
+            return data[: reader.read_into(0, data)].tobytes()
+
+    def open_file(self, name: str) -> FileReader:
+        """Open a file for ranged reads, as long as it was.
+
+        Raises:
+            ChangedWhileReadError: It is not the file that was listed any more.
+            StorageError: It cannot be opened.
+        """
+        listed = self.files.get(name)
+        if listed is None:
+            raise StorageError(f"{self.location}/{name}", "No such file or directory")
+        reader = self._find(name, listed)
+        wanted, found = listed.size_bytes, reader.size_bytes
+        if found == wanted:
+            return reader
+        is_changed_log = kind_of(name) == LOG_SUFFIX and name != self.growing
+        if found < wanted or is_changed_log:
+            reader.close()
+            raise self._changed(listed, f"{found} bytes")
+        return SliceReader(reader, 0, wanted)
+
+    def _find(self, name: str, listed: FileInfo) -> FileReader:
+        if self._identifying is None or not listed.identity:
+            return self._store.open_file(listed.name)
+        others = (name, name + SWAP_SUFFIX, name + DELETED_SUFFIX)
+        # A file that was renamed between two looks was missed under both names.
+        for candidate in (listed.name, *others, *others):
+            reader = self._identifying.open_identified(candidate, listed.identity)
+            if reader is not None:
+                return reader
+        raise self._changed(listed, "another file, or none")
+
+    def _changed(self, listed: FileInfo, found: str) -> ChangedWhileReadError:
+        path = f"{self.location}/{listed.name}"
+        return ChangedWhileReadError(path, f"the file of {listed.size_bytes} bytes", found)
+
+
+def settle(store: LogStore) -> SettledStore:
+    """Return a partition as a load would leave it, from a directory that somebody may be changing.
+
+    Raises:
+        ChangedWhileReadError: It was changed again and again while it was looked at.
+        InvalidNameError: An unfinished file belongs to no segment; Kafka does not load that either.
+        CorruptRecordError: A finished swap's end was looked for, and bytes there are no batches.
+        StorageError: The store failed.
+    """
+    problem = ""
+    for pause in _PAUSES:
+        time.sleep(pause)
+        try:
+            before = store.list_files()
+            files = dict(_settled(store, before))
+            if _is_same(before, store.list_files()):
+                left = {file.name for file in files.values()}
+                return SettledStore(
+                    store,
+                    files,
+                    growing=_last_log(files),
+                    removed=frozenset(file.name for file in before if file.name not in left),
+                )
+        except ChangedWhileReadError as error:
+            problem = str(error)
+        except StorageError as error:
+            if not _is_gone(error):
+                raise
+            problem = str(error)
+    expected = f"a directory that stands still for a moment, in {len(_PAUSES)} attempts"
+    raise ChangedWhileReadError(
+        store.location, expected, problem or "one whose files are being renamed: try again"
+    )
+
+
+def is_unfinished(files: Iterable[FileInfo]) -> bool:
+    """Whether there are names that a load would settle, or take away."""
+    return any(
+        file.name.endswith(_TRANSIENT_SUFFIXES) or file.name.startswith(SCRATCH_PREFIX)
+        for file in files
+    )
+
+
+def _settled(store: LogStore, listing: list[FileInfo]) -> Iterator[tuple[str, FileInfo]]:
+    """Yield what a load leaves: each name with the file that has its bytes now."""
+    by_name = {file.name: file for file in listing}
+    if not is_unfinished(listing):
+        yield from by_name.items()
+        return
+    view = DirectoryView(SettledStore(store, by_name, growing=_last_log(by_name)))
+    settle_leftovers(view)
+    for name in view.names:
+        yield name, by_name[view.source(name).name]
+
+
+def _is_same(before: list[FileInfo], after: list[FileInfo]) -> bool:
+    return [(f.name, f.identity) for f in before] == [(f.name, f.identity) for f in after]
+
+
+def _is_gone(error: StorageError) -> bool:
+    return isinstance(error.__cause__, FileNotFoundError)
+
+
+def _last_log(names: Iterable[str]) -> str:
+    logs = (name for name in names if kind_of(name) == LOG_SUFFIX)
+    return max(logs, key=lambda name: offset_of(name) or 0, default="")

@@ -1,0 +1,1 @@
+"""The executors' side of materialize and verify where a managed partition lost its manifest."""
