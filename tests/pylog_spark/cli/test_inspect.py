@@ -257,8 +257,8 @@ def test_names_cannot_steer_the_terminal(pylog, tmp_path: Path):
     ("name", "kind"),
     [
         ("meta.properties", "fifo"),
-        ("recovery-point-offset-checkpoint", "fifo"),
-        ("recovery-point-offset-checkpoint", "link"),
+        ("cleaner-offset-checkpoint", "fifo"),
+        ("replication-offset-checkpoint", "link"),
         ("events-0/leader-epoch-checkpoint", "fifo"),
         ("events-0/partition.metadata", "fifo"),
         ("events-0/00000000000000000000.log", "link"),
