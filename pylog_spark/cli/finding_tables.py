@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.report import number_text, partition_name
+from pylog_spark.report import number_text, partition_name, root_column
 from pylog_spark.text import printable
 
 _SEVERITY_STYLES: Final = {
@@ -23,9 +23,10 @@ def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return findings as a table: what, where, and what was found.
 
     Args:
-        rows: Of ``schemas.FINDING``.
+        rows: Of ``schemas.FINDING``, with their root.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, rows)
     for name in ("severity", "code", "partition", "file"):
         table.add_column(name, overflow="fold")
     for name in ("position", "offset"):
@@ -33,8 +34,9 @@ def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("found", overflow="fold")
     for row in rows:
         table.add_row(
+            *root_cells(row),
             Text(row["severity"], style=_SEVERITY_STYLES[row["severity"]]),
-            row["code"],
+            Text(printable(row["code"])),
             Text("-" if row["topic"] is None else partition_name(row)),
             Text(printable(Path(row["file"]).name)),
             number_text(row["position"]),
@@ -64,7 +66,7 @@ def count_table(
     for severity, code, count in counts:
         table.add_row(
             Text(severity, style=_SEVERITY_STYLES[severity]),
-            code,
+            Text(printable(code)),
             number_text(count),
             Text(printable(fixes.get((severity, code), ""))),
         )

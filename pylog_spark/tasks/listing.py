@@ -152,9 +152,20 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
         "topic": partition.topic if partition else None,
         "partition": partition.partition if partition else None,
         "role": role,
-        "directory": f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}",
+        "directory": directory_location(root, role, name),
         "kind": kind.value,
     }
+
+
+def directory_location(root: str, role: str, name: str) -> str:
+    """Return where a store opens a sub-directory of a root.
+
+    Args:
+        root: Path or URL of the log directory.
+        role: What it is.
+        name: Of the sub-directory.
+    """
+    return f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}"
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:

@@ -121,40 +121,32 @@ def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> Survey
 
 
 def _describe(survey: Survey, config: LogConfig) -> dict[str, Any]:
+    plan, cleanable = survey.retention, survey.cleanable
     found: dict[str, Any] = {
         "policy": "+".join(sorted(policy.value for policy in config.cleanup_policy)),
         "bytes": survey.size_bytes,
         "segments": survey.segments,
-        "bytes_after": survey.size_bytes,
-        "segments_after": survey.segments,
-        "status": Status.SKIPPED,
-        "due_bytes": 0,
+        "bytes_after": survey.size_bytes - plan.removed_bytes,
+        "segments_after": survey.segments - len(plan.removals),
+        "removable_bytes": plan.removed_bytes,
+        "removable_segments": len(plan.removals),
+        "blocked_by": plan.blocked_by.hold.value,
+        "wait_ms": plan.blocked_by.wait_ms,
+        "due_bytes": plan.removed_bytes,
+        "status": Status.PLANNED if plan.removals else Status.SKIPPED,
+        "reason": None if plan.removals else Reason.NOTHING_TO_RETAIN,
     }
-    if survey.retention is not None:
-        plan = survey.retention
+    if cleanable is not None:
         found |= {
-            "reason": Reason.NOTHING_TO_RETAIN,
-            "removable_bytes": plan.removed_bytes,
-            "removable_segments": len(plan.removals),
-            "blocked_by": plan.blocked_by.hold.value,
-            "wait_ms": plan.blocked_by.wait_ms,
-            "bytes_after": survey.size_bytes - plan.removed_bytes,
-            "segments_after": survey.segments - len(plan.removals),
-            "due_bytes": plan.removed_bytes,
-        }
-        if plan.removals:
-            found |= {"status": Status.PLANNED, "reason": None}
-    if survey.cleanable is not None:
-        cleanable = survey.cleanable
-        due = cleanable.not_due
-        found |= {
-            "reason": None if due is None else Reason(due.value),
             "clean_bytes": cleanable.clean_bytes,
             "cleanable_bytes": cleanable.cleanable_bytes,
             "cleanable_ratio": cleanable.cleanable_ratio,
         }
         if cleanable.is_due:
-            found |= {"status": Status.PLANNED, "due_bytes": cleanable.cleanable_bytes}
+            found |= {"status": Status.PLANNED, "reason": None}
+            found["due_bytes"] += cleanable.cleanable_bytes
+        elif not plan.removals and cleanable.not_due is not None:
+            found["reason"] = Reason(cleanable.not_due.value)
     return found
 
 
