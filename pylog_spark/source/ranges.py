@@ -40,6 +40,7 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import Limits
 from storage_core.store import ManagedStore, open_store
+from storage_core.store.open_store import is_url
 
 # Consecutive segments share a task up to this size; one segment is never split.
 _RANGE_BYTES: Final = 128 * 1024 * 1024
@@ -305,7 +306,10 @@ def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadR
     """Cut the segments that a query reads into ranges of about equal size."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
-            report_gap(gap, log.store.location, is_error=options.fail_on_data_loss)
+            # A sync that is under way may have brought the newest indexes and not yet their log.
+            is_on_its_way = gap.end_offset is None and is_url(log.location)
+            is_error = options.fail_on_data_loss and not is_on_its_way
+            report_gap(gap, log.store.location, is_error=is_error)
     bases = [segment.base_offset for segment in log.segments]
     following = dict(pairwise(bases))
     for group in _group(_overlapping(log.segments, extent)):
