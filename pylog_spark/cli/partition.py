@@ -181,6 +181,10 @@ def recover(  # noqa: PLR0913  # one argument an option
             "--clean-shutdown", help="Load it as after a clean shutdown: nothing is verified."
         ),
     ] = False,
+    no_truncate: Annotated[
+        bool,
+        typer.Option("--no-truncate", help="Change nothing where something would be cut."),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -205,6 +209,7 @@ def recover(  # noqa: PLR0913  # one argument an option
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
+            no_truncate=no_truncate,
             dry_run=dry_run,
         )
     )

@@ -92,6 +92,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         high_watermark=options.high_watermark,
         trash=trash_place(job),
         remote_roots=_remote_roots(job),
+        from_start=options.from_start,
     )
 
 

@@ -73,8 +73,9 @@ class RecoveryWork:
         root: Its log directory.
         directory: Its own directory.
         partition: Its name.
-        is_clean: Whether its log directory has the clean-shutdown marker.
-        recovery_point: Its entry in the recovery-point checkpoint, 0 without one.
+        is_clean: Whether its log directory has the clean-shutdown marker, and that is believed.
+        recovery_point: Its entry in the recovery-point checkpoint, 0 without one, or where that
+            is not believed.
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         high_watermark: Its entry in the replication checkpoint, None without one.
     """
@@ -161,15 +162,16 @@ def _look(
     listing = {"bytes": sum(logs.values()), "segments": len(logs)}
     catalog = context.catalogs[root]
     config = catalog.config_for(partition.topic)
-    if config is None:
+    if config is None and root in context.remote_roots:
+        # A tiered log is loaded otherwise, and only its config says that it is one.
         return listing | {"status": Status.SKIPPED, "reason": Reason.CONFIG_UNKNOWN}
-    if config.remote_storage_enable:
+    if config is not None and config.remote_storage_enable:
         return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
     checkpoints = recovery_checkpoints(store, partition, partial(checkpoints_of, root))
-    point = checkpoints.recovery_points.get(partition, 0)
-    is_clean = root not in context.unclean_roots
+    point = 0 if context.from_start else checkpoints.recovery_points.get(partition, 0)
+    is_clean = root not in context.unclean_roots and not context.from_start
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
     return listing | {
         "status": Status.PLANNED,
@@ -363,10 +365,11 @@ def _load(
 
 
 def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
-    config = context.run.catalogs[work.root].config_for(work.partition.topic)
-    if config is None:
-        raise KeyError(f"{work.partition.topic}: the catalogue had a config at the first look")
-    return config
+    """Return the topic's config, Kafka's defaults where no source knows it.
+
+    Of all settings only the density and the size of rebuilt indexes matter to a loader.
+    """
+    return context.run.catalogs[work.root].config_or_defaults(work.partition.topic)
 
 
 def _describe(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pylog_spark.schemas import VERIFIED, rows_to_batches
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import join_location, unpinned
 from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
@@ -174,6 +175,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
             root=target.root,
             directory=target.directory,
             partition=target.partition,
+            role=target.surroundings.role,
             ordinal=target.ordinal,
             log_start_offset=target.checkpoints.log_start_offset,
         )
@@ -181,12 +183,13 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
     ]
 
 
-def place_finding(
+def place_finding(  # noqa: PLR0913  # the place of a finding
     finding: Finding,
     *,
     root: str,
     directory: str | None,
     partition: TopicPartition | None,
+    role: Role = Role.BROKER,
     ordinal: int | None = None,
     log_start_offset: int | None = None,
 ) -> Row:
@@ -197,6 +200,7 @@ def place_finding(
         root: The log directory.
         directory: Of the partition, None where the log directory itself is meant.
         partition: Whose it is, None where nobody's.
+        role: What the log directory is.
         ordinal: Number of the partition in the run.
         log_start_offset: What the checkpoint says of it, None for nothing.
     """
@@ -225,6 +229,7 @@ def place_finding(
             directory=directory or "",
             topic=None if partition is None else partition.topic,
             log_start_offset=log_start_offset,
+            role=role,
         ),
     }
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.cli.exit_codes import escape_log_lines
-from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.report import (
     cut_table,
     error_text,
@@ -226,15 +226,24 @@ def hostile_row(schema: pa.Schema) -> dict[str, Any]:
         (cut_table, CUT),
         (plan_table, PLAN),
         (finding_table, FINDING),
-        (lambda rows: count_table([("error", HOSTILE, 1)], rows), FINDING),
     ],
-    ids=["results", "retention", "cuts", "plans", "findings", "counts"],
+    ids=["results", "retention", "cuts", "plans", "findings"],
 )
 def test_no_table_lets_a_name_or_an_error_through_as_it_is(table, schema):
     out = io.StringIO()
     write_table(Console(file=out), table([hostile_row(schema)]), footer=[HOSTILE])
     text = out.getvalue()
     text.encode("utf-8")
+    assert SHOWN in text.splitlines()[-1]
+    assert text.count(SHOWN) >= 2
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert "hunter2" not in text
+
+
+def test_counts_of_findings_let_no_name_and_no_fix_through_as_it_is():
+    out = io.StringIO()
+    write_counts(Console(file=out), [("error", HOSTILE, 1)], [hostile_row(FINDING)])
+    text = out.getvalue()
     assert SHOWN in text.splitlines()[-1]
     assert text.count(SHOWN) >= 2
     assert not {"\x1b", "\u202e"} & set(text)
@@ -259,7 +268,8 @@ def test_no_page_runs_what_a_name_or_an_error_says(tmp_path):
     def table(schema: pa.Schema) -> pa.Table:
         return pa.Table.from_batches([rows_to_batch(schema, [hostile_row(schema)])])
 
-    page = Page(table(RESULT), table(CUT), [hostile_row(FINDING)])
+    finding = hostile_row(FINDING) | {"root": HOSTILE}
+    page = Page(table(RESULT), table(CUT), [finding])
     write_run_page(tmp_path / "run.html", page)
     write_page(tmp_path / "look.html", title="look", report=page)
     for name in ("run.html", "look.html"):
