@@ -56,7 +56,7 @@ def result_table(rows: Sequence[Row]) -> Table:
         table.add_row(
             *root_cells(row),
             Text(partition_name(row)),
-            row["action"],
+            Text(printable(row["action"])),
             Text(row["status"], style=_STATUS_STYLES.get(row["status"], "")),
             size_text(row["bytes_before"]),
             size_text(row["bytes_after"]),
@@ -161,7 +161,7 @@ def retention_table(rows: Sequence[Row]) -> Table:
             number_text(row["by_time_segments"]),
             _change(row["old_log_start_offset"], row["log_start_offset"]),
             number_text(row["percent"]),
-            Text(_kept_by(row)),
+            Text(printable(_kept_by(row))),
         )
     return table
 

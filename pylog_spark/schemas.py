@@ -428,6 +428,7 @@ FINGERPRINT: Final = pa.schema(
 PARTIAL_INDEX: Final = pa.schema(
     [
         _ORDINAL,
+        _column("unit", pa.int32(), "number of the task that merges"),
         _column("segment", _NUMBER, "number of the segment in the plan"),
         _column("index", pa.binary(), "the partial index, null with an error or where it is filed"),
         _column("path", _TEXT, "its scratch files but for their endings, null where it is not"),
@@ -627,6 +628,7 @@ RECOVERY_WORK: Final = pa.schema(
 SEGMENT_SCAN: Final = pa.schema(
     [
         _ORDINAL,
+        _column("unit", pa.int32(), "number of the task that recovers the partition"),
         _column("base_offset", _NUMBER, "of the segment"),
         _column("scan", pa.binary(), "what was found in it, null with an error"),
         _column("duration_ms", _NUMBER, "time it took"),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.cli.exit_codes import ExitCode
-from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.verify import FailOn
 from pylog_spark.config import JobOptions
 from pylog_spark.config.broker import broker_config
@@ -220,7 +220,7 @@ def _write(diagnosis: Diagnosis, shown: int) -> None:
         write_table(console, finding_table(bad[:shown]))
     if diagnosis.counts:
         console.print()
-        write_table(console, count_table(diagnosis.counts, diagnosis.findings))
+        write_counts(console, diagnosis.counts, diagnosis.findings)
 
 
 def _write_start(diagnosis: Diagnosis, console: Console) -> None:

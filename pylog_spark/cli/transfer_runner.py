@@ -176,7 +176,7 @@ def _write_table(report: TransferReport) -> None:
     for row in details:
         cells = [text(row[column]) for column, text in columns.values()]
         place = (*root_cells(row), Text(partition_name(row)))
-        table.add_row(*place, row["status"], *cells, Text(_why(row)))
+        table.add_row(*place, Text(row["status"]), *cells, Text(_why(row)))
     more = report.details.num_rows - len(details)
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.output import check_file_place
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
@@ -118,7 +118,8 @@ def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
         more = [f"{left:,} more; --show N prints more, --ledger keeps all"] if left else []
         write_table(console, finding_table(bad), footer=[*more, ""])
     if counts:
-        write_table(console, count_table(counts, report.findings), footer=[""])
+        write_counts(console, counts, report.findings)
+        console.print()
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     found = "nothing found" if not report.counts else "see docs/findings.md for the codes"

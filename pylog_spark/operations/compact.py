@@ -41,8 +41,9 @@ from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
-from pylog_spark.planning import Strategy
+from pylog_spark.planning import Strategy, broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
+from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
@@ -210,7 +211,12 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     limits = RoundLimits(
         least_unit_bytes=options.tuning.unit_min_bytes,
         most_unit_bytes=options.tuning.unit_max_bytes,
-        budget_bytes=options.tuning.broadcast_max_bytes,
+        # Without broadcasts the plans of a wave are values in Spark's own plan.
+        budget_bytes=broadcast_budget(
+            options.tuning.broadcast_max_bytes, heap_bytes=dispatcher.heap_bytes
+        )
+        if dispatcher.can_broadcast
+        else MOST_CELL_BYTES,
         slots=dispatcher.slots,
         can_broadcast=dispatcher.can_broadcast,
         max_keys=map_capacity(options.cleaner),

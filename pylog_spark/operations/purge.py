@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.catalogs import build_catalogs, dump_notes
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
@@ -37,6 +38,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.purge.directories import (
     Purge,
     plan_purge_directory,
@@ -204,12 +206,9 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
                 continue
             kind = DirectoryKind(row["kind"])
             if kind in _SWEPT:
-                plan = _partition_plan(scope, row)
+                yield from _row(name, _partition_plan(scope, row), scope)
             elif kind is DirectoryKind.DELETE:
-                plan = _directory_plan(scope, row)
-            else:
-                continue
-            yield from _row(name, plan, scope)
+                yield from _row(name, _directory_plan(scope, row), scope, _forget(row, held))
 
 
 def _partition_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
@@ -231,6 +230,20 @@ def _directory_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], P
         )
 
     return plan
+
+
+def _forget(row: Mapping[str, Any], held: WritableRoot | None) -> Callable[[], None]:
+    """Return what takes the entries of a deleted partition out of its directory's checkpoints.
+
+    A broker does that when it renames the directory. One that died in between has not, and entries
+    of a partition that is created again would count for the new one.
+    """
+
+    def forget() -> None:
+        if isinstance(held, BrokerRoot):
+            held.drop_entries(TopicPartition(row["topic"], row["partition"]))
+
+    return forget
 
 
 def _delay_ms(catalog: TopicCatalog | None, topic: str | None) -> int:
@@ -280,9 +293,19 @@ def _purge_trash(scope: PurgeScope) -> Iterator[dict[str, Any]]:
 
 
 def _row(
-    name: Mapping[str, Any], plan: Callable[[], Purge], scope: PurgeScope
+    name: Mapping[str, Any],
+    plan: Callable[[], Purge],
+    scope: PurgeScope,
+    begin: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of one directory, none if there is nothing in it to purge."""
+    """Yield the row of one directory, none if there is nothing in it to purge.
+
+    Args:
+        name: Whose it is.
+        plan: Returns what goes.
+        scope: The purge.
+        begin: Called before the first file goes.
+    """
 
     def work() -> _Gone:
         found = plan()
@@ -290,6 +313,8 @@ def _row(
             why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
             raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
         place = Path(found.plan.location)
+        if found.plan.operations and not scope.dry_run:
+            begin()
         steps = _apply([found.plan], place, scope)
         return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
 

@@ -1,7 +1,8 @@
 """Survey partitions by their listings or manifests, a row of ``schemas.SURVEY`` each.
 
 Of a mirror the listing is all that is used, and its root's checkpoint files; of a managed root
-one manifest a partition. No file of a partition is opened.
+one manifest a partition. No file of a partition is opened, but for the end of a swap that is not
+finished: it says which segments do not count any more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
+from storage_core.log.settled_store import settled_files
 from storage_core.maintenance.survey import (
     Survey,
     SurveyState,
@@ -110,7 +112,7 @@ def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> Survey
     partition = TopicPartition(row["topic"], row["partition"])
     return SurveyState(
         location=location,
-        logs=log_files(infos),
+        logs=log_files(settled_files(open_partition(row), infos)),
         timestamps={},
         log_start_offset=checkpoints.log_starts.get(partition),
         high_watermark=checkpoints.high_watermarks.get(partition),
