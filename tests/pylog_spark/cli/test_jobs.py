@@ -118,7 +118,10 @@ def test_topics_of_a_brokers_own_metadata_need_no_config(spark, pylog, tmp_path)
     directory = Golden("broker-dir").unpack(tmp_path)
     result = pylog("compact", directory, "--dry-run", "--output", "json")
     assert result.exit_code == ExitCode.DONE, result.stderr
-    reasons = {row["topic"]: row["reason"] for row in lines_of(result)[:-1]}
+    lines = lines_of(result)
+    # A day after the broker wrote them, records of a topic expire: a line of another type says it.
+    assert {line["type"] for line in lines} <= {"result", "retention", "run"}
+    reasons = {row["topic"]: row["reason"] for row in lines if row["type"] == "result"}
     assert reasons["events"] == "NOT_COMPACTED"
     assert reasons["compacted"] == "NOTHING_TO_CLEAN"
 
