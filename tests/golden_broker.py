@@ -2,12 +2,11 @@
 
 import gzip
 import json
-import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden_data import GOLDEN
+from tests.golden_data import GOLDEN, unpack_archive
 
 UNCLEANED: Final = GOLDEN / "broker-uncleaned"
 ARCHIVE: Final = UNCLEANED / "before.tar.gz"
@@ -21,9 +20,7 @@ Consumed = dict[str, dict[int, tuple[bytes | None, bytes | None, int, tuple[Any,
 def unpack_broker(directory: Path) -> Path:
     """Unpack the log directory into a new directory, file times included."""
     directory.mkdir(parents=True)
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(directory, filter="data")
-    return directory
+    return unpack_archive(ARCHIVE, directory)
 
 
 def broker_origin() -> dict[str, Any]:

@@ -8,6 +8,8 @@ its last offset index entry.
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any, Final
 
@@ -238,13 +240,14 @@ def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) 
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:
-    known = [file for file in files if file.name in _KNOWN_NAMES or kind_of(file.name) is not None]
+    others = [
+        file.name for file in files if file.name not in _KNOWN_NAMES and kind_of(file.name) is None
+    ]
     # Transient files have a number in front as well, and a suffix behind the suffix.
-    others = [file.name for file in files if file not in known]
-    leftovers = [name for name in others if offset_of(name) is not None]
+    leftovers = [offset_of(name) is not None for name in others]
     return _describe_segments(files) | {
-        "leftover_files": leftovers,
-        "unknown_files": [name for name in others if name not in leftovers],
+        "leftover_files": list(compress(others, leftovers)),
+        "unknown_files": list(compress(others, map(not_, leftovers))),
     }
 
 

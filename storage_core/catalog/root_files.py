@@ -298,10 +298,16 @@ def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -
 
     Of an object store several parts are asked for at once: each answer takes its time.
     """
-    if isinstance(root, LocalRoot):
-        return [look(item) for item in items]
+    several = tuple(items)
+    # In this thread, where a signal is heard, unless others can ask meanwhile.
+    if isinstance(root, LocalRoot) or len(several) == 1:
+        return [look(item) for item in several]
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
-        return list(pool.map(look, items))
+        try:
+            return list(pool.map(look, several))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _find_partition(name: str) -> TopicPartition | None:

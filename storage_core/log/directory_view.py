@@ -6,6 +6,8 @@ stretch of a file on the store, or bytes in memory that wait to be written.
 """
 
 import enum
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -71,13 +73,22 @@ class DirectoryView:
         # What the emitted operations lead to, and what it will be in the end.
         self._settled = {file.name: VirtualFile(info=file) for file in store.list_files()}
         self._files = dict(self._settled)
+        # Names of which the two may differ: a directory has far more than one step touches.
+        self._touched: set[str] = set()
         self._reasons: dict[str, str] = {}
         self._stages = _STAGES
+        # By offset how many names of snapshots say it, and these offsets, sorted.
+        self._snapshots = Counter(map(_snapshot_offset, self._files))
+        self._snapshot_offsets = sorted(o for o in self._snapshots if o is not None)
 
     @property
     def names(self) -> list[str]:
         """Names that the directory will have, sorted."""
         return sorted(self._files)
+
+    def snapshot_offsets(self) -> list[int]:
+        """Return the offsets of all producer snapshots that the directory will have, ascending."""
+        return self._snapshot_offsets.copy()
 
     @property
     def operations(self) -> list[Operation]:
@@ -121,12 +132,12 @@ class DirectoryView:
 
     def delete(self, name: str, reason: str) -> None:
         """Plan that a file is gone in the end."""
-        del self._files[name]
+        self._take(name)
         self._reasons[name] = reason
 
     def write(self, name: str, content: bytes, reason: str) -> None:
         """Plan that a small file has this content in the end."""
-        self._files[name] = VirtualFile(info=FileInfo(name, len(content), 0), content=content)
+        self._put(name, VirtualFile(info=FileInfo(name, len(content), 0), content=content))
         self._reasons[name] = reason
 
     def truncate(self, name: str, size_bytes: int, reason: str) -> None:
@@ -134,7 +145,7 @@ class DirectoryView:
         file = self._files[name]
         content = None if file.content is None else file.content[:size_bytes]
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
-        self._files[name] = VirtualFile(info=info, start=file.start, content=content)
+        self._put(name, VirtualFile(info=info, start=file.start, content=content))
         self._reasons[name] = reason
 
     def cut_last(self) -> None:
@@ -150,13 +161,13 @@ class DirectoryView:
     def delete_now(self, name: str, reason: str) -> None:
         """Plan to delete a file, after what was planned before and before what comes."""
         self._settle()
-        del self._files[name]
+        self._take(name)
         self._emit(DeleteFile(name=name, reason=reason))
 
     def rename(self, name: str, target: str, reason: str) -> None:
         """Plan to rename a file, over the target if there is one."""
         self._settle()
-        self._files[target] = self._files.pop(name)
+        self._put(target, self._take(name))
         self._emit(RenameFile(source=name, target=target, reason=reason))
 
     def copy(self, name: str, start: int, size_bytes: int, target: str, reason: str) -> None:
@@ -164,7 +175,7 @@ class DirectoryView:
         self._settle()
         file = self._files[name]
         info = FileInfo(file.info.name, size_bytes, file.info.modified_ms)
-        self._files[target] = VirtualFile(info=info, start=file.start + start)
+        self._put(target, VirtualFile(info=info, start=file.start + start))
         self._emit(
             CopyRange(
                 source=name,
@@ -180,7 +191,7 @@ class DirectoryView:
         """Plan to write a small file with a modification time, in the order of the calls."""
         self._settle()
         info = FileInfo(name, len(content), modified_ms)
-        self._files[name] = VirtualFile(info=info, content=content)
+        self._put(name, VirtualFile(info=info, content=content))
         self._emit(WriteFile(name=name, content=content, modified_ms=modified_ms, reason=reason))
 
     def sync(self, reason: str) -> None:
@@ -188,19 +199,44 @@ class DirectoryView:
         self._settle()
         self._emit(SyncDirectory(reason=reason))
 
+    def _put(self, name: str, file: VirtualFile) -> None:
+        offset = _snapshot_offset(name)
+        if offset is not None and name not in self._files:
+            self._snapshots[offset] += 1
+            if self._snapshots[offset] == 1:
+                insort(self._snapshot_offsets, offset)
+        self._files[name] = file
+        self._touched.add(name)
+
+    def _take(self, name: str) -> VirtualFile:
+        file = self._files.pop(name)
+        self._touched.add(name)
+        offset = _snapshot_offset(name)
+        if offset is not None:
+            self._snapshots[offset] -= 1
+            if not self._snapshots[offset]:
+                del self._snapshot_offsets[bisect_left(self._snapshot_offsets, offset)]
+        return file
+
     def _emit(self, operation: Operation) -> None:
         self._emitted.append(operation)
-        self._settled = dict(self._files)
+        self._take_over()
 
     def _settle(self) -> None:
         self._emitted += self._pending()
-        self._settled = dict(self._files)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        for name in self._touched:
+            if name in self._files:
+                self._settled[name] = self._files[name]
+            else:
+                self._settled.pop(name, None)
+        self._touched.clear()
 
     def _pending(self) -> list[Operation]:
         changed = [
-            name
-            for name in self._settled.keys() | self._files.keys()
-            if self._settled.get(name) != self._files.get(name)
+            name for name in self._touched if self._settled.get(name) != self._files.get(name)
         ]
         names = sorted(changed, key=self._rank)
         steps = [step for step in map(self._step, names) if step is not None]
@@ -268,6 +304,10 @@ class DirectoryView:
         if kind == OFFSET_INDEX_SUFFIX and is_new:
             order = _LAST_INDEX
         return self._stages.index(_Stage.WRITE), base, order, name
+
+
+def _snapshot_offset(name: str) -> int | None:
+    return offset_of(name) if name.endswith(SNAPSHOT_SUFFIX) else None
 
 
 class _Stage(enum.Enum):

@@ -39,6 +39,11 @@ class LeaderEpochCache:
         """The entries, oldest epoch first."""
         return tuple(self._entries)
 
+    @property
+    def latest_epoch(self) -> int:
+        """The newest epoch, NO_EPOCH without any."""
+        return self._entries[-1].epoch if self._entries else NO_EPOCH
+
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Take note that an epoch began at an offset; return whether that changed anything.
 

@@ -3,6 +3,7 @@
 Whatever changes the log goes through here, so that what is lost is noted once, where it is lost.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from storage_core.checkpoint.leader_epoch_file import (
@@ -98,8 +99,7 @@ class LoadingLog:
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Take note that a batch has an epoch, if that is newer than all known ones."""
-        latest = self.epochs.entries[-1].epoch if self.epochs.entries else -1
-        if epoch > latest:
+        if epoch > self.epochs.latest_epoch:
             self._epochs_changed |= self.epochs.assign(epoch, start_offset)
 
     def truncate_epochs(self, *, start: int | None = None, end: int | None = None) -> None:
@@ -133,7 +133,7 @@ class LoadingLog:
         for suffix in SEGMENT_SUFFIXES:
             if segment_file(base_offset, suffix) in self.view:
                 self.view.delete(segment_file(base_offset, suffix), reason)
-        self.base_offsets.remove(base_offset)
+        del self.base_offsets[bisect_left(self.base_offsets, base_offset)]
         self._rebuilt.discard(base_offset)
         self.producers.forget_segment(base_offset)
 

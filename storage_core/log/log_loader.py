@@ -4,6 +4,7 @@ The loader reads and decides; what it would change stands in ``LoadedLog.operati
 a load whose operations nobody applies.
 """
 
+from bisect import insort
 from collections.abc import Callable, Mapping
 
 from storage_core.checkpoint.partition_metadata import (
@@ -229,7 +230,7 @@ class LogLoader:
                     error.scan.valid_bytes,
                     f"{error.scan.reason}; {reason}: Kafka does not load such a log",
                 ) from error
-        self._log.base_offsets = sorted([*self._log.base_offsets, base_offset])
+        insort(self._log.base_offsets, base_offset)
 
     def _recover_log(self) -> None:
         """Pass 5: recover what was not known to be on the disk, and find the log's end."""

@@ -1,5 +1,6 @@
 """One segment as a listing and its small files describe it."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,5 +52,4 @@ def segments_from(base_offsets: Sequence[int], offset: int) -> Sequence[int]:
         base_offsets: Of all segments, ascending.
         offset: Below the first segment it means all of them.
     """
-    first = max((number for number, base in enumerate(base_offsets) if base <= offset), default=0)
-    return base_offsets[first:]
+    return base_offsets[max(0, bisect_right(base_offsets, offset) - 1) :]

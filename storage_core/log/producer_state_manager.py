@@ -4,15 +4,14 @@ The counterpart of Kafka's ProducerStateManager while a log is loaded, recovered
 changes go to a directory view; nothing is written.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Sequence
 from contextlib import closing
 
 from storage_core.errors import CorruptSnapshotError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
     log_file,
-    offset_of,
     segment_file,
     snapshot_file,
 )
@@ -42,7 +41,7 @@ class ProducerStateManager:
     Attributes:
         state: The producers.
         map_end: The offset up to which the state is complete.
-        snapshots: Offsets of the snapshots that this manager knows of.
+        snapshots: Offsets of the snapshots that this manager knows of, ascending.
     """
 
     def __init__(self, view: DirectoryView, *, now_ms: int, expiration_ms: int) -> None:
@@ -52,12 +51,12 @@ class ProducerStateManager:
         self._last_snapshot = 0
         self.state = ProducerState()
         self.map_end = 0
-        self.snapshots = _list_snapshots(view)
+        self.snapshots = view.snapshot_offsets()
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
         """Of the snapshots at no segment's base keep the newest, and only if it is not buried."""
-        self.snapshots = _list_snapshots(self._view)
-        strays = sorted(self.snapshots - set(base_offsets))
+        self.snapshots = self._view.snapshot_offsets()
+        strays = sorted(set(self.snapshots) - set(base_offsets))
         for offset in strays[:-1]:
             self._remove(offset, "stray: no segment begins here, and a newer one is there")
         if strays and base_offsets and strays[-1] < base_offsets[-1]:
@@ -65,12 +64,16 @@ class ProducerStateManager:
 
     def forget_segment(self, base_offset: int) -> None:
         """Remove the snapshot of a segment that is removed."""
-        if base_offset in self.snapshots:
+        if self._knows(base_offset):
             self._remove(base_offset, "its segment is removed")
+
+    def forget_swept(self, base_offsets: Collection[int]) -> None:
+        """Take note that the snapshots of some segments went with them."""
+        self.snapshots = [offset for offset in self.snapshots if offset not in base_offsets]
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Start over, without producers, at an offset."""
-        for known in sorted(self.snapshots):
+        for known in self.snapshots.copy():
             self._remove(known, f"the log starts over at {offset}")
         self.state = ProducerState()
         self._last_snapshot = 0
@@ -82,7 +85,8 @@ class ProducerStateManager:
             return
         content = encode_producer_snapshot(self.state.producers.values())
         self._view.write(snapshot_file(self.map_end), content, "producers as of this offset")
-        self.snapshots.add(self.map_end)
+        if not self._knows(self.map_end):
+            insort(self.snapshots, self.map_end)
         self._last_snapshot = self.map_end
 
     def rebuild(
@@ -121,22 +125,21 @@ class ProducerStateManager:
         self.take_snapshot()
 
     def _truncate_and_reload(self, log_start_offset: int, end_offset: int) -> None:
-        for offset in sorted(self.snapshots):
-            if offset > end_offset or offset <= log_start_offset:
-                self._remove(
-                    offset, f"outside of the log, which is {log_start_offset} to {end_offset}"
-                )
+        kept_from = bisect_right(self.snapshots, log_start_offset)
+        kept_to = max(kept_from, bisect_right(self.snapshots, end_offset))
+        for offset in (*self.snapshots[:kept_from], *self.snapshots[kept_to:]):
+            self._remove(offset, f"outside of the log, which is {log_start_offset} to {end_offset}")
         if end_offset != self.map_end:
             self._load_newest(log_start_offset)
         else:
             self.state.advance_high_watermark(log_start_offset)
             self.map_end = max(self.map_end, log_start_offset)
-            self._last_snapshot = max(self.snapshots, default=log_start_offset)
+            self._last_snapshot = self.snapshots[-1] if self.snapshots else log_start_offset
 
     def _load_newest(self, log_start_offset: int) -> None:
         self.state = ProducerState()
         while self.snapshots:
-            offset = max(self.snapshots)
+            offset = self.snapshots[-1]
             name = snapshot_file(offset)
             try:
                 data = self._view.read(name, limit_bytes=MAX_SNAPSHOT_BYTES)
@@ -150,9 +153,14 @@ class ProducerStateManager:
         self._last_snapshot = self.map_end = log_start_offset
 
     def _remove(self, offset: int, reason: str) -> None:
-        self.snapshots.discard(offset)
+        if self._knows(offset):
+            del self.snapshots[bisect_left(self.snapshots, offset)]
         if snapshot_file(offset) in self._view:
             self._view.delete(snapshot_file(offset), reason)
+
+    def _knows(self, offset: int) -> bool:
+        place = bisect_left(self.snapshots, offset)
+        return place < len(self.snapshots) and self.snapshots[place] == offset
 
     def _replay(
         self,
@@ -161,7 +169,8 @@ class ProducerStateManager:
         end_offset: int,
         snapshot_at: set[int],
     ) -> None:
-        holder = max((base for base in base_offsets if base <= end_offset), default=None)
+        place = bisect_right(base_offsets, end_offset)
+        holder = base_offsets[place - 1] if place else None
         for base in segments_from(base_offsets, self.map_end):
             if base >= end_offset:
                 break
@@ -187,11 +196,3 @@ class ProducerStateManager:
                     tail=Tail.STOP,
                 )
                 self.state.replay(name, events_of_windows(windows))
-
-
-def _list_snapshots(view: DirectoryView) -> set[int]:
-    return {
-        offset
-        for name in view.names
-        if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_of(name)) is not None
-    }

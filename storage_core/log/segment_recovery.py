@@ -81,10 +81,10 @@ class SegmentRecovery:
             except ValueError as error:
                 reason = f"expected leader epochs that begin at offsets from 0 on, found {error}"
                 raise CorruptRecordError(scan.file, 0, reason) from error
-        # Now, not at the end: a split that a crash interrupts is finished without another look.
-        log.write_epochs()
         aborted = producers.state.recover(scan.file, scan.events)
         if scan.stop is ScanStop.OVERFLOW:
+            # Now, not at the end: a split that a crash interrupts is finished without another look.
+            log.write_epochs()
             raise SegmentOverflowError(base_offset, scan, aborted)
         if scan.stop is ScanStop.INDEX_ORDER:
             raise OffsetOrderError(scan)

@@ -4,7 +4,7 @@ Small files of a segment share an object. One of them is asked for by fetching t
 that is small, and the others are served from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -28,15 +28,23 @@ class EntryReader:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._packs: dict[str, bytes] = {}
+        # Up to where a shared object is used, by its key.
+        self._ends: dict[str, int] = {}
         self._adopted_from: dict[str, ObjectStore] = {}
 
-    def read(self, name: str, entry: FileEntry, files: Mapping[str, object]) -> bytes:
+    def note(self, entries: Iterable[FileEntry]) -> None:
+        """Take note of files that are going to be read: those that share an object come in one."""
+        for entry in entries:
+            if entry.key.endswith(COMPANIONS_SUFFIX):
+                end = entry.start + entry.size_bytes
+                self._ends[entry.key] = max(end, self._ends.get(entry.key, 0))
+
+    def read(self, name: str, entry: FileEntry) -> bytes:
         """Return a file whole.
 
         Args:
             name: Of the file, for messages.
             entry: Where it is.
-            files: All files of the generation, to find those that share its object.
 
         Raises:
             ChangedWhileReadError: The object is not the version that the manifest names.
@@ -44,21 +52,22 @@ class EntryReader:
         """
         if not entry.size_bytes:
             return b""
-        end = self._pack_end(entry, files)
-        if end is None:
+        own_end = entry.start + entry.size_bytes
+        end = max(own_end, self._ends.get(entry.key, 0))
+        if not entry.key.endswith(COMPANIONS_SUFFIX) or end > _PACK_BYTES:
             return self._fetch(name, entry)
-        if entry.key not in self._packs:
+        if len(self._packs.get(entry.key, b"")) < own_end:
             pack = self._fetch(name, replace(entry, start=0, size_bytes=end))
             while len(self._packs) >= _PACKS_KEPT:
                 del self._packs[next(iter(self._packs))]
             self._packs[entry.key] = pack
-        return self._packs[entry.key][entry.start : entry.start + entry.size_bytes]
+        return self._packs[entry.key][entry.start : own_end]
 
-    def open(self, name: str, entry: FileEntry, files: Mapping[str, object]) -> FileReader:
+    def open(self, name: str, entry: FileEntry) -> FileReader:
         """Open a file for ranged reads; arguments and errors as of read."""
         is_packed = entry.key.endswith(COMPANIONS_SUFFIX)
         if not entry.size_bytes or (is_packed and entry.size_bytes <= _PACKED_READ_BYTES):
-            return BytesReader(name, self.read(name, entry, files))
+            return BytesReader(name, self.read(name, entry))
         objects, key = self.place_of(entry)
         return ObjectFileReader(
             objects,
@@ -88,18 +97,3 @@ class EntryReader:
                 f"{entry.start + entry.size_bytes}",
             )
         return content
-
-    @staticmethod
-    def _pack_end(entry: FileEntry, files: Mapping[str, object]) -> int | None:
-        """Return up to where an object is used, if it is shared and small, else None."""
-        if not entry.key.endswith(COMPANIONS_SUFFIX):
-            return None
-        end = max(
-            (
-                file.start + file.size_bytes
-                for file in files.values()
-                if isinstance(file, FileEntry) and file.key == entry.key
-            ),
-            default=entry.start + entry.size_bytes,
-        )
-        return end if end <= _PACK_BYTES else None

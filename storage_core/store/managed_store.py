@@ -104,10 +104,11 @@ class ManagedStore:
         self._reader = EntryReader(objects)
         self._loaded: Head | None = None
         self._files: dict[str, FileEntry | WaitingFile] = {}
+        self._waiting_bytes = 0
         self._checkpoints = Checkpoints()
         self._topic_id: str | None = None
         self._object_counts: dict[str, int] = {}
-        self._moved: list[str] = []
+        self._moved: dict[str, None] = {}  # in the order of the calls
         self._seen_keys: set[str] = set()
 
     # Reading.
@@ -166,14 +167,14 @@ class ManagedStore:
             )
         if isinstance(file, WaitingFile):
             return file.content
-        return self._reader.read(name, file, self._files)
+        return self._reader.read(name, file)
 
     def open_file(self, name: str) -> FileReader:
         """Open a file for ranged reads."""
         file = self._find(name)
         if isinstance(file, WaitingFile):
             return BytesReader(name, file.content)
-        return self._reader.open(name, file, self._files)
+        return self._reader.open(name, file)
 
     def read_generation(self, generation: int) -> Manifest:
         """Return another generation of the partition.
@@ -244,7 +245,7 @@ class ManagedStore:
                     modified_ms=modified_ms,
                 ),
             )
-        self._moved.append(scratch_path)
+        self._moved[scratch_path] = None
 
     def adopt(self, name: str, entry: FileEntry) -> None:
         """Name an object that lies somewhere, by its URL, without copying a byte.
@@ -258,12 +259,12 @@ class ManagedStore:
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing the target if there is one."""
         file = self._find(source)
-        del self._files[source]
+        self.delete(source)
         self._set(target, file)
 
     def delete(self, name: str) -> None:
         """Leave a file out; one that is not there is no error."""
-        self._changed().pop(name, None)
+        self._waiting_bytes -= _waiting_bytes(self._changed().pop(name, None))
 
     def truncate(self, name: str, size_bytes: int) -> None:
         """Cut a file to size_bytes; its object stays as it is."""
@@ -311,7 +312,7 @@ class ManagedStore:
         self._seen_keys.update(entry.key for entry in self.manifest.files.values())
         for entry in manifest.files.values():
             self._require_uploaded(entry)
-        self._files = dict(manifest.files)
+        self._take(manifest)
         self._checkpoints = manifest.checkpoints
         self._topic_id = manifest.topic_id
 
@@ -389,6 +390,8 @@ class ManagedStore:
                 groups.values(),
             ):
                 self._files.update(entries)
+                self._reader.note(entries.values())
+        self._waiting_bytes = sum(map(_waiting_bytes, self._files.values()))
         self.set_largest_timestamps(timestamps)
 
     def _head(self) -> Head:
@@ -399,10 +402,15 @@ class ManagedStore:
     def _settle(self, head: Head) -> Head:
         """Take a generation as the one that is read, and that changes start from."""
         self._loaded = head
-        self._files = dict(head.manifest.files)
+        self._take(head.manifest)
         self._checkpoints = head.manifest.checkpoints
         self._topic_id = head.manifest.topic_id
         return head
+
+    def _take(self, manifest: Manifest) -> None:
+        self._files = dict(manifest.files)
+        self._waiting_bytes = 0
+        self._reader.note(manifest.files.values())
 
     def _load(self) -> Head:
         if self._generation is not None:
@@ -424,11 +432,12 @@ class ManagedStore:
             validate_file_name(name)
         except InvalidNameError as error:
             raise StorageError(self._path(name), error.reason) from error
-        self._changed()[name] = file
-        waiting = sum(
-            len(file.content) for file in self._files.values() if isinstance(file, WaitingFile)
-        )
-        if waiting > _WAITING_BYTES:
+        files = self._changed()
+        self._waiting_bytes += _waiting_bytes(file) - _waiting_bytes(files.get(name))
+        files[name] = file
+        if isinstance(file, FileEntry):
+            self._reader.note([file])
+        if self._waiting_bytes > _WAITING_BYTES:
             self.upload_waiting()
 
     def _find(self, name: str) -> FileEntry | WaitingFile:
@@ -462,6 +471,11 @@ class ManagedStore:
                 f"bytes, found version {info.etag} with {info.size_bytes}",
             )
         self._seen_keys.add(entry.key)
+
+
+def _waiting_bytes(file: FileEntry | WaitingFile | None) -> int:
+    """Return what a file holds in memory until it is uploaded."""
+    return len(file.content) if isinstance(file, WaitingFile) else 0
 
 
 def _names_the_same(manifest: Manifest, other: Manifest) -> bool:

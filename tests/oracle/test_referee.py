@@ -4,13 +4,13 @@ import gzip
 import json
 import os
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage_core.testing.compare import read_tree
+from tests.golden_data import unpack_archive
 from tests.hostile_names import FILES_NOT_UTF8, NOT_UTF8
 from tests.oracle.cleaner import CleanerSettings, clean_range
 from tests.oracle.consumer import consume
@@ -45,9 +45,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]
 
 def unpack(archive: Path, directory: Path) -> Path:
     directory.mkdir(parents=True)
-    with tarfile.open(archive) as packed:
-        packed.extractall(directory, filter="data")
-    return directory
+    return unpack_archive(archive, directory)
 
 
 def task_of(case: dict[str, Any]) -> CleanTask:

@@ -7,6 +7,7 @@ as small as some threads have; and a number of a million digits.
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,8 @@ def _key_set(content: str, folder: Path) -> Any:
 
 def _remembered(content: str, folder: Path) -> Any:
     path = folder / "clean-shutdown-marker"
-    path.write_text(content[:4000])  # what it may have; the rest is not read
-    assert _read_marker(path, folder, was_abandoned=False) is None
     path.write_text(content)
-    assert _read_marker(path, folder, was_abandoned=False) is None
+    assert _read_marker(path, folder, finished=set()) is None
     raise REFUSED
 
 
@@ -149,7 +148,12 @@ READERS: dict[str, Reader] = {
     "where an upload is": lambda content, _: parse_location(UPLOADED_PREFIX + content),
     "the marker of a broker": _marker,
     "the marker of a killed run": _remembered,
-    "the marker of an undo": _file("marker", lambda at: _remember_marker(at / "marker", None)),
+    "the marker of an undo": _file(
+        "marker",
+        lambda at: _remember_marker(
+            at / "marker", SimpleNamespace(location=str(at), was_clean=False), verified=()
+        ),
+    ),
     "a claim": _claim,
     "a run in the trash": _file(RUN_FILE, read_run),
     "a record in the trash": _commit(RECORD_FILE),

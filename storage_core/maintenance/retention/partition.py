@@ -271,7 +271,7 @@ def retain_log(
     removed = set(decision.removed_base_offsets)
     left = [base for base in log.base_offsets if base not in removed]
     log.base_offsets = left or [decision.log_start_offset]
-    log.producers.snapshots -= removed
+    log.producers.forget_swept(removed)
     return decision
 
 
