@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.report import number_text, partition_name, write_table
+from pylog_spark.report import number_text, partition_name, root_column, write_table
 from pylog_spark.text import printable
 
 _SEVERITY_STYLES: Final = {
@@ -24,9 +24,10 @@ def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return findings as a table: what, where, and what was found.
 
     Args:
-        rows: Of ``schemas.FINDING``.
+        rows: Of ``schemas.FINDING``, with their root.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, rows)
     for name in ("severity", "code", "partition", "file"):
         table.add_column(name, overflow="fold")
     for name in ("position", "offset"):
@@ -34,8 +35,9 @@ def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("found", overflow="fold")
     for row in rows:
         table.add_row(
+            *root_cells(row),
             Text(row["severity"], style=_SEVERITY_STYLES[row["severity"]]),
-            row["code"],
+            Text(printable(row["code"])),
             Text("-" if row["topic"] is None else partition_name(row)),
             Text(printable(Path(row["file"]).name)),
             number_text(row["position"]),
@@ -64,7 +66,11 @@ def write_counts(
     table.add_column("code")
     table.add_column("count", justify="right")
     for severity, code, count in counts:
-        table.add_row(Text(severity, style=_SEVERITY_STYLES[severity]), code, number_text(count))
+        table.add_row(
+            Text(severity, style=_SEVERITY_STYLES[severity]),
+            Text(printable(code)),
+            number_text(count),
+        )
     write_table(console, table)
     fixes: dict[str, str] = {}
     for row in findings:

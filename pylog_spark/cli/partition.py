@@ -126,7 +126,7 @@ def clean(  # noqa: PLR0913  # one argument an option
             cleaner_checkpoint,
             "says where Kafka's choice begins, --first-dirty-offset leaves no choice",
         )
-    validate_partition_directory(directory)
+    directory = named_partition_directory(directory)
     answer = run_clean(
         CleanArguments(
             directory=directory,
@@ -200,7 +200,7 @@ def recover(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.partition_recover import run_recover  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_recover(
             directory,
@@ -239,7 +239,7 @@ def retain(
     """
     from pylog_spark.cli.partition_retain import run_retain  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_retain(
             directory,
@@ -280,7 +280,7 @@ def truncate(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.partition_recover import run_truncate  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_truncate(
             directory,
@@ -294,8 +294,8 @@ def truncate(  # noqa: PLR0913  # one argument an option
     )
 
 
-def validate_log_directory(directory: Path) -> None:
-    """Refuse what is neither a partition directory nor one that Kafka renamed.
+def named_log_directory(directory: Path) -> Path:
+    """Return where a partition directory is that a person named, one that Kafka renamed too.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -304,11 +304,12 @@ def validate_log_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise PartitionNotFoundError(str(directory))
     if parse_renamed_directory(directory.resolve().name) is None:
-        validate_partition_directory(directory)
+        return named_partition_directory(directory)
+    return _led_to(directory)
 
 
-def validate_partition_directory(directory: Path) -> None:
-    """Refuse what is no partition directory.
+def named_partition_directory(directory: Path) -> Path:
+    """Return where a partition directory is that a person named.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -320,6 +321,12 @@ def validate_partition_directory(directory: Path) -> None:
         parse_partition_directory(directory.resolve().name)
     except InvalidNameError as error:
         raise ConfigError("DIR", directory, str(error)) from error
+    return _led_to(directory)
+
+
+def _led_to(directory: Path) -> Path:
+    """Return what a link leads to: that is what the person who names it means."""
+    return directory.resolve() if directory.is_symlink() else directory
 
 
 def _given(**values: Any) -> dict[str, Any]:

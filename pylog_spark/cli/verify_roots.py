@@ -17,7 +17,13 @@ from pylog_spark.operations.guards import check_ledger, check_outside
 from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
-from pylog_spark.report import json_line, partition_name, size_text, write_table
+from pylog_spark.report import (
+    has_several_roots,
+    json_line,
+    partition_name,
+    size_text,
+    write_table,
+)
 from pylog_spark.report_page import write_page
 from pylog_spark.session import build_session
 from pylog_spark.text import printable
@@ -97,9 +103,11 @@ def _write_json(report: VerifyReport, notes: Sequence[str]) -> None:
 
 def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
     console = Console()
-    failed = [row for row in report.results.to_pylist() if row["error"] is not None]
-    for row in failed:
-        text = f"{partition_name(row)} could not be verified: {row['error']}"
+    rows = report.results.to_pylist()
+    are_several = has_several_roots(rows)
+    for row in (row for row in rows if row["error"] is not None):
+        place = f" in {row['root']}" if are_several else ""
+        text = f"{partition_name(row)}{place} could not be verified: {row['error']}"
         console.print(Text(printable(text), style="bold red"), soft_wrap=True)
     counts = [(count.severity, count.code, count.count) for count in report.counts]
     # What is harmless or only worth knowing is counted; a list of it would hide the rest.

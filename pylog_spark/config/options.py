@@ -50,8 +50,9 @@ class Tuning:
 
     broadcast_max_bytes: int = _job(
         "broadcast.max.bytes",
-        268_435_456,
-        "offset maps that are published to the workers together stay below this",
+        33_554_432,
+        "offset maps that are published to the workers together stay below this, and small beside "
+        "the heap",
     )
     files_max_bytes: int = _job(
         "files.max.bytes",

@@ -213,13 +213,27 @@ class BrokerRoot:
 
     @_unless_failed
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Put entries into the cleaner checkpoint; those of other partitions stay."""
+        """Put entries into the cleaner checkpoint; those of partitions that are gone are dropped.
+
+        As Kafka's cleaner does it: a rewrite keeps what has a directory here.
+        """
         if not points:
             return
         known = read_offset_checkpoint(self.location, CLEANER_FILE)
         merged = {**known, **points}
         if merged != known:
+            merged = {
+                partition: offset for partition, offset in merged.items() if self._holds(partition)
+            }
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    @_unless_failed
+    def drop_entries(self, partition: TopicPartition) -> None:
+        """Take a partition that was deleted out of all checkpoints, unless it is here again."""
+        self._lock.validate_held()
+        if not self._holds(partition):
+            for name in _CHECKPOINTS:
+                self._merge(name, {partition: None})
 
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
@@ -336,6 +350,9 @@ class BrokerRoot:
             )
         else:
             scratch.delete(REMEMBERED_MARKER)
+
+    def _holds(self, partition: TopicPartition) -> bool:
+        return (self._store.directory / str(partition)).is_dir()
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

@@ -27,7 +27,7 @@ from storage_core.filenames import (
     directory_state,
     parse_partition_directory,
 )
-from storage_core.local_files import read_small
+from storage_core.local_files import read_small, scan_folder
 from storage_core.plan.versions import digest_versions, observe_versions
 from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
@@ -127,8 +127,13 @@ def observe_partitions(log_directory: Path) -> dict[str, str]:
         StorageError: One of them cannot be listed.
     """
     with storage_errors(log_directory):
-        directories = [path for path in log_directory.iterdir() if path.is_dir()]
-    return {path.name: _observe(path) for path in directories if _is_loaded(path.name)}
+        entries = scan_folder(log_directory, may_be_link=True)
+    return {
+        entry.name: _observe(log_directory / entry.name)
+        for entry in entries
+        # One that is a link no run of ours has changed.
+        if entry.is_folder and _is_loaded(entry.name)
+    }
 
 
 def _observe(directory: Path) -> str:

@@ -18,7 +18,9 @@ from storage_core.maintenance.verification.findings import Severity
 
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
 # What results tell of a partition beside its outcome; not its segments, of which all have too many.
-_KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+_KEPT_NAMES: Final = (
+    *("root", "topic", "partition", "directory", "status", "reason", "error_class", "error"),
+)
 _NUMBERS: Final = ("bytes", "segments", "duration_ms")
 # Partitions that a note names; the rows have all.
 _MOST_NAMED: Final = 10
@@ -88,6 +90,7 @@ class RecoveryRows:
             | {
                 "high_watermark": self.partitions["high_watermark"][ordinal].as_py(),
                 "operations": outcome.get("operations"),
+                "directory": self.partitions["directory"][ordinal].as_py(),
             }
             for ordinal, outcome in sorted(self.outcomes.items())
             if outcome["log_end_offset"] is not None

@@ -8,11 +8,13 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.schemas import VERIFIED, rows_to_batches
+from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import join_location, unpinned
@@ -149,20 +151,20 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
         return [failed | describe_failure(error)]
 
 
-def fold_rows(
-    table: pa.Table, targets: Mapping[int, Target], options: VerifyOptions
+def fold_verified(
+    batches: Iterable[pa.RecordBatch], targets: Mapping[int, Target], options: VerifyOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Put the stretches of one partition together.
+    """Put the stretches of partitions together.
 
     Args:
-        table: Its rows of facts.
+        batches: Pieces of their rows of facts, ordered by partition and first offset; all of a
+            partition are there.
         targets: All partitions that were cut into stretches, by ordinal.
         options: How to look.
     """
-    names = ["ordinal", "first_offset", "facts", "error_class", "error"]
-    rows = table.select(names).to_pylist()
-    target = targets[rows[0]["ordinal"]]
-    yield from rows_to_batches(VERIFIED, _fold_stretches(target, rows, options))
+    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
+        folded = _fold_stretches(targets[ordinal], list(rows), options)
+        yield from rows_to_batches(VERIFIED, folded)
 
 
 def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
@@ -281,15 +283,14 @@ def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
 
 
 def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:
-    ordered = sorted(rows, key=lambda row: int(row["first_offset"]))
-    for row in ordered:
+    for row in rows:
         if row["error"] is not None:
             error = {name: row[name] for name in ("error_class", "error")}
             return [_partition_row(target) | error]
     try:
         facts = [
             SegmentFacts.from_plain(values)
-            for row in ordered
+            for row in rows
             for values in json.loads(zlib.decompress(row["facts"]))
         ]
         store = open_store(target.directory)
