@@ -56,7 +56,7 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
 
@@ -354,6 +354,7 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
             window_bytes=_WINDOW_BYTES,
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
+            large=Large.HEADER,
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
