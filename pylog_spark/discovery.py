@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from pylog_spark.config.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
+from pylog_spark.session_facts import count_slots
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
 from pylog_spark.tasks.listing import (
@@ -31,7 +32,7 @@ from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.filenames import is_text
 from storage_core.store.listing import open_listing
-from storage_core.store.local import plain_path
+from storage_core.store.local import plain_path, storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
 
 # Tasks that list object stores, for each slot: each has several requests on their way, so that a
@@ -171,10 +172,24 @@ def discover_segments(partitions: DataFrame) -> DataFrame:
     return partitions.mapInArrow(list_segments, spark_ddl(SEGMENT))
 
 
+def count_directories(roots: Sequence[LogRoot]) -> int | None:
+    """Return how many rows ``discover_partitions`` has at most; None where asking costs requests.
+
+    Args:
+        roots: The roots.
+    """
+    count = 0
+    for root in roots:
+        path = local_path(root.location)
+        if path is None or root.role is Role.MANAGED:
+            return None
+        with storage_errors(path):
+            count += sum(1 for _ in path.iterdir())
+    return count
+
+
 def _listing_tasks(spark: SparkSession) -> int:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or "200")
-    return _LISTING_TASKS_PER_SLOT * int(spark.sparkContext.defaultParallelism)
+    return _LISTING_TASKS_PER_SLOT * count_slots(spark)
 
 
 def _root_rows(
@@ -213,5 +228,7 @@ def _read_inventory(
     numbers = spark.range(0, len(parts), 1, tasks)
     files = numbers.mapInArrow(read, spark_ddl(LISTED_DIRECTORY))
     stretches = F.collect_list(F.struct(*LISTING_COLUMNS)).alias("stretches")
-    grouped = files.groupBy("root", "role", "directory").agg(stretches)
+    keys = ["root", "role", "directory"]
+    # As many tasks as parts were worth one, whatever the session does with its own shuffles.
+    grouped = files.repartition(tasks, *keys).groupBy(*keys).agg(stretches)
     return grouped.mapInArrow(partition_rows, spark_ddl(PARTITION))

@@ -22,7 +22,7 @@ from storage_core.clock import SystemClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What lies in a log directory, as listings tell it; nothing was opened.
+    """What lies in a log directory, as listings tell it, and the ends of unfinished swaps.
 
     Attributes:
         partitions: A row of ``schemas.PARTITION`` for each sub-directory.

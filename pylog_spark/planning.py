@@ -28,6 +28,12 @@ MANY_SLOTS: Final = 8
 MOST_JOBS_BESIDE: Final = 16
 LEAST_UNITS_BESIDE: Final = 2
 MOST_MERGED_BYTES: Final = 64 * 1024 * 1024
+# Looking at a partition is some small reads. So many of them are worth a task; and a slot has
+# several, so that one which meets slow ones does not hold up the stage.
+LOOKS_PER_TASK: Final = 16
+LOOK_TASKS_PER_SLOT: Final = 4
+# A map that is published lies on the heap several times while it is.
+_LEAST_HEAP_PER_MAP: Final = 32
 
 
 class Strategy(enum.StrEnum):
@@ -95,22 +101,21 @@ class MapBudgets:
 def choose_strategy(
     *,
     asked: Strategy,
-    partition_bytes: int,
+    is_one_unit: bool,
     map_bytes: int,
-    unit_bytes: int,
     budgets: MapBudgets,
     is_bounded: bool = False,
 ) -> Strategy:
     """Choose how one partition is cleaned; the result is the same.
 
-    A partition that fits in one unit gains nothing from two passes over several tasks. What is
-    asked for holds wherever it is possible; else the next one that can do more is taken.
+    What is one unit gains nothing from two passes over several tasks. Scratch files cost no heap;
+    what is broadcast or shuffled passes through it. What is asked for holds wherever it is
+    possible; else the next one that can do more is taken.
 
     Args:
         asked: What the caller wants; AUTO leaves it to the sizes.
-        partition_bytes: Bytes of the segments that are cleaned.
+        is_one_unit: Whether it has one segment alone, or fits in what one task gets.
         map_bytes: Upper bound of the merged map.
-        unit_bytes: Bytes that one task is given.
         budgets: What maps may take.
         is_bounded: Whether the map holds a limited number of keys: such a round ends at a record
             that only a task which sees all of them in order can find.
@@ -120,24 +125,41 @@ def choose_strategy(
     """
     if is_bounded or asked is Strategy.WHOLE:
         return Strategy.WHOLE
-    if asked is Strategy.AUTO and partition_bytes <= unit_bytes:
-        return Strategy.WHOLE
-    if asked is Strategy.AUTO and budgets.slots >= MANY_SLOTS and map_bytes > MOST_MERGED_BYTES:
-        return Strategy.SHUFFLE
-    if (
-        asked in {Strategy.AUTO, Strategy.BROADCAST}
-        and budgets.can_broadcast
-        and map_bytes <= budgets.broadcast_bytes
-    ):
-        return Strategy.BROADCAST
-    is_asked = asked is Strategy.FILES
-    if (
-        asked is not Strategy.SHUFFLE
-        and budgets.can_share_files
-        and (is_asked or map_bytes <= budgets.files_bytes)
-    ):
-        return Strategy.FILES
-    return Strategy.SHUFFLE
+    fits_one_task = map_bytes <= budgets.files_bytes
+    can_broadcast = budgets.can_broadcast and map_bytes <= budgets.broadcast_bytes
+    if asked is Strategy.AUTO:
+        if is_one_unit and fits_one_task:
+            return Strategy.WHOLE
+        is_wide = budgets.slots >= MANY_SLOTS and map_bytes > MOST_MERGED_BYTES
+        wanted = [Strategy.SHUFFLE] if is_wide else [Strategy.FILES, Strategy.BROADCAST]
+    else:
+        wanted = [asked, Strategy.FILES] if asked is Strategy.BROADCAST else [asked]
+    possible = {
+        Strategy.BROADCAST: can_broadcast,
+        Strategy.FILES: budgets.can_share_files and (fits_one_task or asked is Strategy.FILES),
+    }
+    return next((way for way in wanted if possible.get(way)), Strategy.SHUFFLE)
+
+
+def broadcast_budget(most_bytes: int, *, heap_bytes: int) -> int:
+    """Return how many bytes of maps may be published together.
+
+    Args:
+        most_bytes: What the owner allows.
+        heap_bytes: What they pass through.
+    """
+    return min(most_bytes, heap_bytes // _LEAST_HEAP_PER_MAP)
+
+
+def count_look_tasks(rows: int | None, *, slots: int) -> int:
+    """Return how many tasks look at partitions: by their number, and never more than slots need.
+
+    Args:
+        rows: How many partitions there may be, None where that is not known before they are listed.
+        slots: Tasks that run at the same time.
+    """
+    most = LOOK_TASKS_PER_SLOT * slots
+    return most if rows is None else max(1, min(most, -(-rows // LOOKS_PER_TASK)))
 
 
 def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:
@@ -269,7 +291,8 @@ class Demand:
     """What a partition needs while its round runs.
 
     Attributes:
-        map_bytes: Upper bound of its offset map, 0 if none is published.
+        map_bytes: Upper bound of its offset map, if that is published, and of whatever else is
+            part of a plan of Spark's for its sake.
         disk_bytes: Upper bound of the disk space for its new segments.
         read_bytes: Bytes of its segments.
         tasks: Upper bound of its tasks in one stage.

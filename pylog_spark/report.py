@@ -6,7 +6,7 @@ escaped.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import humanize
@@ -16,8 +16,11 @@ from rich.text import Text
 
 from pylog_spark.schemas import ALLOWED_BY, Status
 from pylog_spark.text import printable, to_json
+from storage_core.catalog.root_files import unpinned
 from storage_core.errors import kafka_code_of
+from storage_core.filenames import directory_state
 from storage_core.formats.error_codes import kafka_error_name
+from storage_core.store.open_store import split_location
 
 Row = Mapping[str, Any]
 
@@ -42,6 +45,7 @@ def result_table(rows: Sequence[Row]) -> Table:
         rows: Of ``schemas.RESULT``.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, rows)
     table.add_column("partition", overflow="fold")
     table.add_column("action")
     table.add_column("status")
@@ -50,8 +54,9 @@ def result_table(rows: Sequence[Row]) -> Table:
     table.add_column("why", overflow="fold")
     for row in shown_rows(rows, table):
         table.add_row(
+            *root_cells(row),
             Text(partition_name(row)),
-            row["action"],
+            Text(printable(row["action"])),
             Text(row["status"], style=_STATUS_STYLES.get(row["status"], "")),
             size_text(row["bytes_before"]),
             size_text(row["bytes_after"]),
@@ -71,12 +76,14 @@ def plan_table(rows: Sequence[Row]) -> Table:
         rows: Of ``RunReport.planned_rows``.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, rows)
     table.add_column("partition", overflow="fold")
     names = ("dirty from", "up to", "clean bytes", "dirty bytes", "ratio", "groups")
     for name in (*names, "after, at most", "disk meanwhile"):
         table.add_column(name, justify="right")
     for row in shown_rows(rows, table):
         table.add_row(
+            *root_cells(row),
             Text(partition_name(row)),
             number_text(row["first_dirty_offset"]),
             number_text(row["first_uncleanable_offset"]),
@@ -97,6 +104,7 @@ def cut_table(rows: Sequence[Row]) -> Table:
         rows: Of ``schemas.CUT``.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", title="cut", title_justify="left")
+    root_cells = root_column(table, rows)
     table.add_column("partition", overflow="fold")
     table.add_column("status")
     table.add_column("file", overflow="fold")
@@ -107,6 +115,7 @@ def cut_table(rows: Sequence[Row]) -> Table:
     for row in shown_rows(rows, table):
         what = "whole segment: " if row["is_whole_segment"] else ""
         table.add_row(
+            *root_cells(row),
             Text(partition_name(row)),
             Text(row["status"]),
             Text(printable(row["file"])),
@@ -134,6 +143,7 @@ def retention_table(rows: Sequence[Row]) -> Table:
     table = Table(
         box=None, pad_edge=False, header_style="bold", title="retention", title_justify="left"
     )
+    root_cells = root_column(table, rows)
     table.add_column("partition", overflow="fold")
     table.add_column("status")
     for name in ("segments", "bytes", "by start", "by size", "by age", "log start", "percent"):
@@ -141,6 +151,7 @@ def retention_table(rows: Sequence[Row]) -> Table:
     table.add_column("kept by", overflow="fold")
     for row in shown_rows(rows, table):
         table.add_row(
+            *root_cells(row),
             Text(partition_name(row)),
             Text(row["status"]),
             number_text(row["deleted_segments"]),
@@ -150,7 +161,7 @@ def retention_table(rows: Sequence[Row]) -> Table:
             number_text(row["by_time_segments"]),
             _change(row["old_log_start_offset"], row["log_start_offset"]),
             number_text(row["percent"]),
-            Text(_kept_by(row)),
+            Text(printable(_kept_by(row))),
         )
     return table
 
@@ -224,10 +235,34 @@ def error_text(row: Row) -> str:
 
 
 def partition_name(row: Row) -> str:
-    """Return topic and partition of a row, or the directory where the name gives none."""
+    """Return topic and partition of a row, or the directory where the name gives none.
+
+    Of what is on its way in or out beside a partition it is the directory's own name.
+    """
     if row.get("topic") is None:
         return printable(str(row.get("directory") or row.get("root") or "?"))
+    name = split_location(unpinned(row.get("directory") or ""))[1]
+    if directory_state(name) is not None:
+        return printable(name)
     return printable(f"{row['topic']}-{row['partition']}")
+
+
+def root_column(table: Table, rows: Iterable[Row]) -> Callable[[Row], tuple[Text, ...]]:
+    """Add a column of roots to a table, if its rows are of several; return what fills it.
+
+    Args:
+        table: As yet without the columns that stand behind it.
+        rows: All that the table is made of, with their root.
+    """
+    if not has_several_roots(rows):
+        return lambda _: ()
+    table.add_column("root", overflow="fold")
+    return lambda row: (Text(printable(str(row["root"]))),)
+
+
+def has_several_roots(rows: Iterable[Row]) -> bool:
+    """Whether rows are of several roots, so that each has to say which is its own."""
+    return len({row.get("root") for row in rows}) > 1
 
 
 def size_text(size_bytes: int | None) -> str:

@@ -1,6 +1,6 @@
 """Pages to be read or sent, one HTML file each: what a look found, what a run did."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pylog_spark.report import (
     error_text,
+    has_several_roots,
     number_text,
     partition_name,
     refusal_text,
@@ -110,9 +111,11 @@ def write_page(path: Path, *, title: str, report: FindingReport) -> None:
         OSError: The file cannot be written.
     """
     counts = [(count.severity, count.code, number_text(count.count)) for count in report.counts]
+    names, roots = _root_cells([*report.findings, *report.results.to_pylist()])
     findings = [
         (
             row["severity"],
+            *roots(row),
             row["code"],
             "" if row["topic"] is None else partition_name(row),
             row["file"],
@@ -125,8 +128,9 @@ def write_page(path: Path, *, title: str, report: FindingReport) -> None:
     ]
     results = [
         (
-            partition_name(row),
             row["status"],
+            *roots(row),
+            partition_name(row),
             number_text(row["segments_before"]),
             size_text(row["bytes_before"]),
             number_text(row["records_before"]),
@@ -134,13 +138,14 @@ def write_page(path: Path, *, title: str, report: FindingReport) -> None:
         )
         for row in report.results.to_pylist()
     ]
-    names = ("severity", "code", "partition", "file", "position", "offset", "found", "what to do")
+    told = ("code", "partition", "file", "position", "offset", "found", "what to do")
     parts = [
         f"<h1>{escape(title)}</h1><p>Run {escape(report.run_id)}</p>",
         f"<h2>Findings by kind</h2>{_table(('severity', 'code', 'count'), counts)}",
-        f"<h2>The worst {len(findings)} findings</h2>{_table(names, findings)}",
+        f"<h2>The worst {len(findings)} findings</h2>"
+        + _table(("severity", *names, *told), findings),
         "<h2>Partitions</h2>"
-        + _table(("partition", "status", "segments", "size", "records", "error"), results),
+        + _table(("status", *names, "partition", "segments", "size", "records", "error"), results),
     ]
     _write(path, title, parts)
 
@@ -158,10 +163,12 @@ def write_run_page(path: Path, report: RunPage) -> None:
         f"<h1>{escape(title)}</h1><p>{escape(what)}: {escape(told)}</p>",
         "".join(f"<p>{escape(printable(note))}</p>" for note in report.notes),
     ]
+    root, roots = _root_cells(rows)
     if report.cuts.num_rows:
         cuts = [
             (
                 cut["status"],
+                *roots(cut),
                 partition_name(cut),
                 cut["file"],
                 number_text(cut["position"]),
@@ -172,11 +179,12 @@ def write_run_page(path: Path, report: RunPage) -> None:
             )
             for cut in report.cuts.to_pylist()
         ]
-        names = ("status", "partition", "file", "from", "size", "records", "why", "saved to")
+        names = ("status", *root, "partition", "file", "from", "size", "records", "why", "saved to")
         parts.append(f"<h2>What recovery cuts</h2>{_table(names, cuts)}")
     results = [
         (
             row["status"],
+            *roots(row),
             partition_name(row),
             row["action"],
             size_text(row["bytes_before"]),
@@ -187,9 +195,18 @@ def write_run_page(path: Path, report: RunPage) -> None:
         )
         for row in rows
     ]
-    names = ("status", "partition", "action", "bytes", "after", "records", "after", "why")
+    names = ("status", *root, "partition", "action", "bytes", "after", "records", "after", "why")
     parts.append(f"<h2>Partitions</h2>{_table(names, results)}")
     _write(path, title, parts)
+
+
+def _root_cells(
+    rows: Iterable[Mapping[str, Any]],
+) -> tuple[tuple[str, ...], Callable[[Mapping[str, Any]], tuple[str, ...]]]:
+    """Return the heading of a column of roots, and what fills it; nothing for one root alone."""
+    if not has_several_roots(rows):
+        return (), lambda _: ()
+    return ("root",), lambda row: (str(row["root"]),)
 
 
 def _write(path: Path, title: str, parts: Iterable[str]) -> None:

@@ -428,6 +428,7 @@ FINGERPRINT: Final = pa.schema(
 PARTIAL_INDEX: Final = pa.schema(
     [
         _ORDINAL,
+        _column("unit", pa.int32(), "number of the task that merges"),
         _column("segment", _NUMBER, "number of the segment in the plan"),
         _column("index", pa.binary(), "the partial index, null with an error or where it is filed"),
         _column("path", _TEXT, "its scratch files but for their endings, null where it is not"),
@@ -575,6 +576,7 @@ RETENTION: Final = pa.schema(
         _column("status", _TEXT, "planned, done, skipped or failed"),
         *_RETENTION_COLUMNS,
         _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+        _column("directory", _TEXT, "path of the partition directory"),
     ]
 )
 
@@ -626,6 +628,7 @@ RECOVERY_WORK: Final = pa.schema(
 SEGMENT_SCAN: Final = pa.schema(
     [
         _ORDINAL,
+        _column("unit", pa.int32(), "number of the task that recovers the partition"),
         _column("base_offset", _NUMBER, "of the segment"),
         _column("scan", pa.binary(), "what was found in it, null with an error"),
         _column("duration_ms", _NUMBER, "time it took"),
@@ -666,6 +669,7 @@ RECOVERY: Final = pa.schema(
         _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
         _column("steps", _NUMBER, "operations on files"),
         _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
+        _column("directory", _TEXT, "path of the partition directory"),
     ]
 )
 

@@ -11,7 +11,8 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from pylog_spark.jars import Exclusion, Library, fetch_jars
 from pylog_spark.java import MissingSoftwareError, find_java
 from pylog_spark.user_cache import cache_folder
 from storage_core.errors import ConfigError
+from storage_core.import_path import PACKAGE_HOME, SAFE_PATH_VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +35,12 @@ _CONNECT_SCHEME: Final = "sc://"
 _MASTER: Final = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|yarn|(spark|k8s|sc)://.+")
 _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 # Each of these says that a session's JVM or server was started by somebody else.
-_HOSTED_BY: Final = ("PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION", "SPARK_REMOTE")
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+_HOSTED_BY: Final = (_SUBMITTED, "DATABRICKS_RUNTIME_VERSION", "SPARK_REMOTE")
+# Spark starts its Python workers with -m, in the working directory of the JVM.
+_SAFE_WORKERS: Final = {f"spark.executorEnv.{SAFE_PATH_VARIABLE}": "1"}
 
+_PYTHON_PATH: Final = "PYTHONPATH"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES: Final = "--properties-file"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -133,13 +139,15 @@ def build_session(
         builder = builder.remote(master)
         settings = dict(conf or {})
     elif any(name in os.environ for name in _HOSTED_BY):
-        settings = dict(conf or {})
+        # Of a JVM without a session, what its Python workers are told can still be said.
+        is_submitted = _SUBMITTED in os.environ
+        settings = {**(_SAFE_WORKERS if is_submitted else {}), **(conf or {})}
     else:
         chosen = master or DEFAULT_MASTER
         _prepare_environment(chosen)
         builder = builder.master(chosen).appName(app_name)
         settings = session_conf(chosen, conf or {}, delta=delta)
-        with held_signals():
+        with held_signals(), _safe_workers():
             _start_spark({"spark.master": chosen, "spark.app.name": app_name, **settings})
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -217,6 +225,7 @@ def session_conf(master: str, conf: Mapping[str, str], *, delta: bool) -> dict[s
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",
+        **_SAFE_WORKERS,
     }
     if _is_on_this_host(master):
         settings |= {
@@ -278,6 +287,28 @@ def _prepare_environment(master: str) -> None:
         # Workers would run the python3 of the PATH, which has none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@contextmanager
+def _safe_workers() -> Iterator[None]:
+    """Let a JVM that is started in the block start no Python that looks into its working directory.
+
+    Some of its Pythons it tells nothing but what it was told itself. What they find there by chance
+    otherwise, our own packages in a checkout, they are told where to find.
+    """
+    names = (SAFE_PATH_VARIABLE, _PYTHON_PATH)
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.setdefault(SAFE_PATH_VARIABLE, "1")
+    said = before[_PYTHON_PATH]
+    os.environ[_PYTHON_PATH] = os.pathsep.join(filter(None, (said, PACKAGE_HOME)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _is_on_this_host(master: str) -> bool:

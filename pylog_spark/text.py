@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from storage_core.redaction import without_secrets
+
 # Points in time that a calendar of four-digit years has: 1 January of year 1 to the end of 9999.
 _FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
@@ -39,15 +41,22 @@ def valid_texts(value: Any) -> Any:
 def to_json(value: Any, **options: Any) -> str:
     """Return JSON, valid UTF-8 whatever names of files and texts of errors are in it.
 
+    What it says of places is without their passwords.
+
     Args:
         value: What ``json.dumps`` takes.
         options: Of ``json.dumps``.
     """
     text = json.dumps(value, **options)
-    return json.dumps(valid_texts(value), **options) if _HALF in text else text
+    return without_secrets(json.dumps(valid_texts(value), **options) if _HALF in text else text)
 
 
 def printable(text: str) -> str:
+    """Return text for a person: ``escaped``, and without the passwords of its URLs."""
+    return escaped(without_secrets(text))
+
+
+def escaped(text: str) -> str:
     r"""Return text with everything that a terminal would act upon, or could not show, escaped.
 
     A topic name, a key or an error text may hold control characters, colour sequences or halves
@@ -56,7 +65,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() else _escaped(character) for character in text
+        character if character.isprintable() else _spelled(character) for character in text
     )
 
 
@@ -68,7 +77,7 @@ def readable_bytes(data: bytes, *, limit: int) -> str:
         limit: How many of them to show at most; a shortened text ends in ``...``.
     """
     shown = data[:limit].decode("utf-8", "backslashreplace")
-    return printable(shown) + ("..." if len(data) > limit else "")
+    return escaped(shown) + ("..." if len(data) > limit else "")
 
 
 def time_text(epoch_ms: int) -> str:
@@ -86,7 +95,7 @@ def _spell_out(found: re.Match[str]) -> str:
     return f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}"
 
 
-def _escaped(character: str) -> str:
+def _spelled(character: str) -> str:
     if _NO_TEXT.match(character):
         return valid_text(character)
     return character.encode("unicode_escape").decode("ascii")

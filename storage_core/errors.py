@@ -15,6 +15,8 @@ from functools import wraps
 from pathlib import PurePath
 from typing import ClassVar, ParamSpec, TypeVar
 
+from storage_core.redaction import is_secret_name, without_secrets
+
 # Of a value that was set: whoever set it knows the rest, and a terminal has no room for it.
 _MOST_SHOWN = 1000
 
@@ -116,8 +118,10 @@ class ConfigError(PylogError):
 
     def __str__(self) -> str:
         # None: it is not said at all.
-        said = self.key if self.value is None else f"{self.key}={self.value}"
-        return f"{said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + '...'}: {self.reason}"
+        value = "(hidden)" if is_secret_name(self.key) else self.value
+        said = self.key if self.value is None else without_secrets(f"{self.key}={value}")
+        shown = said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + "..."
+        return f"{shown}: {without_secrets(self.reason)}"
 
 
 class MissingDriverError(ConfigError):

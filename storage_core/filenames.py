@@ -41,6 +41,10 @@ REMOTE_INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 # A snapshot of the cluster's metadata: its end offset and epoch, then this.
 CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
+# What a cluster began with, before there was a first snapshot; it lies beside the metadata log.
+BOOTSTRAP_SNAPSHOT_FILE: Final = "bootstrap.checkpoint"
+# What a node last knew and voted for in the election of a leader of the metadata log.
+QUORUM_STATE_FILE: Final = "quorum-state"
 # Of a managed root: itself, its lease, and of each partition the manifest, those before it, and
 # the data; see docs/object-storage.md.
 MANAGED_ROOT_FILE: Final = "pylog-root.json"

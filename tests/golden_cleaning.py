@@ -36,7 +36,6 @@ from storage_core.maintenance.compaction.partial import (
     PartialIndex,
     index_segment,
     index_segment_to_files,
-    segments_of_round,
 )
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
 from storage_core.maintenance.compaction.plan import (
@@ -276,7 +275,7 @@ def clean_spread(
 def _merge_in_memory(directory: Path, plan: CompactionPlan, step: int) -> Callable[[], MergedIndex]:
     packed = [
         index_segment(LocalStore(directory), plan, segment).to_bytes()
-        for segment in segments_of_round(plan)[::step]
+        for segment in plan.round_segments[::step]
     ]
     merged = merge_indexes(plan, [PartialIndex.from_bytes(data) for data in packed]).to_bytes()
     return lambda: MergedIndex.from_bytes(merged)
@@ -286,7 +285,7 @@ def _merge_in_files(directory: Path, plan: CompactionPlan, step: int) -> Callabl
     scratch = directory.parent / f"scratch-of-{directory.name}"
     scratch.mkdir()
     prefixes = []
-    for segment in segments_of_round(plan)[::step]:
+    for segment in plan.round_segments[::step]:
         prefixes.append(scratch / str(segment.base_offset))
         index_segment_to_files(LocalStore(directory), plan, segment, prefixes[-1])
     merged, table = merge_files(plan, prefixes, scratch / "merged")
@@ -313,7 +312,7 @@ def _exchange(
     directory: Path, text: str, step: int, buckets: int = 3
 ) -> tuple[list[CleanedGroup], IndexStats]:
     plan = CompactionPlan.from_json(text)
-    numbers = range(len(segments_of_round(plan)))[::step]
+    numbers = range(len(plan.round_segments))[::step]
     sent = [
         message
         for number in numbers

@@ -15,7 +15,7 @@ def row_of(code: Code) -> tuple[str, str, str, str]:
     severity = kind.severity.value
     if kind.elsewhere:
         severity += f"; {kind.elsewhere}"
-    fix = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), kind.fix.replace("{start}", ""))
+    fix = re.sub(r"\{(\w+)\}", lambda match: match[1].upper(), kind.advice.replace("{start}", ""))
     return code.value, severity, kind.meaning, fix
 
 

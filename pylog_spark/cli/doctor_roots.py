@@ -13,12 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.cli.exit_codes import ExitCode
-from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.verify import FailOn
 from pylog_spark.config import JobOptions
 from pylog_spark.config.broker import broker_config
 from pylog_spark.config.load import Flags, load_config
-from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
+from pylog_spark.report import (
+    json_line,
+    number_text,
+    partition_name,
+    root_column,
+    size_text,
+    write_table,
+)
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import Target
@@ -204,7 +211,8 @@ def _write(diagnosis: Diagnosis, shown: int) -> None:
         say(_root_line(root))
     _write_start(diagnosis, console)
     for row in diagnosis.failed:
-        say(f"{partition_name(row)} could not be verified: {row['error']}", "bold red")
+        place = f" in {row['root']}" if len(diagnosis.roots) > 1 else ""
+        say(f"{partition_name(row)}{place} could not be verified: {row['error']}", "bold red")
     least = Severity.WARN.rank
     bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
     if bad[:shown]:
@@ -212,7 +220,7 @@ def _write(diagnosis: Diagnosis, shown: int) -> None:
         write_table(console, finding_table(bad[:shown]))
     if diagnosis.counts:
         console.print()
-        write_table(console, count_table(diagnosis.counts, diagnosis.findings))
+        write_counts(console, diagnosis.counts, diagnosis.findings)
 
 
 def _write_start(diagnosis: Diagnosis, console: Console) -> None:
@@ -243,12 +251,14 @@ def _write_start(diagnosis: Diagnosis, console: Console) -> None:
     if worth:
         console.print()
         table = Table(box=None, pad_edge=False, header_style="bold")
+        root_cells = root_column(table, worth)
         table.add_column("partition", overflow="fold")
         for name in ("read", "rebuild", "cut", "records cut", "segments gone", "ends at"):
             table.add_column(name, justify="right")
         table.add_column("a broker says", overflow="fold")
         for row in worth[:_SHOWN_FORECASTS]:
             table.add_row(
+                *root_cells(row),
                 Text(partition_name(row)),
                 size_text(row.get("read_bytes")),
                 number_text(row.get("rebuilt_segments")),

@@ -18,6 +18,7 @@ from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
+from storage_core.checkpoint.quorum_state import MAX_QUORUM_STATE_BYTES, parse_quorum_state
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -26,6 +27,7 @@ from storage_core.filenames import (
     META_PROPERTIES_FILE,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
+    QUORUM_STATE_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     SNAPSHOT_SUFFIX,
@@ -110,6 +112,11 @@ def _clean_shutdown(store: LogStore, name: str) -> Iterator[Entry]:
     yield _CHECKPOINT, asdict(parse_clean_shutdown(data))
 
 
+def _quorum_state(store: LogStore, name: str) -> Iterator[Entry]:
+    data = store.read_file(name, limit_bytes=MAX_QUORUM_STATE_BYTES)
+    yield _CHECKPOINT, parse_quorum_state(data, file=name)
+
+
 def _base(name: str) -> int:
     return offset_of(name) or 0
 
@@ -134,4 +141,5 @@ _BY_NAME: Final[dict[str, EntryParser]] = {
     REPLICATION_FILE: _offset_checkpoint,
     CLEAN_SHUTDOWN_FILE: _clean_shutdown,
     META_PROPERTIES_FILE: _meta_properties,
+    QUORUM_STATE_FILE: _quorum_state,
 }

@@ -10,28 +10,37 @@ from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
 from pylog_spark.config.arguments import said_as
+from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import join_location, locate_directory
 from storage_core.clock import SystemClock
 from storage_core.errors import (
     BadBytesError,
+    ChangedWhileReadError,
     CheckpointError,
     ConfigError,
+    ObjectNotFoundError,
     PartitionNotFoundError,
 )
 from storage_core.filenames import (
+    BOOTSTRAP_SNAPSHOT_FILE,
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    MAX_OFFSET,
     SWAP_SUFFIX,
     offset_of,
+    parse_cluster_snapshot,
 )
 from storage_core.log.committed_view import CommittedView, load_committed_view
+from storage_core.log.settled_store import SettledStore, settle
 from storage_core.store import LogStore, open_store
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_store import is_managed, split_location
 
 _TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
+# A snapshot of the cluster's metadata is no part of a log, and made of what was committed.
+_ALL_COMMITTED: Final = CommittedView(aborted=(), last_stable_offset=MAX_OFFSET)
 # Lines are gathered to this many characters before they are written.
 _CHUNK_CHARACTERS: Final = 1 << 16
 
@@ -69,26 +78,42 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
 
     Raises:
         ConfigError: There is nothing there, or nothing that is Kafka's.
+        InvalidNameError: A file of an unfinished swap belongs to no segment.
+        ChangedWhileReadError: The one file is another one by now, or a directory does not stand
+            still.
         StorageError: The disk failed.
     """
     with said_as("PATH", path):
         store, names = _choose_files(str(path))
+    _tell_of_renamed(store)
     has_segment = any(is_segment(name) for name in names)
     committed = None
     if committed_only and has_segment:
-        committed = load_committed_view(store, now_ms=SystemClock().now_ms())
+        whole = store if isinstance(store, SettledStore) else settle(store)
+        committed = load_committed_view(whole, now_ms=SystemClock().now_ms())
     output = _Output()
-    is_whole = True
+    problems = _Problems()
     for name in names:
         lines = JsonLines(name) if as_json else TextLines(name)
-        is_whole &= _dump_file(store, name, committed, lines, output)
+        try:
+            _dump_file(store, name, committed, lines, output, problems)
+        except (ChangedWhileReadError, ObjectNotFoundError) as error:
+            if not isinstance(store, SettledStore):
+                raise
+            gone = BadBytesError(name, 0, f"gone, or another file, since the listing: {error}")
+            problems.add(gone.file, gone.position, gone.reason)
+            output.write(lines.error(gone))
     output.flush()
-    return is_whole
+    problems.tell()
+    return not problems.count
 
 
 def is_segment(name: str) -> bool:
     """Whether a file holds batches; one that is on its way in or out does too."""
-    return plain_name(name).endswith(LOG_SUFFIX) and offset_of(name) is not None
+    plain = plain_name(name)
+    if plain == BOOTSTRAP_SNAPSHOT_FILE or parse_cluster_snapshot(plain) is not None:
+        return True
+    return plain.endswith(LOG_SUFFIX) and offset_of(name) is not None
 
 
 def plain_name(name: str) -> str:
@@ -96,6 +121,26 @@ def plain_name(name: str) -> str:
     for suffix in _TRANSIENT_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
+
+
+class _Problems:
+    """What is bad, counted, for one line on standard error: an output may be long."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first = ""
+
+    def add(self, file: str, position: int, what: str, *, count: int = 1) -> None:
+        """Take note of some, of which the first is described."""
+        if not self.count:
+            self._first = f"{file}: position {position}: {what}"
+        self.count += count
+
+    def tell(self) -> None:
+        """Say how many there were, and where the first of them is."""
+        if self.count:
+            places = "1 place is" if self.count == 1 else f"{self.count} places are"
+            sys.stderr.write(f"pylog: {places} bad; the first: {printable(self._first)}\n")
 
 
 class _Output:
@@ -133,7 +178,7 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
     parent, name = split_location(path)
     if local is None and _is_kafkas(name):
         return _choose_one(parent, name)
-    store = open_store(locate_directory(path))
+    store = settle(open_store(locate_directory(path)))
     names = [
         file.name
         for file in store.list_files()
@@ -142,6 +187,18 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
     if not names:
         raise ConfigError("PATH", path, "the directory holds no file of a Kafka log")
     return store, names
+
+
+def _tell_of_renamed(store: LogStore) -> None:
+    """Say which files of a directory are shown under names that they do not have yet."""
+    if not isinstance(store, SettledStore):
+        return
+    renamed = [f"{file.name} as {name}" for name, file in store.files.items() if file.name != name]
+    if renamed:
+        sys.stderr.write(
+            "pylog: a swap is not finished; its files are shown as a load would leave them: "
+            f"{printable(', '.join(sorted(renamed)))}\n"
+        )
 
 
 def _choose_one(directory: str, name: str) -> tuple[LogStore, list[str]]:
@@ -159,32 +216,34 @@ def _is_kafkas(name: str) -> bool:
     return is_segment(name) or parser_of(plain_name(name)) is not None
 
 
-def _dump_file(
+def _dump_file(  # what, how, and where to
     store: LogStore,
     name: str,
     committed: CommittedView | None,
     lines: LineWriter,
     output: _Output,
-) -> bool:
-    """Write the lines of one file; return whether all of it is good."""
-    is_good = True
+    problems: _Problems,
+) -> None:
+    """Write the lines of one file, and take note of what is bad in it."""
     try:
         if is_segment(name):
-            for block in dump_segment(store, name, committed):
+            is_of_log = offset_of(name) is not None
+            view = committed if committed is None or is_of_log else _ALL_COMMITTED
+            for block in dump_segment(store, name, view):
                 if isinstance(block, TornTail):
                     output.write(lines.tail(block))
                     continue
-                is_good &= block.has_good_checksums
+                for position, reason in block.wrong_checksums:
+                    problems.add(name, position, reason)
                 for text in lines.batches(block):
                     output.write(text)
         parser = parser_of(plain_name(name))
         for kind, fields in parser(store, name) if parser is not None else ():
             output.write(lines.entry(kind, fields))
     except BadBytesError as error:
+        problems.add(error.file, error.position, error.reason)
         output.write(lines.error(error))
-        return False
     except CheckpointError as error:
         reason = f"line {error.line}: {error.reason}" if error.line else error.reason
+        problems.add(error.file, 0, reason)
         output.write(lines.error(BadBytesError(error.file, 0, reason)))
-        return False
-    return is_good

@@ -4,6 +4,7 @@ A line is put together by formatting, not by a JSON library: the fields are numb
 names that are known beforehand, and a dump has millions of lines.
 """
 
+import json
 from binascii import b2a_base64
 from collections.abc import Iterator
 from typing import Any, Final
@@ -149,7 +150,7 @@ class JsonLines:
 def _record_line(row: RecordRow) -> str:
     headers = ""
     if row[HEADERS]:
-        headers = ",".join(f"[{to_json(name)},{_base64(value)}]" for name, value in row[HEADERS])
+        headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
     return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers)
 
 

@@ -51,10 +51,18 @@ class DecodedBatches:
     records: RecordColumns
 
     @property
-    def has_good_checksums(self) -> bool:
-        """Whether the CRC of every batch is right."""
+    def wrong_checksums(self) -> list[tuple[int, str]]:
+        """Position, and what is wrong, of every batch whose CRC is not right."""
         ok = self.window.batches.crc_ok[self.first_row : self.end_row]
-        return bool((ok == 1).all())
+        rows = (np.flatnonzero(ok != 1) + self.first_row).tolist()
+        offsets = self.window.batches.base_offset
+        return [
+            (
+                self.window.position_of(row),
+                f"the CRC of the batch at offset {offsets[row]} is wrong",
+            )
+            for row in rows
+        ]
 
     @property
     def record_ends(self) -> list[int]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pylog_spark.cli.dump_json import TIMESTAMP_TYPES, codec_name, control_name
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
-from pylog_spark.text import LAST_MS, printable, readable_bytes, time_text
+from pylog_spark.text import LAST_MS, escaped, readable_bytes, time_text
 from storage_core.errors import BadBytesError
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_PRODUCER_ID, NO_SEQUENCE
 from storage_core.kernels.batch_scan import UNKNOWN_COUNT
@@ -25,7 +25,7 @@ class TextLines:
     """The lines of one file, its name first."""
 
     def __init__(self, file: str) -> None:
-        self._heading = f"{printable(file)}\n"
+        self._heading = f"{escaped(file)}\n"
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
         """Yield the lines of some batches, each followed by those of its records."""
@@ -49,14 +49,13 @@ class TextLines:
     def error(self, error: BadBytesError) -> str:
         """Return the line that says where and why reading of a file stopped."""
         return (
-            f"{self._take_heading()}  ERROR at position {error.position}: "
-            f"{printable(error.reason)}\n"
+            f"{self._take_heading()}  ERROR at position {error.position}: {escaped(error.reason)}\n"
         )
 
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
         """Return the line of an entry of an index, a snapshot or a checkpoint."""
         del kind
-        text = "  ".join(f"{name} {printable(str(value))}" for name, value in fields.items())
+        text = "  ".join(f"{name} {escaped(str(value))}" for name, value in fields.items())
         return f"{self._take_heading()}  {text}\n"
 
     def _take_heading(self) -> str:
@@ -109,7 +108,7 @@ def _record_lines(records: RecordColumns, start: int, stop: int) -> Iterator[str
     times = _times_text(records.timestamp[start:stop])
     for row, time in zip(record_rows(records, start, stop), times, strict=True):
         line = f"    {row[OFFSET]}  {time}  {_bytes_text(row[KEY])} = {_bytes_text(row[VALUE])}"
-        named = [f"{printable(name)}={_bytes_text(value)}" for name, value in row[HEADERS]]
+        named = [f"{escaped(name)}={_bytes_text(value)}" for name, value in row[HEADERS]]
         yield line + (f"  [{', '.join(named)}]" if named else "") + "\n"
 
 

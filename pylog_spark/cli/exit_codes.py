@@ -24,6 +24,7 @@ from storage_core.errors import (
     PylogError,
     StorageError,
 )
+from storage_core.redaction import without_secrets
 
 
 class ExitCode(enum.IntEnum):
@@ -81,7 +82,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 def report_error(error: BaseException, *, debug: bool) -> None:
     """Say on standard error what ended a command, in one line; with debug also where."""
     if debug:
-        traceback.print_exception(error)
+        sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
     text = _describe(error)
     if text:
         sys.stderr.write(f"pylog: {printable(text)}\n")
@@ -100,6 +101,19 @@ def raise_on_termination() -> None:
 def leave_out_interruptions() -> None:
     """Keep libraries from logging an interruption with a traceback: the program says it itself."""
     logging.getLogger().addFilter(_is_no_interruption)
+
+
+class _LineFormatter(logging.Formatter):
+    """A message of a log as one line for a person: names and errors in it steer no terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        return printable(super().formatMessage(record))
+
+
+def escape_log_lines() -> None:
+    """Let what is logged, and reaches the terminal for nobody else takes it, be safe to show."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_LineFormatter())
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:

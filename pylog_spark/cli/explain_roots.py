@@ -45,15 +45,16 @@ def explain_roots(roots: Sequence[str], flags: Flags, *, as_json: bool) -> bool:
         if as_json:
             typer.echo(json_line("explanation", row))
         else:
-            _write(console, row)
+            _write(console, row, with_root=len(roots) > 1)
     if is_empty and not as_json:
         are_chosen = options.include or options.exclude
         console.print("no partition of these topics" if are_chosen else "no partitions")
     return is_whole
 
 
-def _write(console: Console, row: Row) -> None:
-    console.print(Text(partition_name(row), style="bold"), soft_wrap=True)
+def _write(console: Console, row: Row, *, with_root: bool) -> None:
+    place = f" in {printable(row['root'])}" if with_root else ""
+    console.print(Text(f"{partition_name(row)}{place}", style="bold"), soft_wrap=True)
     if row["error"] is not None:
         console.print(Text(f"  {printable(row['error'])}", style="bold red"), soft_wrap=True)
         return

@@ -17,6 +17,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.guards import check_outside, check_roots
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.plan_table import RowKey, row_key
 from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport, notes_of_empty_roots
@@ -129,7 +130,7 @@ def write_report(report: RunReport, *, as_json: bool) -> None:
 def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
     plans = _plans(report) if report.dry_run else {}
     for row in rows:
-        plan = plans.get(_name(row))
+        plan = plans.get(row_key(row))
         typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
     for cut in report.cuts.to_pylist():
         typer.echo(json_line("cut", cut))
@@ -152,11 +153,11 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
     typer.echo(json_line("run", run))
 
 
-def _plans(report: RunReport) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return what a dry run would do, by partition."""
-    plans = {_name(plan): plan for plan in report.planned_rows()}
+def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
+    """Return what a dry run would do, by partition directory."""
+    plans = {row_key(plan): plan for plan in report.planned_rows()}
     for row in report.recoveries.to_pylist():
-        plans[_name(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
+        plans[row_key(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
     return plans
 
 
@@ -175,7 +176,3 @@ def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
     if retentions:
         write_table(console, retention_table(retentions), footer=[""])
     write_table(console, result_table(rows), footer=footer)
-
-
-def _name(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["root"], row["topic"], row["partition"]

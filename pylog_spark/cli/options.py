@@ -202,6 +202,14 @@ AllowTruncate = Annotated[
         help="Cut even below a checkpointed high watermark, or a log that is all lost.",
     ),
 ]
+FromStart = Annotated[
+    bool,
+    typer.Option(
+        "--from-start",
+        rich_help_panel=_CHOICE,
+        help="Read every log from its start, as if nothing said that it was closed or flushed.",
+    ),
+]
 MaxBytes = Annotated[
     str | None,
     typer.Option(

@@ -126,7 +126,7 @@ def clean(  # noqa: PLR0913  # one argument an option
             cleaner_checkpoint,
             "says where Kafka's choice begins, --first-dirty-offset leaves no choice",
         )
-    validate_partition_directory(directory)
+    directory = named_partition_directory(directory)
     answer = run_clean(
         CleanArguments(
             directory=directory,
@@ -181,6 +181,10 @@ def recover(  # noqa: PLR0913  # one argument an option
             "--clean-shutdown", help="Load it as after a clean shutdown: nothing is verified."
         ),
     ] = False,
+    no_truncate: Annotated[
+        bool,
+        typer.Option("--no-truncate", help="Change nothing where something would be cut."),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -196,7 +200,7 @@ def recover(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.partition_recover import run_recover  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_recover(
             directory,
@@ -205,6 +209,7 @@ def recover(  # noqa: PLR0913  # one argument an option
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
+            no_truncate=no_truncate,
             dry_run=dry_run,
         )
     )
@@ -234,7 +239,7 @@ def retain(
     """
     from pylog_spark.cli.partition_retain import run_retain  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_retain(
             directory,
@@ -275,7 +280,7 @@ def truncate(  # noqa: PLR0913  # one argument an option
     """
     from pylog_spark.cli.partition_recover import run_truncate  # noqa: PLC0415  # numba
 
-    validate_log_directory(directory)
+    directory = named_log_directory(directory)
     typer.echo(
         run_truncate(
             directory,
@@ -289,8 +294,8 @@ def truncate(  # noqa: PLR0913  # one argument an option
     )
 
 
-def validate_log_directory(directory: Path) -> None:
-    """Refuse what is neither a partition directory nor one that Kafka renamed.
+def named_log_directory(directory: Path) -> Path:
+    """Return where a partition directory is that a person named, one that Kafka renamed too.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -299,11 +304,12 @@ def validate_log_directory(directory: Path) -> None:
     if not directory.is_dir():
         raise PartitionNotFoundError(str(directory))
     if parse_renamed_directory(directory.resolve().name) is None:
-        validate_partition_directory(directory)
+        return named_partition_directory(directory)
+    return _led_to(directory)
 
 
-def validate_partition_directory(directory: Path) -> None:
-    """Refuse what is no partition directory.
+def named_partition_directory(directory: Path) -> Path:
+    """Return where a partition directory is that a person named.
 
     Raises:
         PartitionNotFoundError: There is no such directory.
@@ -315,6 +321,12 @@ def validate_partition_directory(directory: Path) -> None:
         parse_partition_directory(directory.resolve().name)
     except InvalidNameError as error:
         raise ConfigError("DIR", directory, str(error)) from error
+    return _led_to(directory)
+
+
+def _led_to(directory: Path) -> Path:
+    """Return what a link leads to: that is what the person who names it means."""
+    return directory.resolve() if directory.is_symlink() else directory
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from typing import Any
 
 from pylog_spark.config.assignments import whole_config
 from pylog_spark.text import to_json
+from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import (
     RecoverResult,
+    commit_recovery,
     plan_recovery,
-    recover_partition,
 )
 from storage_core.maintenance.truncation.partition import plan_truncation, truncate_partition
 from storage_core.plan import Plan
@@ -27,24 +28,16 @@ def run_recover(  # noqa: PLR0913  # the options of the command
     recovery_point: int,
     log_start_offset: int,
     clean_shutdown: bool,
+    no_truncate: bool = False,
     dry_run: bool,
 ) -> str:
     """Recover the partition, or say what would be done; return the answer as one JSON object.
 
     Raises:
-        PylogError: As ``recover_partition``.
+        GuardRefusedError: Something would be cut, and nothing may be.
+        PylogError: As ``plan_recovery`` and ``commit_recovery``.
     """
     config, cleaner = whole_config(settings)
-    if not dry_run:
-        return recover_partition(
-            directory,
-            config=config,
-            cleaner=cleaner,
-            now_ms=now_ms,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean_shutdown=clean_shutdown,
-        ).to_json()
     log = plan_recovery(
         LocalStore(directory),
         config=config,
@@ -54,7 +47,28 @@ def run_recover(  # noqa: PLR0913  # the options of the command
         log_start_offset=log_start_offset,
         clean_shutdown=clean_shutdown,
     )
+    if no_truncate:
+        _refuse_cuts(directory, log)
+    if not dry_run:
+        return commit_recovery(directory, log).to_json()
     return to_json({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
+
+
+def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
+    """Refuse to cut records, or a torn tail.
+
+    Raises:
+        GuardRefusedError: Something would be cut.
+    """
+    first = next((cut for cut in log.repairs.cuts if cut.size_bytes), None)
+    if first is not None:
+        raise GuardRefusedError(
+            "CUTS_RECORDS",
+            f"{directory}: {log.repairs.truncated_bytes} bytes would be cut, first at byte "
+            f"{first.position} of {first.file} (offset {first.first_offset}): {first.reason}. "
+            "Expected nothing to be cut. Mend the log before what is derived from it: `pylog "
+            "doctor` on its log directory says how",
+        )
 
 
 def run_truncate(  # noqa: PLR0913  # one argument an option

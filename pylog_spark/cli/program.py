@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from pylog_spark.cli.exit_codes import (
     ExitCode,
+    escape_log_lines,
     exit_code_of,
     leave_out_interruptions,
     raise_on_termination,
@@ -214,6 +215,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the program and return its exit status."""
     raise_on_termination()
     leave_out_interruptions()
+    escape_log_lines()
     try:
         app(args=list(arguments), prog_name=_PROGRAM)
     except SystemExit as end:

@@ -25,6 +25,7 @@ from pylog_spark.report import (
     json_line,
     number_text,
     partition_name,
+    root_column,
     size_text,
     summary_line,
     write_table,
@@ -166,6 +167,7 @@ def _write_table(report: TransferReport) -> None:
     details = report.details.slice(0, SHOWN_ROWS).to_pylist()
     columns = _COLUMNS[report.action]
     table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, details)
     table.add_column("partition", overflow="fold")
     table.add_column("status")
     for name in columns:
@@ -173,7 +175,8 @@ def _write_table(report: TransferReport) -> None:
     table.add_column("why", overflow="fold")
     for row in details:
         cells = [text(row[column]) for column, text in columns.values()]
-        table.add_row(Text(partition_name(row)), row["status"], *cells, Text(_why(row)))
+        place = (*root_cells(row), Text(partition_name(row)))
+        table.add_row(*place, Text(row["status"]), *cells, Text(_why(row)))
     more = report.details.num_rows - len(details)
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000

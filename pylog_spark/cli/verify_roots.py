@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pylog_spark.cli.finding_tables import count_table, finding_table
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.output import check_file_place
 from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
@@ -17,7 +17,13 @@ from pylog_spark.operations.guards import check_ledger, check_outside
 from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
-from pylog_spark.report import json_line, partition_name, size_text, write_table
+from pylog_spark.report import (
+    has_several_roots,
+    json_line,
+    partition_name,
+    size_text,
+    write_table,
+)
 from pylog_spark.report_page import write_page
 from pylog_spark.session import build_session
 from pylog_spark.text import printable
@@ -97,9 +103,11 @@ def _write_json(report: VerifyReport, notes: Sequence[str]) -> None:
 
 def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
     console = Console()
-    failed = [row for row in report.results.to_pylist() if row["error"] is not None]
-    for row in failed:
-        text = f"{partition_name(row)} could not be verified: {row['error']}"
+    rows = report.results.to_pylist()
+    are_several = has_several_roots(rows)
+    for row in (row for row in rows if row["error"] is not None):
+        place = f" in {row['root']}" if are_several else ""
+        text = f"{partition_name(row)}{place} could not be verified: {row['error']}"
         console.print(Text(printable(text), style="bold red"), soft_wrap=True)
     counts = [(count.severity, count.code, count.count) for count in report.counts]
     # What is harmless or only worth knowing is counted; a list of it would hide the rest.
@@ -110,7 +118,8 @@ def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
         more = [f"{left:,} more; --show N prints more, --ledger keeps all"] if left else []
         write_table(console, finding_table(bad), footer=[*more, ""])
     if counts:
-        write_table(console, count_table(counts, report.findings), footer=[""])
+        write_counts(console, counts, report.findings)
+        console.print()
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     found = "nothing found" if not report.counts else "see docs/findings.md for the codes"

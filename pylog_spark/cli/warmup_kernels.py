@@ -36,7 +36,6 @@ from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import (
     index_segment,
-    segments_of_round,
 )
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
@@ -110,7 +109,7 @@ def _index_apart(directory: Path) -> None:
         now_ms=_NOW_MS,
         hash_key=bytes(HASH_KEY_BYTES),
     )
-    segments = segments_of_round(plan)
+    segments = plan.round_segments
     merge_indexes(plan, [index_segment(store, plan, segment) for segment in segments])
     _exchange(store, plan, len(segments))
 

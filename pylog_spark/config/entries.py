@@ -1,6 +1,5 @@
 """Every setting in force with its origin: what ``pylog config show`` lists."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from storage_core.config import (
 )
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
+from storage_core.redaction import is_secret_name
 
 # Options of a job by the names that they have in a file.
 _JOB_DOCS: Final = {
@@ -40,7 +40,6 @@ _JOB_DOCS: Final = {
     "server_properties": "a broker's own file, for broker-wide defaults of topics",
 }
 _HIDDEN: Final = "(hidden)"
-_SECRET: Final = re.compile(r"secret|password|token|credential|access\.?key", re.IGNORECASE)
 
 
 def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
@@ -71,7 +70,7 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
             key=f"topics.{topic}", value=text, origin=layers.origin(f"topics.{topic}")
         )
     for key, text in sorted(layers.entries("spark").items()):
-        shown = _HIDDEN if _SECRET.search(key) else text
+        shown = _HIDDEN if is_secret_name(key) else text
         yield ConfigEntry(key=f"spark: {key}", value=shown, origin=layers.origin(f"spark.{key}"))
 
 

@@ -106,6 +106,7 @@ class Flags:
         keep_deleted: ``--keep-deleted``.
         now_ms: ``--now-ms``.
         allow_truncate: ``--allow-truncate``.
+        from_start: ``--from-start``.
         max_truncate_bytes: ``--max-truncate-bytes``.
         salvage: ``--salvage``.
         trash: ``--trash``.
@@ -140,6 +141,7 @@ class Flags:
     keep_deleted: bool = False
     now_ms: int | None = None
     allow_truncate: bool = False
+    from_start: bool = False
     max_truncate_bytes: int | None = None
     salvage: Path | None = None
     trash: str | None = None
@@ -221,6 +223,7 @@ def _options(layers: Layers, flags: Flags, now_ms: int) -> JobOptions:
         ledger=layers.get("ledger"),
         mark_clean=layers.get("mark_clean") is not False,
         allow_truncate=flags.allow_truncate,
+        from_start=flags.from_start,
         max_truncate_bytes=(
             DEFAULT_MAX_TRUNCATE_BYTES
             if flags.max_truncate_bytes is None

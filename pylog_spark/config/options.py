@@ -50,8 +50,9 @@ class Tuning:
 
     broadcast_max_bytes: int = _job(
         "broadcast.max.bytes",
-        268_435_456,
-        "offset maps that are published to the workers together stay below this",
+        33_554_432,
+        "offset maps that are published to the workers together stay below this, and small beside "
+        "the heap",
     )
     files_max_bytes: int = _job(
         "files.max.bytes",
@@ -155,6 +156,8 @@ class JobOptions:
         mark_clean: Whether a broker's directory that was cleanly shut down, or was recovered, is
             marked so at the end.
         allow_truncate: Whether recovery may cut below a checkpointed high watermark, or everything.
+        from_start: Whether recovery reads every log from its start, whatever marker and recovery
+            points say.
         max_truncate_bytes: How much recovery may cut from one partition.
         salvage: Folder that receives what recovery cuts; None keeps nothing.
         trash: Folder that keeps what a run takes out of local directories, so that it can be
@@ -191,6 +194,7 @@ class JobOptions:
     ledger: str | None = None
     mark_clean: bool = True
     allow_truncate: bool = False
+    from_start: bool = False
     max_truncate_bytes: int = DEFAULT_MAX_TRUNCATE_BYTES
     salvage: str | None = None
     trash: str | None = None

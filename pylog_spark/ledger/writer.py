@@ -3,19 +3,23 @@
 A run writes its START row first and its END row last; a run without an END row died. With Delta
 each append carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
 made again, because its answer was lost, adds nothing. Parquet has no such thing; it is used only
-where the session has no Delta.
+where the session has no Delta, and never without a word.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
 from pylog_spark.schemas import rows_to_batch, spark_ddl
+from pylog_spark.session_facts import has_delta, is_connect
+from storage_core.errors import ConfigError
 
-_DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+_log: Final = logging.getLogger(__name__)
 
 # The tables are small and appended to by a few rows a run. Delta computes a table's state before
 # each append; for such a table one partition does that, not fifty: an append took 3 s instead of
@@ -50,13 +54,17 @@ class Ledger:
         """Create the tables that are not there yet and return the ledger.
 
         Raises:
+            ConfigError: The ledger is one of Delta tables, and the session has no Delta.
             pyspark.errors.PySparkException: The location cannot be written.
         """
         session = _ledger_session(spark)
+        kind = ledger_format(spark)
+        if kind is LedgerFormat.PARQUET:
+            _admit_parquet(spark, location)
         ledger = cls(
             location=location,
             run_id=run_id,
-            format=ledger_format(spark),
+            format=kind,
             _callers_session=spark,
             _session=session,
         )
@@ -123,13 +131,36 @@ class Ledger:
 
 def ledger_format(spark: SparkSession) -> LedgerFormat:
     """Return how a session stores ledgers: Delta where that is configured, else Parquet."""
-    extensions = spark.conf.get("spark.sql.extensions", "") or ""
-    return LedgerFormat.DELTA if _DELTA_EXTENSION in extensions else LedgerFormat.PARQUET
+    return LedgerFormat.DELTA if has_delta(spark) else LedgerFormat.PARQUET
+
+
+def _admit_parquet(spark: SparkSession, location: str) -> None:
+    """Say that a ledger is written as Parquet, and why; refuse where it is one of Delta tables.
+
+    Raises:
+        ConfigError: It is: rows beside a Delta table's log would be in no table.
+    """
+    log = f"{table_location(location, LedgerTable.RUNS)}/_delta_log"
+    try:
+        spark.read.text(log).schema  # noqa: B018  # looks whether there is such a folder
+    except AnalysisException:
+        _log.warning(
+            "%s: this session has no Delta (spark.sql.extensions does not name Delta's), so the "
+            "ledger is written as Parquet: an append that Spark repeats is there twice",
+            location,
+        )
+        return
+    raise ConfigError(
+        "--ledger",
+        location,
+        "its tables are Delta's, and this session has no Delta: start Spark with Delta's jars and "
+        "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or name another ledger",
+    )
 
 
 def _ledger_session(spark: SparkSession) -> SparkSession:
     """Return a session with settings for small tables; with Spark Connect, the same one."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return spark
     session = spark.newSession()
     for key, value in _LEDGER_SETTINGS.items():

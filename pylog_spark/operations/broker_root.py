@@ -19,7 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self
 
-from pylog_spark.operations.killed_runs import encode_remembered, resume_killed_runs
+from pylog_spark.operations.killed_runs import (
+    encode_remembered,
+    observe_partition,
+    observe_partitions,
+    resume_killed_runs,
+)
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim, set_aside_claim
 from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
@@ -101,6 +106,9 @@ class BrokerRoot:
         self._marker: CleanShutdown | None = None
         self._brokers_own: CleanShutdown | None = None
         self._claims: list[Path] = []
+        # What partitions look like, and which of them commits may have changed since.
+        self._partitions: dict[str, str] = {}
+        self._changing: set[str] = set()
         self._writes = False
         self._is_settled = True
         self._is_whole = True
@@ -182,6 +190,7 @@ class BrokerRoot:
         scratch = create_scratch(Path(self.location), self._run_id)
         self._scratch = None if scratch is None else str(scratch)
         self._writes = True
+        self._observe_all()
         self._remember()
         self._store.delete(CLEAN_SHUTDOWN_FILE)
         self._store.sync_directory()
@@ -195,6 +204,7 @@ class BrokerRoot:
             path = claim_path(self._scratch, Path(directory), self._run_id)
             create_claim(path)
             self._claims.append(path)
+            self._changing.add(Path(directory).name)
 
     @_unless_failed
     def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
@@ -205,6 +215,10 @@ class BrokerRoot:
             is_whole: Whether every partition is in a state that is known: as it was, or done.
         """
         self._is_whole = self._is_whole and is_whole
+        self._partitions |= {
+            name: observe_partition(self._store.directory / name) for name in self._changing
+        }
+        self._changing.clear()
         self._remember()
         # First, so that a kill in between makes nobody clean these partitions once more.
         self.write_cleaner_points(points)
@@ -213,13 +227,27 @@ class BrokerRoot:
 
     @_unless_failed
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
-        """Put entries into the cleaner checkpoint; those of other partitions stay."""
+        """Put entries into the cleaner checkpoint; those of partitions that are gone are dropped.
+
+        As Kafka's cleaner does it: a rewrite keeps what has a directory here.
+        """
         if not points:
             return
         known = read_offset_checkpoint(self.location, CLEANER_FILE)
         merged = {**known, **points}
         if merged != known:
+            merged = {
+                partition: offset for partition, offset in merged.items() if self._holds(partition)
+            }
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    @_unless_failed
+    def drop_entries(self, partition: TopicPartition) -> None:
+        """Take a partition that was deleted out of all checkpoints, unless it is here again."""
+        self._lock.validate_held()
+        if not self._holds(partition):
+            for name in _CHECKPOINTS:
+                self._merge(name, {partition: None})
 
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
@@ -250,7 +278,8 @@ class BrokerRoot:
         What is removed may have been more than other replicas have.
         """
         if self.was_clean:
-            self.claim_clean()
+            self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+            self._remember()
 
     @_unless_failed
     def own_marker(self) -> None:
@@ -285,8 +314,10 @@ class BrokerRoot:
         """Let the directory be marked at the end as one that was cleanly shut down.
 
         By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
+        Whatever its partitions look like now, they are as they should be.
         """
         self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+        self._observe_all()
         self._remember()
 
     @_unless_failed
@@ -325,17 +356,23 @@ class BrokerRoot:
             content = encode_clean_shutdown(resumed.marker.broker_epoch)
             self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
 
+    def _observe_all(self) -> None:
+        """Look at every partition, for whoever finds what this run has left if it is killed."""
+        if self._scratch is not None and self._marker is not None:
+            self._partitions = observe_partitions(self._store.directory)
+
     def _remember(self) -> None:
         """Write down which marker the directory may have, should this run be killed."""
         if not self._writes or self._scratch is None:
             return
         scratch = LocalStore(Path(self._scratch))
         if self._marker is not None and self._is_whole:
-            scratch.write_file(
-                REMEMBERED_MARKER, encode_remembered(self._marker, self._store.directory)
-            )
+            scratch.write_file(REMEMBERED_MARKER, encode_remembered(self._marker, self._partitions))
         else:
             scratch.delete(REMEMBERED_MARKER)
+
+    def _holds(self, partition: TopicPartition) -> bool:
+        return (self._store.directory / str(partition)).is_dir()
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

@@ -28,10 +28,10 @@ from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.operations.plan_file import SavedPlan, saved_plan
 from pylog_spark.operations.plan_table import (
-    PartitionName,
+    RowKey,
     only_planned,
-    partition_names,
     result_rows,
+    row_keys,
     sort_plans,
 )
 from pylog_spark.operations.recording import Recorder
@@ -41,8 +41,9 @@ from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
-from pylog_spark.planning import Strategy
+from pylog_spark.planning import Strategy, broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
+from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
@@ -210,7 +211,12 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     limits = RoundLimits(
         least_unit_bytes=options.tuning.unit_min_bytes,
         most_unit_bytes=options.tuning.unit_max_bytes,
-        budget_bytes=options.tuning.broadcast_max_bytes,
+        # Without broadcasts the plans of a wave are values in Spark's own plan.
+        budget_bytes=broadcast_budget(
+            options.tuning.broadcast_max_bytes, heap_bytes=dispatcher.heap_bytes
+        )
+        if dispatcher.can_broadcast
+        else MOST_CELL_BYTES,
         slots=dispatcher.slots,
         can_broadcast=dispatcher.can_broadcast,
         max_keys=map_capacity(options.cleaner),
@@ -229,12 +235,12 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     while left.num_rows:
         ended = _clean_once(rounds, left, run.recorder, run.job)
         outcomes |= _merge(plans, outcomes, left, ended)
-        names = _split(left, ended)
+        again = _split(left, ended)
         if options.until_clean:
-            names |= _unfinished(left, ended)
-        if not names:
+            again |= _unfinished(left, ended)
+        if not again:
             break
-        left = only_planned(_observe(run, context), names)
+        left = only_planned(_observe(run, context), again)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
     _record(run.recorder, plans, others, run.job)
     return outcomes
@@ -252,32 +258,32 @@ def _clean_once(
 
 def _merge(plans: pa.Table, outcomes: Outcomes, left: pa.Table, ended: Outcomes) -> Outcomes:
     """Return outcomes by their rows in plans, put together with those of former rounds."""
-    numbers = {name: number for number, name in enumerate(partition_names(plans))}
+    numbers = {key: number for number, key in enumerate(row_keys(plans))}
     merged = Outcomes()
-    for ordinal, name in enumerate(partition_names(left)):
+    for ordinal, key in enumerate(row_keys(left)):
         if ordinal in ended:
-            number = numbers[name]
+            number = numbers[key]
             merged[number] = ended[ordinal].after(outcomes.get(number))
     return merged
 
 
-def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+def _unfinished(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     """Return the partitions whose offset map was full before all that is dirty was cleaned."""
     first = plans["first_dirty_offset"].to_pylist()
     end = plans["first_uncleanable_offset"].to_pylist()
-    names = partition_names(plans)
+    keys = row_keys(plans)
     return {
-        names[ordinal]
+        keys[ordinal]
         for ordinal, outcome in outcomes.items()
         if outcome.next_offset is not None and first[ordinal] < outcome.next_offset < end[ordinal]
     }
 
 
-def _split(plans: pa.Table, outcomes: Outcomes) -> set[PartitionName]:
+def _split(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     """Return the partitions of which a segment was split in place of the round."""
-    names = partition_names(plans)
+    keys = row_keys(plans)
     return {
-        names[ordinal]
+        keys[ordinal]
         for ordinal, outcome in outcomes.items()
         if outcome.columns.get("reason") == Reason.SEGMENT_SPLIT.value
     }

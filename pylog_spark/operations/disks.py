@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT
+from pylog_spark.planning import count_look_tasks
 from storage_core.catalog.roles import local_path
 from storage_core.store.local import storage_errors
 
@@ -55,7 +55,12 @@ class Disks:
         return beyond + sum(min(self.per_disk, count) for count in by_disk.values())
 
     def deal_out(
-        self, dispatcher: Dispatcher, frame: DataFrame, *, key: str = "directory"
+        self,
+        dispatcher: Dispatcher,
+        frame: DataFrame,
+        *,
+        key: str = "directory",
+        rows: int | None = None,
     ) -> DataFrame:
         """Spread rows about partitions over the tasks that look at them.
 
@@ -63,8 +68,9 @@ class Disks:
             dispatcher: Starts the stages.
             frame: Rows with root and key.
             key: With a limit, rows of one root and key are in one task.
+            rows: How many there are, about; None where nobody knows.
         """
-        tasks = OBSERVE_TASKS_PER_SLOT * dispatcher.slots
+        tasks = count_look_tasks(rows, slots=dispatcher.slots)
         if self.per_disk is None:
             return frame.repartition(tasks)
         unit, units = self._units(F.col(key), self.per_disk, tasks)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -19,6 +20,8 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.schemas import spark_ddl
+from pylog_spark.session_facts import count_slots, heap_bytes, is_connect
+from pylog_spark.tasks.cells import PART, cut_batches, join_table, slice_table, with_part
 
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 60.0
@@ -57,7 +60,7 @@ class Dispatcher:
         self._spark = spark
         self._tag = tag
         self._broadcasts: list[Any] = []
-        self.can_broadcast = not type(spark).__module__.startswith("pyspark.sql.connect")
+        self.can_broadcast = not is_connect(spark)
 
     def __enter__(self) -> Self:
         self._spark.addTag(self._tag)
@@ -84,12 +87,15 @@ class Dispatcher:
     def _interrupt(self) -> None:
         self._spark.interruptTag(self._tag)
 
-    @property
+    @cached_property
     def slots(self) -> int:
-        """How many tasks run at the same time, as far as the session tells."""
-        if self.can_broadcast:
-            return int(self._spark.sparkContext.defaultParallelism)
-        return int(self._spark.conf.get("spark.sql.shuffle.partitions", "200") or "200")
+        """How many tasks may run at the same time."""
+        return count_slots(self._spark)
+
+    @cached_property
+    def heap_bytes(self) -> int:
+        """The heap that what is published has to pass through."""
+        return heap_bytes(self._spark)
 
     def publish(self, value: T) -> Published[T]:
         """Make a value readable in tasks, until ``release``."""
@@ -123,7 +129,10 @@ class Dispatcher:
     def frame_of(self, rows: pa.RecordBatch) -> DataFrame:
         """Return rows that the driver has as a DataFrame."""
         plain = pa.Table.from_batches([rows]).replace_schema_metadata()
-        return self._spark.createDataFrame(plain, spark_ddl(rows.schema))
+        ddl = spark_ddl(rows.schema)
+        parts = list(slice_table(plain)) or [plain]
+        frames = [self._spark.createDataFrame(part, ddl) for part in parts]
+        return reduce(DataFrame.unionByName, frames)
 
     def spread(
         self,
@@ -132,6 +141,8 @@ class Dispatcher:
         schema: pa.Schema,
     ) -> DataFrame:
         """Return the rows that work makes of the units, one task a unit, in the units' order.
+
+        They come in pieces (``tasks/cells.py``), for ``collect``, or for tasks that join them.
 
         Args:
             units: At least one; values that pickle.
@@ -143,10 +154,29 @@ class Dispatcher:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from work(published.value[number])
+                    yield from cut_batches(work(published.value[number]))
 
         numbers = self._spark.range(0, len(units), 1, len(units))
-        return numbers.mapInArrow(run, spark_ddl(schema))
+        return numbers.mapInArrow(run, spark_ddl(with_part(schema)))
+
+    @staticmethod
+    def map_rows(
+        frame: DataFrame,
+        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> DataFrame:
+        """Return the rows that work makes of those of a DataFrame, in pieces as ``spread``'s.
+
+        Args:
+            frame: Rows.
+            work: Runs in a task; captures values only.
+            schema: Columns of the rows that it makes.
+        """
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from cut_batches(work(batches))
+
+        return frame.mapInArrow(run, spark_ddl(with_part(schema)))
 
     def to_units(self, frame: DataFrame, units: int) -> DataFrame:
         """Return the rows of a DataFrame, those of each ``unit`` together in one task.
@@ -192,7 +222,8 @@ class Dispatcher:
             description: Shown as the name of the Spark job.
         """
         self.describe(description)
-        return _run_interruptibly(self._spark, frame.toArrow).cast(schema)
+        table = _run_interruptibly(self._spark, frame.toArrow)
+        return join_table(table, schema) if PART in table.column_names else table.cast(schema)
 
     def describe(self, description: str | None) -> None:
         """Name the Spark jobs that follow; Spark Connect has no such names."""

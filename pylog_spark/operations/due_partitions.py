@@ -88,6 +88,7 @@ class DuePartition:
         segment_bytes: The size of each of them; none where one task cleans all.
         extra_bytes: Upper bound of the disk space that it needs meanwhile.
         map_bytes: Upper bound of its merged index.
+        plan_bytes: Bytes of its plan where that travels inside of closures, 0 where it does not.
         strategy: How it is cleaned.
         buckets: Into how many its keys are dealt out, where they are.
     """
@@ -101,6 +102,7 @@ class DuePartition:
     segment_bytes: tuple[int, ...]
     extra_bytes: int
     map_bytes: int
+    plan_bytes: int
     strategy: Strategy
     buckets: int = 1
 
@@ -119,8 +121,9 @@ class DuePartition:
     def demand(self) -> Demand:
         """What it needs while its round runs."""
         is_filed = self.strategy is Strategy.FILES
+        is_published = self.strategy is Strategy.BROADCAST
         return Demand(
-            map_bytes=self.map_bytes if self.strategy is Strategy.BROADCAST else 0,
+            map_bytes=self.plan_bytes + (self.map_bytes if is_published else 0),
             disk_bytes=self.extra_bytes + (self.map_bytes * _FILED_COPIES if is_filed else 0),
             read_bytes=self.size_bytes,
             tasks=1 if self.strategy is Strategy.WHOLE else len(self.segment_bytes),
@@ -227,17 +230,16 @@ def find_due(
         size_bytes = sum(row["segment_bytes"])
         strategy = choose_strategy(
             asked=limits.strategy,
-            partition_bytes=size_bytes,
+            is_one_unit=len(row["segment_bytes"]) == 1
+            or size_bytes <= limits.unit_bytes(size_bytes),
             map_bytes=map_bytes,
-            unit_bytes=limits.unit_bytes(size_bytes),
             budgets=MapBudgets(
                 broadcast_bytes=limits.budget_bytes,
                 files_bytes=limits.files_bytes,
                 can_broadcast=limits.can_broadcast,
                 # Of what tasks share in files nobody could say how many read them at once.
                 can_share_files=shares_files(row["root"]) and limits.disks.per_disk is None,
-                # A session without broadcasts does not know its slots.
-                slots=limits.slots if limits.can_broadcast else 1,
+                slots=limits.slots,
             ),
             is_bounded=limits.max_keys is not None,
         )
@@ -263,6 +265,7 @@ def find_due(
                 segment_bytes=() if strategy is Strategy.WHOLE else tuple(row["segment_bytes"]),
                 extra_bytes=row["peak_extra_bytes"],
                 map_bytes=map_bytes,
+                plan_bytes=0 if limits.can_broadcast else plans["plan"][ordinal].as_buffer().size,
                 strategy=strategy,
                 buckets=buckets,
             )

@@ -17,13 +17,15 @@ from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import known_timestamps, partition_checkpoints
+from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.maintenance.explain.answers import Explanation, unknowable
-from storage_core.maintenance.explain.partition import explain_partition
+from storage_core.maintenance.explain.answers import Explanation, held_until, unknowable
+from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.store import open_store
 from storage_core.store.open_objects import MANAGED_PREFIX
 
@@ -110,9 +112,20 @@ class _Explainer:
         if partition is None or entry.kind in _NOT_A_LOG:
             kind = DirectoryKind.FOREIGN if partition is None else entry.kind
             return unknowable(*_NOT_A_LOG[kind], "")
-        if is_unclean:
-            text = "the log directory was not cleanly shut down"
-            return unknowable("UNCLEAN_SHUTDOWN", text, "it is recovered: `pylog recover`")
+        found = self._explain_log(root, entry, partition, is_unclean=is_unclean)
+        if not is_unclean:
+            return found
+        return held_until(
+            found,
+            "UNCLEAN_SHUTDOWN",
+            "the log directory was not cleanly shut down",
+            "it is recovered: `pylog recover`",
+            after="after a recovery it would be",
+        )
+
+    def _explain_log(
+        self, root: LogRoot, entry: SubDirectory, partition: TopicPartition, *, is_unclean: bool
+    ) -> Explanation:
         if is_switched_off(entry.path):
             text = "its owner switched this program off here, by the file pylog-off"
             return unknowable("SWITCHED_OFF", text, "the file pylog-off is removed")
@@ -133,20 +146,32 @@ class _Explainer:
                 f"{self._checkpoint_ms} ms, or --high-watermark log-end is said"
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
-        found = explain_partition(
-            store,
-            config=config,
-            cleaner=self._options.cleaner,
-            request=CleanRequest(
-                now_ms=self._options.now_ms,
-                high_watermark=mark,
-                log_start_offset=checkpoints.log_starts.get(partition),
-                cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
-            ),
-            max_timestamps=known_timestamps(store),
-            # A copy of a log that was being written has indexes that end in zeros.
-            is_closed=root.role is not Role.MIRROR,
+        request = CleanRequest(
+            now_ms=self._options.now_ms,
+            high_watermark=mark,
+            log_start_offset=checkpoints.log_starts.get(partition),
+            cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
         )
+        cleaner = self._options.cleaner
+        if is_unclean:
+            points, _ = read_if_sound(root.location, RECOVERY_POINT_FILE)
+            found = explain_after_recovery(
+                store,
+                config=config,
+                cleaner=cleaner,
+                request=request,
+                recovery_point=points.get(partition, 0),
+            )
+        else:
+            found = explain_partition(
+                store,
+                config=config,
+                cleaner=cleaner,
+                request=request,
+                max_timestamps=known_timestamps(store),
+                # A copy of a log that was being written has indexes that end in zeros.
+                is_closed=root.role is not Role.MIRROR,
+            )
         return found if mark is None else _with_age(found, self._checkpoint_ms)
 
 

@@ -17,6 +17,7 @@ from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.redaction import has_password
 from storage_core.store.local import plain_path
 
 _LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
@@ -85,6 +86,9 @@ def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
     """
     if ledger is None:
         return
+    if has_password(ledger):
+        reason = "Spark writes a URL into its logs; give the password as a setting of spark.hadoop"
+        raise ConfigError("--ledger", ledger, reason)
     scheme, path = _split_url(ledger)
     if scheme in {"", "file"}:
         # Spark takes the path of a URL as it stands, other programs without its escapes.

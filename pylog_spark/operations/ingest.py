@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.root_guards import check_off_switch
 from pylog_spark.operations.transfer import (
@@ -30,6 +30,7 @@ from pylog_spark.operations.transfer import (
     sort_details,
     transfer_results,
 )
+from pylog_spark.planning import count_look_tasks
 from pylog_spark.schemas import INGEST, Action, Status, spark_ddl
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
 from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter
@@ -180,7 +181,7 @@ def _take(
     def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ingest_partitions(batches, context)
 
-    tasks = OBSERVE_TASKS_PER_SLOT * dispatcher.slots
+    tasks = count_look_tasks(None, slots=dispatcher.slots)
     compared = partitions.repartition(tasks).mapInArrow(compare, spark_ddl(INGEST))
     # The first look has to be the first one: what is lost of it is looked at again, and waited for.
     looked = compared.persist(StorageLevel.DISK_ONLY)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -24,12 +23,9 @@ from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.maintenance.trash.keep import TrashPlace
+from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path
-
-# Looking at a partition is some small reads; a task takes a share of them, so that one that meets
-# slow ones does not hold up the stage.
-OBSERVE_TASKS_PER_SLOT: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +92,7 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         high_watermark=options.high_watermark,
         trash=trash_place(job),
         remote_roots=_remote_roots(job),
+        from_start=options.from_start,
     )
 
 
@@ -179,7 +176,7 @@ def open_recorder(
             "action": job.action,
             "roots": [root.location for root in job.roots],
             "now_ms": options.now_ms,
-            "options": json.dumps(said, default=_plain, sort_keys=True),
+            "options": without_secrets(json.dumps(said, default=_plain, sort_keys=True)),
         },
     )
 

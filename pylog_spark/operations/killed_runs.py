@@ -27,7 +27,7 @@ from storage_core.filenames import (
     directory_state,
     parse_partition_directory,
 )
-from storage_core.local_files import read_small
+from storage_core.local_files import read_small, scan_folder
 from storage_core.plan.versions import digest_versions, observe_versions
 from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
@@ -104,16 +104,17 @@ def _drop(claim: Path, log_directory: Path) -> None:
     revoke_claim(claim)
 
 
-def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
+def encode_remembered(marker: CleanShutdown, partitions: Mapping[str, str]) -> bytes:
     """Return what a run writes down of the marker that it takes away.
 
-    Raises:
-        StorageError: A partition cannot be listed.
+    Args:
+        marker: The one that the directory may have again.
+        partitions: What ``observe_partitions`` said of every partition as the run left it.
     """
     known = {
         "boot": current_boot(),
         "broker_epoch": marker.broker_epoch,
-        PARTITIONS: observe_partitions(log_directory),
+        PARTITIONS: dict(partitions),
     }
     return json.dumps(known).encode()
 
@@ -121,17 +122,27 @@ def encode_remembered(marker: CleanShutdown, log_directory: Path) -> bytes:
 def observe_partitions(log_directory: Path) -> dict[str, str]:
     """Return, for each directory that a broker loads, what any change of its files would change.
 
-    But for files that only wait for their end: a purge removes them, and nobody reads them.
-
     Raises:
         StorageError: One of them cannot be listed.
     """
     with storage_errors(log_directory):
-        directories = [path for path in log_directory.iterdir() if path.is_dir()]
-    return {path.name: _observe(path) for path in directories if _is_loaded(path.name)}
+        entries = scan_folder(log_directory, may_be_link=True)
+    return {
+        entry.name: observe_partition(log_directory / entry.name)
+        for entry in entries
+        # One that is a link no run of ours has changed.
+        if entry.is_folder and _is_loaded(entry.name)
+    }
 
 
-def _observe(directory: Path) -> str:
+def observe_partition(directory: Path) -> str:
+    """Return what any change of the files of a partition would change.
+
+    But for files that only wait for their end: a purge removes them, and nobody reads them.
+
+    Raises:
+        StorageError: It cannot be listed.
+    """
     return digest_versions(
         {
             name: version

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT, Job, new_run_id, open_recorder
+from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -25,8 +25,14 @@ from pylog_spark.operations.transfer import (
     sort_details,
     transfer_results,
 )
-from pylog_spark.planning import WorkItem, WorkUnit, choose_unit_bytes, pack_units
-from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch, spark_ddl
+from pylog_spark.planning import (
+    WorkItem,
+    WorkUnit,
+    choose_unit_bytes,
+    count_look_tasks,
+    pack_units,
+)
+from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
 from storage_core.catalog.roles import Role
@@ -145,8 +151,8 @@ def _plan(
         return plan_materialize(batches, context)
 
     partitions = discover_partitions(spark, job.roots, topics)
-    spread = partitions.repartition(OBSERVE_TASKS_PER_SLOT * dispatcher.slots)
-    frame = spread.mapInArrow(plan, spark_ddl(MATERIALIZED))
+    spread = partitions.repartition(count_look_tasks(None, slots=dispatcher.slots))
+    frame = dispatcher.map_rows(spread, plan, MATERIALIZED)
     details = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
     return sort_details(details, "bytes")
 

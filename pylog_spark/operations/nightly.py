@@ -86,7 +86,8 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
         merge_steps(night.tables),
         notes=night.notes,
         refused_alone=CUT_GUARDS,
-        has_findings=bool(fail_on and night.worst_cut and night.worst_cut.rank >= fail_on.rank),
+        has_findings=night.has_missing_tail
+        or bool(fail_on and night.worst_cut and night.worst_cut.rank >= fail_on.rank),
         summarise=summarise_steps,
         plans=night.plans,
         cuts=night.cuts,
@@ -108,6 +109,7 @@ class _Night:
         self.plans = PLAN.empty_table()
         self.cuts = CUT.empty_table()
         self.worst_cut: Severity | None = None
+        self.has_missing_tail = False
         self.recoveries = RECOVERY.empty_table()
         self.retentions = [RETENTION.empty_table()]
         self.cleanings = CLEANING.empty_table()
@@ -129,6 +131,7 @@ class _Night:
         self.notes += step.notes
         self.cuts, self.recoveries = step.rows.cuts(), step.rows.recoveries()
         self.worst_cut = step.rows.worst_cut()
+        self.has_missing_tail = step.has_missing_tail
         if not self._run.job.options.dry_run:
             # What was recovered is in order, whether or not the directory may say so to a broker.
             recovered = {root.location for root in chosen}

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, discover_partitions
+from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
 from pylog_spark.operations.broker_root import BrokerRoot, newest_checkpoint_ms
 from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.catalogs import dump_notes
@@ -36,7 +36,7 @@ from pylog_spark.operations.saved_plans import write_planned
 from pylog_spark.operations.store_costs import bucket_notes
 from pylog_spark.operations.trash import begin_trash
 from pylog_spark.operations.writable_root import WritableRoot, writable_root, write_context
-from pylog_spark.schemas import Reason, spark_ddl
+from pylog_spark.schemas import Reason
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
@@ -158,8 +158,9 @@ class OpenRun:
         # Of several steps one is about brokers' directories alone, which no inventory lists.
         file_list = job.options.file_list if chosen == job.roots else None
         partitions = discover_partitions(self.spark, chosen, topics, file_list=file_list)
-        spread = self.disks.deal_out(self.dispatcher, partitions)
-        frame = spread.mapInArrow(look, spark_ddl(schema))
+        rows = count_directories(chosen)
+        spread = self.disks.deal_out(self.dispatcher, partitions, rows=rows)
+        frame = self.dispatcher.map_rows(spread, look, schema)
         found = self.dispatcher.collect(frame, schema, f"{job.title}: {what}")
         return refuse_duplicates(found, brokers_of(job.roots))
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,10 +21,10 @@ from pylog_spark.schemas import (
     GROUP_MANIFEST,
     MERGED_INDEX,
     PARTIAL_INDEX,
-    spark_ddl,
 )
+from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.commit import CleanedPartition
-from pylog_spark.tasks.compaction import Item, index_segments, merge_partition, rewrite_groups
+from pylog_spark.tasks.compaction import Item, index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
@@ -33,6 +34,9 @@ from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
+
+# Partitions are dealt out to the tasks that merge; with some for each slot a long one is no tail.
+MERGE_TASKS_PER_SLOT: Final = 4
 
 Outcomes = dict[int, Outcome]
 Plans = Published[dict[int, bytes]]
@@ -173,15 +177,22 @@ class PassStages:
             for p in due
         }
 
+        dispatcher = self._dispatcher
+        tasks = min(len(due), MERGE_TASKS_PER_SLOT * dispatcher.slots)
+        merged_by = {p.ordinal: number % tasks for number, p in enumerate(due)}
+
         def index(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
-            return index_segments(items, plans.value, context, filed=filed)
+            return index_segments(items, plans.value, merged_by, context, filed=filed)
 
-        def merge(rows: pa.Table) -> pa.Table:
-            return merge_partition(rows, plans.value, limits, context)
+        def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return merge_partitions(batches, plans.value, limits, context)
 
-        partials = self._dispatcher.spread(self._segments(due), index, PARTIAL_INDEX)
-        frame = partials.groupBy("ordinal").applyInArrow(merge, spark_ddl(MERGED_INDEX))
-        rows = self._dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
+        partials = dispatcher.spread(self._segments(due), index, PARTIAL_INDEX)
+        ordered = dispatcher.to_units(partials, tasks).sortWithinPartitions(
+            "ordinal", "segment", PART
+        )
+        frame = dispatcher.map_rows(ordered, merge, MERGED_INDEX)
+        rows = dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
         between = {}
         disks = {p.ordinal: self._disk(p) for p in due}
         for row in rows.to_pylist():
@@ -253,16 +264,14 @@ class PassStages:
         dispatcher = self._dispatcher
         sent = dispatcher.spread(self._segments(due), send, EXCHANGE)
         buckets = sum(route.buckets + 1 for route in routes.values())
-        answered = (
-            dispatcher.to_units(sent, buckets)
-            .sortWithinPartitions("unit", "kind")
-            .mapInArrow(answer, spark_ddl(EXCHANGE))
+        heard = dispatcher.to_units(sent, buckets).sortWithinPartitions(
+            "unit", "kind", "segment", PART
         )
-        frame = (
-            dispatcher.to_units(answered, len(units))
-            .sortWithinPartitions("ordinal", "group", "kind")
-            .mapInArrow(rewrite, spark_ddl(GROUP_MANIFEST))
+        answered = dispatcher.map_rows(heard, answer, EXCHANGE)
+        told = dispatcher.to_units(answered, len(units)).sortWithinPartitions(
+            "ordinal", "group", "kind", "segment", PART
         )
+        frame = dispatcher.map_rows(told, rewrite, GROUP_MANIFEST)
         title = f"{self._title}: both passes, {buckets} buckets"
         table = dispatcher.collect(frame, GROUP_MANIFEST, title)
         return _complete(between, _ordered(table), outcomes)

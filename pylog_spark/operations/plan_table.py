@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pylog_spark.config import Order
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
+from storage_core.catalog.root_files import unpinned
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import directory_state
 
@@ -30,25 +31,36 @@ _SORTED_BY: Final[Mapping[Order, tuple[str, str | None]]] = {
     Order.NAME: ("cleanable_ratio", None),
 }
 
-# Root, topic and number.
-PartitionName = tuple[str, str, int]
+# Root and directory; root, topic and number of a row that is about no directory.
+RowKey = tuple[str | int | None, ...]
 
 
-def partition_names(plans: pa.Table) -> list[PartitionName]:
-    """Return the names of a table's rows, in its order."""
-    columns = [plans[name].to_pylist() for name in ("root", "topic", "partition")]
-    return list(zip(*columns, strict=True))
+def row_key(row: Mapping[str, Any]) -> RowKey:
+    """Return what tells the rows about one partition directory from all others.
+
+    A topic and a number do not: ``x-0`` may stand beside ``x-0.<id>-delete`` or a copy of it. The
+    generation of a managed partition does not count: it rises from step to step.
+    """
+    if row["directory"] is None:
+        return row["root"], row["topic"], row["partition"]
+    return row["root"], unpinned(row["directory"])
 
 
-def only_planned(plans: pa.Table, names: Collection[PartitionName]) -> pa.Table:
-    """Return the planned rows of these partitions."""
+def row_keys(plans: pa.Table) -> list[RowKey]:
+    """Return the keys of a table's rows, in its order."""
+    columns = ["root", "topic", "partition", "directory"]
+    return [row_key(row) for row in plans.select(columns).to_pylist()]
+
+
+def only_planned(plans: pa.Table, keys: Collection[RowKey]) -> pa.Table:
+    """Return the planned rows of these partition directories."""
     statuses = plans["status"].to_pylist()
     return _take(
         plans,
         [
             number
-            for number, name in enumerate(partition_names(plans))
-            if name in names and statuses[number] == Status.PLANNED
+            for number, key in enumerate(row_keys(plans))
+            if key in keys and statuses[number] == Status.PLANNED
         ],
     )
 

@@ -12,6 +12,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
+from storage_core.filenames import is_text
+
 _MAX_INTEGER: Final = 2**63 - 1
 _MAX_DEPTH: Final = 50
 _SHOWN: Final = 80
@@ -56,6 +58,8 @@ def _read_plain(kind: type, value: object, where: str) -> Any:
         raise _unexpected(where, kind.__name__, value)
     if isinstance(value, int) and abs(value) > _MAX_INTEGER:
         raise _unexpected(where, "a number of 64 bits", value)
+    if isinstance(value, str) and not is_text(value):
+        raise _unexpected(where, "text that is UTF-8", value)
     return value
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.catalogs import build_catalogs, dump_notes
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
@@ -29,7 +30,7 @@ from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.operations.writable_root import WritableRoot, failures_of, writable_root
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure, error_of
-from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.listing import TopicFilter, directory_location, list_partitions
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
@@ -37,6 +38,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.purge.directories import (
     Purge,
     plan_purge_directory,
@@ -197,19 +199,16 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
         if held is not None and held.failure is not None:
             continue  # the run says so in its notes, and does nothing more there
         for row in list_partitions(root.location, root.role.value, scope.topics):
-            name = {key: row.get(key) for key in ("root", "topic", "partition")}
+            name = {key: row.get(key) for key in ("root", "topic", "partition", "directory")}
             error = error_of({"error_class": None, **row})
             if error is not None:
                 yield name | error
                 continue
             kind = DirectoryKind(row["kind"])
             if kind in _SWEPT:
-                plan = _partition_plan(scope, row)
+                yield from _row(name, _partition_plan(scope, row), scope)
             elif kind is DirectoryKind.DELETE:
-                plan = _directory_plan(scope, row)
-            else:
-                continue
-            yield from _row(name, plan, scope)
+                yield from _row(name, _directory_plan(scope, row), scope, _forget(row, held))
 
 
 def _partition_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
@@ -231,6 +230,20 @@ def _directory_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], P
         )
 
     return plan
+
+
+def _forget(row: Mapping[str, Any], held: WritableRoot | None) -> Callable[[], None]:
+    """Return what takes the entries of a deleted partition out of its directory's checkpoints.
+
+    A broker does that when it renames the directory. One that died in between has not, and entries
+    of a partition that is created again would count for the new one.
+    """
+
+    def forget() -> None:
+        if isinstance(held, BrokerRoot):
+            held.drop_entries(TopicPartition(row["topic"], row["partition"]))
+
+    return forget
 
 
 def _delay_ms(catalog: TopicCatalog | None, topic: str | None) -> int:
@@ -257,6 +270,7 @@ def _purge_managed_roots(scope: PurgeScope) -> Iterator[dict[str, Any]]:
                 "root": root.location,
                 "topic": purged.partition.topic,
                 "partition": purged.partition.partition,
+                "directory": directory_location(root.location, root.role, str(purged.partition)),
             }
             yield from _attempt(name, partial(_managed_row, purged), scope)
 
@@ -279,9 +293,19 @@ def _purge_trash(scope: PurgeScope) -> Iterator[dict[str, Any]]:
 
 
 def _row(
-    name: Mapping[str, Any], plan: Callable[[], Purge], scope: PurgeScope
+    name: Mapping[str, Any],
+    plan: Callable[[], Purge],
+    scope: PurgeScope,
+    begin: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of one directory, none if there is nothing in it to purge."""
+    """Yield the row of one directory, none if there is nothing in it to purge.
+
+    Args:
+        name: Whose it is.
+        plan: Returns what goes.
+        scope: The purge.
+        begin: Called before the first file goes.
+    """
 
     def work() -> _Gone:
         found = plan()
@@ -289,6 +313,8 @@ def _row(
             why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
             raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
         place = Path(found.plan.location)
+        if found.plan.operations and not scope.dry_run:
+            begin()
         steps = _apply([found.plan], place, scope)
         return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
 

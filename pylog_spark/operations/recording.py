@@ -15,6 +15,7 @@ from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.operations.dispatch import run_apart
 from pylog_spark.operations.run_report import RunSummary
 from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
+from pylog_spark.tasks.cells import slice_table
 from storage_core import __version__
 from storage_core.clock import Clock
 
@@ -154,8 +155,9 @@ class Recorder:
             self.ledger.append_row(LedgerTable.RUNS, content, number=number)
 
     def _append(self, table: LedgerTable, rows: pa.Table) -> None:
-        if self.ledger is not None and rows.num_rows:
-            self.ledger.append(table, rows, number=self._next(table))
+        if self.ledger is not None:
+            for part in slice_table(rows):
+                self.ledger.append(table, part, number=self._next(table))
 
     def _next(self, table: LedgerTable) -> int:
         number = self._appended.get(table, 0)

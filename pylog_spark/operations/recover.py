@@ -77,7 +77,8 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
         on_progress: Told how far the reading has come.
         fail_on: Cuts as bad as this make the exit status 1; None for none. A cut of which batches
             can still be read, or below the checkpointed high watermark, is an error, others are
-            warnings.
+            warnings. A log whose tail was gone before makes it 1 in any case, unless it is allowed
+            to cut there.
         saved: The plan of ``options.plan_in`` where it was read already; None to read it here.
 
     Raises:
@@ -107,7 +108,8 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
         recovery.rows.results(),
         notes=(*notes, *recovery.notes),
         refused_alone=CUT_GUARDS,
-        has_findings=bool(fail_on and worst and worst.rank >= fail_on.rank),
+        has_findings=recovery.has_missing_tail
+        or bool(fail_on and worst and worst.rank >= fail_on.rank),
         cuts=recovery.rows.cuts(),
         recoveries=recovery.rows.recoveries(),
     )
@@ -209,6 +211,11 @@ class RecoveryStep:
         self._advise()
 
     @property
+    def has_missing_tail(self) -> bool:
+        """Whether acknowledged records were gone before, and nobody said that they may be."""
+        return not self._job.options.allow_truncate and self.rows.has_missing_tail()
+
+    @property
     def unrecovered(self) -> frozenset[str]:
         """Partition directories that no further step may touch."""
         return frozenset(row["directory"] for row in self._unwell())
@@ -245,7 +252,20 @@ class RecoveryStep:
                         f"{problem}; it counts as empty and stays as it is. A broker does not "
                         "start with it: remove it when you have looked at it"
                     )
+        self._note_guessed_configs(context)
         return context
+
+    def _note_guessed_configs(self, context: RunContext) -> None:
+        """Say of which topics no source knows the config; recovery takes the defaults for them."""
+        rows = self.rows.partitions.select(["root", "topic", "status"]).to_pylist()
+        planned = {(row["root"], row["topic"]) for row in rows if row["status"] == Status.PLANNED}
+        unknown = sorted({t for root, t in planned if context.catalogs[root].find(t) is None})
+        if unknown:
+            more = "" if len(unknown) == 1 else f" and {len(unknown) - 1} more topics"
+            self.notes.append(
+                f"no source knows the config of {unknown[0]}{more}: recovered with Kafka's "
+                "defaults, which decide only how dense rebuilt indexes are"
+            )
 
     def _clean_ones(self, due: Sequence[Due], context: RunContext) -> list[Due]:
         """Load what was cleanly shut down, without writing; return what is in need of repair.

@@ -1,7 +1,7 @@
 """What a recovery found and did, as the rows that people and the ledger get."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +18,9 @@ from storage_core.maintenance.verification.findings import Severity
 
 _OUTCOME: Final = ("status", "reason", "error_class", "error")
 # What results tell of a partition beside its outcome; not its segments, of which all have too many.
-_KEPT_NAMES: Final = ("root", "topic", "partition", "status", "reason", "error_class", "error")
+_KEPT_NAMES: Final = (
+    *("root", "topic", "partition", "directory", "status", "reason", "error_class", "error"),
+)
 _NUMBERS: Final = ("bytes", "segments", "duration_ms")
 # Partitions that a note names; the rows have all.
 _MOST_NAMED: Final = 10
@@ -88,6 +90,7 @@ class RecoveryRows:
             | {
                 "high_watermark": self.partitions["high_watermark"][ordinal].as_py(),
                 "operations": outcome.get("operations"),
+                "directory": self.partitions["directory"][ordinal].as_py(),
             }
             for ordinal, outcome in sorted(self.outcomes.items())
             if outcome["log_end_offset"] is not None
@@ -102,16 +105,28 @@ class RecoveryRows:
         is_bad = self.low_ends() or any(cut["records"] for cut in cuts)
         return Severity.ERROR if is_bad else Severity.WARN
 
+    def has_missing_tail(self) -> bool:
+        """Whether the tail of a log was gone before: it ends below what was acknowledged, uncut."""
+        return any(
+            not json.loads(self.outcomes[ordinal].get("cuts") or "[]")
+            for ordinal, _, _ in self._low_ends()
+        )
+
     def low_ends(self) -> list[str]:
         """Return the logs that end, or would end, below what was acknowledged."""
-        low = []
+        return [
+            f"{name['topic']}-{name['partition']} at {end} instead of {mark}"
+            for ordinal, end, mark in self._low_ends()
+            for name in [self._name(ordinal)]
+        ]
+
+    def _low_ends(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (ordinal, log end offset, high watermark) of each of them."""
         for ordinal, outcome in sorted(self.outcomes.items()):
             mark = self.partitions["high_watermark"][ordinal].as_py()
             end = outcome["log_end_offset"]
             if mark is not None and end is not None and end < mark:
-                name = self._name(ordinal)
-                low.append(f"{name['topic']}-{name['partition']} at {end} instead of {mark}")
-        return low
+                yield ordinal, end, mark
 
     def low_ends_note(self) -> str | None:
         """Return what to start first where logs end below what was acknowledged, else None."""
@@ -121,9 +136,9 @@ class RecoveryRows:
         more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
         return (
             f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
-            f"{', '.join(low[:_MOST_NAMED])}{more}. Start the brokers that hold their other "
-            "replicas first, and keep unclean.leader.election.enable off, so that this one "
-            "fetches from them what it lost"
+            f"{', '.join(low[:_MOST_NAMED])}{more}; it is lowered to the end. Start the "
+            "brokers that hold their other replicas first, and keep "
+            "unclean.leader.election.enable off, so that this one fetches from them what it lost"
         )
 
     def result_rows(self, ordinals: Iterable[int]) -> pa.Table:

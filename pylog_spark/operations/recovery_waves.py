@@ -12,15 +12,15 @@ from pylog_spark.config import Tuning
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.due_partitions import planned_rows
-from pylog_spark.operations.job import OBSERVE_TASKS_PER_SLOT
 from pylog_spark.operations.progress import ProgressMeter
-from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Reason, Status, spark_ddl
+from pylog_spark.planning import LOOK_TASKS_PER_SLOT, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Reason, Status
+from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryWork,
-    fold_partition,
+    fold_partitions,
     recover_whole,
     scan_segments,
 )
@@ -30,11 +30,8 @@ from storage_core.filenames import TopicPartition
 # A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
 _MOST_PARTITIONS: Final = 5000
-# What scans found goes to the task that folds a log in one Arrow batch, of 2 GiB at most; indexes
-# take about 1/200 of a log.
+# The task that folds a log holds what scans found: the indexes of all segments, 1/200 of a log.
 _MOST_SPREAD_BYTES: Final = 200 << 30
-# Lanes are hashed to tasks: with this many for each, few share one.
-_BUCKETS_PER_LANE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +156,7 @@ class WaveRunner:
     ) -> tuple[DataFrame, list[tuple[int, int]]]:
         """Return the recovery of partitions whose segments are read by several tasks."""
         works = {partition.work.ordinal: partition.work for partition in due}
+        folded_by, folds = self._lanes(works)
         units = pack_units(
             (
                 WorkItem(
@@ -176,47 +174,35 @@ class WaveRunner:
         listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
 
         def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
-            return scan_segments(items, context)
+            return scan_segments(items, folded_by, context)
 
-        def fold(rows: pa.Table) -> pa.Table:
-            return fold_partition(rows, works, context)
+        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return fold_partitions(batches, works, context)
 
         scans = self._dispatcher.spread(listed, scan, SEGMENT_SCAN)
-        tasks = min(len(due), OBSERVE_TASKS_PER_SLOT * self._dispatcher.slots)
-        keys = ["ordinal"]
-        if self._disks.per_disk is not None:
-            scans, lanes = self._add_lane(scans, works)
-            keys, tasks = ["lane", "ordinal"], max(tasks, _BUCKETS_PER_LANE * lanes)
-        frame = (
-            scans.repartition(tasks, keys[0])
-            .groupBy(*keys)
-            .applyInArrow(fold, spark_ddl(RECOVERED))
+        ordered = self._dispatcher.to_units(scans, folds).sortWithinPartitions(
+            "ordinal", "base_offset", PART
         )
+        frame = self._dispatcher.map_rows(ordered, fold, RECOVERED)
         return frame, [
             (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
         ]
 
-    def _add_lane(
-        self, scans: DataFrame, works: Mapping[int, RecoveryWork]
-    ) -> tuple[DataFrame, int]:
-        """Return scans with the lane in which their log is put in order, and how many there are.
+    def _lanes(self, works: Mapping[int, RecoveryWork]) -> tuple[dict[int, int], int]:
+        """Return which task puts each log in order, and how many tasks there are.
 
-        What is at one disk has so many lanes as tasks may be there at once.
+        What is at one disk has so many as tasks may be there at once.
         """
+        if self._disks.per_disk is None:
+            tasks = min(len(works), LOOK_TASKS_PER_SLOT * self._dispatcher.slots)
+            return {ordinal: number % tasks for number, ordinal in enumerate(works)}, tasks
         items = (
             WorkItem(ordinal=n, number=0, size_bytes=0, disk=self._disks.of(work.root))
             for n, work in works.items()
         )
         units = pack_units(items, unit_bytes=0, per_disk=self._disks.per_disk)
         lane_of = {item.ordinal: lane for lane, unit in enumerate(units) for item in unit.items}
-
-        def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                lanes = [lane_of[ordinal] for ordinal in batch["ordinal"].to_pylist()]
-                yield batch.append_column("lane", pa.array(lanes, pa.int64()))
-
-        schema = SEGMENT_SCAN.append(pa.field("lane", pa.int64()))
-        return scans.mapInArrow(add, spark_ddl(schema)), len(units)
+        return lane_of, len(units)
 
     def _whole(
         self, due: Sequence[Due], context: RecoveryContext, unit_bytes: int

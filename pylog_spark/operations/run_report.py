@@ -57,6 +57,7 @@ _PLAN_COLUMNS: Final = (
     "root",
     "topic",
     "partition",
+    "directory",
     "first_dirty_offset",
     "first_uncleanable_offset",
     "clean_bytes",

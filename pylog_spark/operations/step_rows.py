@@ -1,10 +1,11 @@
-"""The rows of a run's steps, put together: one story a partition."""
+"""The rows of a run's steps, put together: one story a partition directory."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.operations.plan_table import RowKey, row_key
 from pylog_spark.operations.run_report import RunSummary, summarise
 from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
 
@@ -26,14 +27,11 @@ def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
     Args:
         tables: Rows of ``schemas.RESULT``, step by step.
     """
-    by_name: dict[tuple[Any, ...], list[Row]] = {}
+    by_key: dict[RowKey, list[Row]] = {}
     for table in tables:
         for row in table.to_pylist():
-            # Of a directory without a topic only the error has the name.
-            directory = row["error"] if row["topic"] is None else None
-            name = (row["root"], row["topic"], row["partition"], directory)
-            by_name.setdefault(name, []).append(row)
-    rows = [row for of_one in by_name.values() for row in _telling(of_one)]
+            by_key.setdefault(row_key(row), []).append(row)
+    rows = [row for of_one in by_key.values() for row in _telling(of_one)]
     rows.sort(key=lambda row: _RANK[Status(row["status"])])
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
 
@@ -46,14 +44,14 @@ def summarise_steps(results: pa.Table, *, duration_ms: int) -> RunSummary:
         duration_ms: From start to end.
     """
     counted = summarise(results, duration_ms=duration_ms)
-    before: dict[tuple[Any, ...], int] = {}
-    after: dict[tuple[Any, ...], int] = {}
-    names = ["root", "topic", "partition", "status", "bytes_before", "bytes_after"]
+    before: dict[RowKey, int] = {}
+    after: dict[RowKey, int] = {}
+    names = ["root", "topic", "partition", "directory", "status", "bytes_before", "bytes_after"]
     for row in results.select(names).to_pylist():
         if row["status"] in {Status.DONE, Status.PLANNED}:
-            name = (row["root"], row["topic"], row["partition"])
-            before.setdefault(name, row["bytes_before"] or 0)
-            after[name] = row["bytes_after"] or 0
+            key = row_key(row)
+            before.setdefault(key, row["bytes_before"] or 0)
+            after[key] = row["bytes_after"] or 0
     return RunSummary(
         planned=counted.planned,
         done=counted.done,

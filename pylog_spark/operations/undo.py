@@ -338,10 +338,9 @@ class _LockedRoot:
 
 
 def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield columns of result rows, without what only this module needs to know."""
+    """Yield columns of result rows."""
     for row in rows:
-        known = {name: value for name, value in row.items() if name != "directory"}
-        yield {"action": Action.UNDO.value, **known}
+        yield {"action": Action.UNDO.value, **row}
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:

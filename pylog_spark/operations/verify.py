@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
@@ -34,7 +33,13 @@ from pylog_spark.operations.verify_report import (
     VerifyRequest,
     exit_code_of,
 )
-from pylog_spark.planning import ITEM_OVERHEAD_BYTES, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.planning import (
+    ITEM_OVERHEAD_BYTES,
+    LOOK_TASKS_PER_SLOT,
+    WorkItem,
+    choose_unit_bytes,
+    pack_units,
+)
 from pylog_spark.schemas import (
     FINDING,
     RESULT,
@@ -44,6 +49,7 @@ from pylog_spark.schemas import (
     rows_to_batch,
     spark_ddl,
 )
+from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import (
     FACTS_ROW,
@@ -51,7 +57,7 @@ from pylog_spark.tasks.verification import (
     PARTITION_ROW,
     Stretch,
     Target,
-    fold_rows,
+    fold_verified,
     measure_segments,
     verify_stretches,
 )
@@ -195,7 +201,7 @@ def _verify_targets(
     verified = dispatcher.spread(_units(dispatcher, job, stretches), work, VERIFIED)
     is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
     if not is_cut:
-        return verified
+        return verified.drop(PART)
     # Facts are read twice, once to be put together and once to be left out.
     verified = verified.persist()
     kept.append(verified)
@@ -204,25 +210,20 @@ def _verify_targets(
     )
     facts = verified.where(F.col("row") == FACTS_ROW)
     if job.disks.per_disk is None:
-        facts = facts.repartition(F.col("ordinal"))
+        facts = facts.repartition(
+            min(len(is_cut), LOOK_TASKS_PER_SLOT * dispatcher.slots), "ordinal"
+        )
     else:
         facts = job.disks.deal_out(dispatcher, facts, key="ordinal")
-    folded = _fold(facts, parts, options)
-    return verified.where(F.col("row") != FACTS_ROW).unionByName(folded)
+    folded = _fold(facts.sortWithinPartitions("ordinal", "first_offset", PART), parts, options)
+    return verified.where(F.col("row") != FACTS_ROW).drop(PART).unionByName(folded)
 
 
 def _fold(
     facts: DataFrame, targets: Published[dict[int, Target]], options: VerifyOptions
 ) -> DataFrame:
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        by_ordinal: dict[int, list[pa.RecordBatch]] = {}
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            for ordinal in table["ordinal"].unique().to_pylist():
-                rows = table.filter(pc.equal(table["ordinal"], ordinal))
-                by_ordinal.setdefault(ordinal, []).append(rows)
-        for parts in by_ordinal.values():
-            yield from fold_rows(pa.concat_tables(parts), targets.value, options)
+        yield from fold_verified(batches, targets.value, options)
 
     return facts.mapInArrow(fold, spark_ddl(VERIFIED))
 
@@ -238,8 +239,8 @@ def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[t
         return measure_segments(batches, _SIZES)
 
     listed = dispatcher.frame_of(pa.RecordBatch.from_pylist(places))
-    dealt = job.disks.deal_out(dispatcher, listed)
-    frame = dealt.mapInArrow(measure, spark_ddl(_SIZES))
+    dealt = job.disks.deal_out(dispatcher, listed, rows=len(places))
+    frame = dispatcher.map_rows(dealt, measure, _SIZES)
     sizes = dispatcher.collect(frame, _SIZES, f"{job.title}: list segments")
     known = dict(
         zip(

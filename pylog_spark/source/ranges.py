@@ -61,14 +61,14 @@ class _Log:
         store: Its files.
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
-        is_cleaned: Whether it is known to have been compacted.
+        cleaned_to: The entry in its cleaner checkpoint, None without.
     """
 
     partition: TopicPartition
     store: SettledStore
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
-    is_cleaned: bool
+    cleaned_to: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
             options,
             now_ms,
             log_start=starts.get(partition, 0),
-            is_cleaned=partition in cleaned,
+            cleaned_to=cleaned.get(partition),
         )
     return ranges
 
@@ -131,14 +131,14 @@ def _plan_partition(
     now_ms: int,
     *,
     log_start: int,
-    is_cleaned: bool,
+    cleaned_to: int | None,
 ) -> list[ReadRange]:
     """Return the ranges of a partition, planned anew if its files change meanwhile."""
     changed: ChangedWhileReadError | None = None
     for pause in _PAUSES:
         time.sleep(pause)
         try:
-            log = _list_log(partition, location, log_start, is_cleaned=is_cleaned)
+            log = _list_log(partition, location, log_start, cleaned_to=cleaned_to)
             if log is None:
                 return []
             return list(_split(log, _find_extent(log, options, now_ms), options))
@@ -190,12 +190,12 @@ def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, 
 
 
 def _list_log(
-    partition: TopicPartition, location: str, log_start: int, *, is_cleaned: bool
+    partition: TopicPartition, location: str, log_start: int, *, cleaned_to: int | None
 ) -> _Log | None:
     store = open_store(location)
     if isinstance(store, ManagedStore):
         log_start = store.checkpoints.log_start_offset or 0
-        is_cleaned = store.checkpoints.cleaner_offset is not None
+        cleaned_to = store.checkpoints.cleaner_offset
     settled = settle(store)
     segments = []
     for file in settled.list_files():
@@ -218,7 +218,7 @@ def _list_log(
         store=settled,
         segments=tuple(segments),
         log_start_offset=max(log_start, segments[0].base_offset),
-        is_cleaned=is_cleaned,
+        cleaned_to=cleaned_to,
     )
 
 
@@ -302,7 +302,7 @@ def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadR
             start_offset=extent.start,
             end_offset=extent.end,
             is_committed=options.is_committed,
-            has_gaps=log.is_cleaned,
+            cleaned_to=log.cleaned_to,
             fail_on_data_loss=options.fail_on_data_loss,
             columns=options.columns,
             limits=_LIMITS,

@@ -8,9 +8,10 @@ that is too large for both goes another way (``exchange.py``).
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pylog_spark.schemas import (
     rows_to_batch,
     rows_to_batches,
 )
+from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
 from pylog_spark.tasks.observe import decode_plan
@@ -40,7 +42,6 @@ from storage_core.maintenance.compaction.partial import (
     PartialIndex,
     index_segment,
     index_segment_to_files,
-    segments_of_round,
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import clean_group
@@ -52,6 +53,7 @@ Item = tuple[int, int]
 def index_segments(
     items: Iterable[Item],
     plans: Mapping[int, bytes],
+    units: Mapping[int, int],
     context: WriteContext,
     *,
     filed: Collection[int] = (),
@@ -61,19 +63,22 @@ def index_segments(
     Args:
         items: Partitions and numbers of segments in their rounds.
         plans: The plans, as ``encode_plan`` wrote them.
+        units: Which task merges each partition.
         context: How tasks read and write.
         filed: Partitions whose keys are put into scratch files.
     """
-    for ordinal, number in items:
+    # By partition: its plan is decoded once.
+    for ordinal, number in sorted(items):
         index = _index_to_files if ordinal in filed else _index
         row = attempt(partial(index, plans[ordinal], number, context))
-        yield rows_to_batch(PARTIAL_INDEX, [{"ordinal": ordinal, "segment": number} | row])
+        head = {"ordinal": ordinal, "unit": units[ordinal], "segment": number}
+        yield rows_to_batch(PARTIAL_INDEX, [head | row])
 
 
 def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
     plan = decode_plan(encoded)
     store = context.access(root_of(plan.location)).open(plan.location)
-    segment = segments_of_round(plan)[number]
+    segment = plan.round_segments[number]
     found = index_segment(store, plan, segment, throttler=context.throttler())
     return {"index": found.to_bytes()}
 
@@ -83,7 +88,7 @@ def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[
     access = context.access(root_of(plan.location))
     access.validate()
     prefix = new_prefix(access, plan.location, context)
-    segment = segments_of_round(plan)[number]
+    segment = plan.round_segments[number]
     try:
         index_segment_to_files(
             access.open(plan.location), plan, segment, prefix, throttler=context.throttler()
@@ -94,42 +99,49 @@ def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[
     return {"path": str(prefix)}
 
 
-def merge_partition(
-    rows: pa.Table,
+def merge_partitions(
+    batches: Iterable[pa.RecordBatch],
     plans: Mapping[int, bytes],
     limits: Mapping[int, int | None],
     context: WriteContext,
-) -> pa.Table:
-    """Merge the partial indexes of one partition into a row of ``schemas.MERGED_INDEX``.
+) -> Iterator[pa.RecordBatch]:
+    """Merge the partial indexes of each partition into a row of ``schemas.MERGED_INDEX``.
 
     An error in any of them is the partition's; that of the first segment counts.
 
     Args:
-        rows: Every row of ``schemas.PARTIAL_INDEX`` of one partition, in any order.
+        batches: Pieces of rows of ``schemas.PARTIAL_INDEX``, ordered by partition and segment; all
+            of a partition are there.
         plans: As for ``index_segments``.
         limits: Bytes that the merged index of a partition may have; a larger one is left out.
             None where partial indexes and merged ones lie in scratch files.
         context: How tasks read and write.
     """
-    ordered = rows.sort_by("segment")
-    ordinal = ordered["ordinal"][0].as_py()
-    spent_ms = sum(ordered["duration_ms"].to_pylist())
-    errors = [row for row in ordered.drop(["index"]).to_pylist() if row["error_class"] is not None]
-    limit = limits[ordinal]
-    if errors:
-        row = {name: errors[0][name] for name in ("error_class", "error")}
+    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
+        row = _merge_rows(list(rows), plans[ordinal], limits[ordinal], context)
+        yield rows_to_batch(MERGED_INDEX, [{"ordinal": ordinal} | row])
+
+
+def _merge_rows(
+    rows: Sequence[dict[str, Any]], encoded: bytes, limit: int | None, context: WriteContext
+) -> dict[str, Any]:
+    spent_ms = sum(row["duration_ms"] for row in rows)
+    failed = next((row for row in rows if row["error_class"] is not None), None)
+    if failed is not None:
+        merged = {name: failed[name] for name in ("error_class", "error")}
     elif limit is None:
-        paths = ordered["path"].to_pylist()
-        row = attempt(partial(_merge_files, plans[ordinal], paths, context))
+        paths = [row["path"] for row in rows]
+        merged = attempt(partial(_merge_files, encoded, paths, context))
     else:
-        row = attempt(partial(_merge, plans[ordinal], ordered["index"], limit))
-    row = {"ordinal": ordinal} | row | {"duration_ms": spent_ms + row.get("duration_ms", 0)}
-    return pa.Table.from_batches([rows_to_batch(MERGED_INDEX, [row])])
+        merged = attempt(partial(_merge, encoded, [row["index"] for row in rows], limit))
+    return merged | {"duration_ms": spent_ms + merged.get("duration_ms", 0)}
 
 
-def _merge(encoded: bytes, partials: pa.ChunkedArray, limit_bytes: int) -> dict[str, Any]:
+def _merge(
+    encoded: bytes, partials: Sequence[bytes | memoryview], limit_bytes: int
+) -> dict[str, Any]:
     plan = decode_plan(encoded)
-    merged = merge_indexes(plan, [PartialIndex.from_bytes(part.as_py()) for part in partials])
+    merged = merge_indexes(plan, [PartialIndex.from_bytes(part) for part in partials])
     content = merged.to_bytes()
     return {
         "index": content if len(content) <= limit_bytes else None,
@@ -207,7 +219,7 @@ def rewrite_group(
     """
     access = context.access(root_of(plan.location))
     access.validate()
-    group = [segment for segment in plan.segments if segment.base_offset in start.base_offsets]
+    group = [plan.by_base_offset[base_offset] for base_offset in start.base_offsets]
     store = access.open(plan.location)
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
     with access.scratch(plan.location) as scratch:

@@ -23,7 +23,8 @@ from storage_core.checkpoint.lock_query import LockState, query_lock
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.files import sort_files
-from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.finding_kinds import command_of
+from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.verdict import (
     Pace,
@@ -40,6 +41,10 @@ from storage_core.store import LocalStore
 MAX_LOCAL_BYTES: Final = 4 << 30
 # Opening a segment's files and checking them costs 1 ms, in which as many bytes are read.
 SEGMENT_BYTES: Final = 1 << 20
+
+_PROGRAM: Final = "pylog "
+_OF_WHOLE_LOGS: Final = f"{_PROGRAM}recover "
+_THEN: Final = " && "
 
 Row = dict[str, Any]
 
@@ -170,6 +175,7 @@ def put_together(  # what each part of the work has found
     by_severity: Counter[str] = Counter()
     for severity, _, count in ordered:
         by_severity[severity] += count
+    low_ends = sum(count for _, code, count in ordered if code == Code.HIGH_WATERMARK_BEYOND_END)
     failed = [row for row in verified if row.get("error")]
     return Diagnosis(
         verdict=decide(
@@ -178,6 +184,8 @@ def put_together(  # what each part of the work has found
             start,
             fatal=by_severity[Severity.FATAL],
             errors=by_severity[Severity.ERROR] + len(failed),
+            low_ends=low_ends,
+            cures=_cures(findings),
         ),
         roots=states,
         start=start,
@@ -206,6 +214,38 @@ def _root_state(roots: VerifiedRoots, number: int, verified: Sequence[Row]) -> R
         partitions=len(of_root),
         size_bytes=sum(row.get("bytes") or 0 for row in of_root),
     )
+
+
+def _cures(findings: Iterable[Row]) -> list[str]:
+    """Return the commands that mend what is an error or worse, each once, in the order to run them.
+
+    A recovery of a whole log builds anew what is derived from it, too. So where one is due nothing
+    but what it could not load is to be removed before; all other commands come first.
+    """
+    least = Severity.ERROR.rank
+    of_logs: dict[tuple[Any, ...], str] = {}
+    of_files: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+    for row in findings:
+        command = command_of(Code(row["code"]), row["fix"])
+        if command is None or Severity(row["severity"]).rank < least:
+            continue
+        log = (row["root"], row["topic"], row["partition"])
+        if command.startswith(_OF_WHOLE_LOGS):
+            of_logs[log] = command
+        else:
+            removal, _, rest = command.rpartition(f"{_THEN}{_PROGRAM}")
+            last_part = f"{_PROGRAM}{rest}" if removal else command
+            of_files.setdefault(log, {}).setdefault(last_part, []).append(removal)
+    last: dict[str, list[str]] = {command: [] for command in of_logs.values()}
+    first: dict[str, list[str]] = {}
+    for log, commands in of_files.items():
+        for command, removals in commands.items():
+            kept = first.setdefault(command, []) if log not in of_logs else last[of_logs[log]]
+            kept += [removal for removal in removals if removal]
+    return [
+        _THEN.join((*dict.fromkeys(removals), command))
+        for command, removals in (*first.items(), *last.items())
+    ]
 
 
 def _badness(row: Row) -> tuple[Any, ...]:

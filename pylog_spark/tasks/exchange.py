@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, rows_to_batch, rows_to_batches
+from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.compaction import Item, rewrite_group
 from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
@@ -79,7 +80,8 @@ def send_keys(
         routes: By partition.
         context: How tasks read and write.
     """
-    for ordinal, number in items:
+    # By partition: its plan is decoded once.
+    for ordinal, number in sorted(items):
         yield from _in_batches(_send(ordinal, number, plans[ordinal], routes[ordinal], context))
 
 
@@ -112,7 +114,8 @@ def answer_keys(
     """Hear what segments said and yield what groups have to know, rows of ``schemas.EXCHANGE``.
 
     Args:
-        batches: Rows that ``send_keys`` made, ordered by unit and kind; those of one unit together.
+        batches: Pieces of the rows that ``send_keys`` made, ordered by unit, kind and segment; all
+            of a unit are there.
         plans: As for ``send_keys``.
         routes: By partition.
     """
@@ -121,7 +124,7 @@ def answer_keys(
         for ordinal, route in routes.items()
         for unit in range(route.first_unit, route.first_unit + route.buckets + 1)
     }
-    for unit, rows in itertools.groupby(_rows_of(batches), key=lambda row: int(row["unit"])):
+    for unit, rows in itertools.groupby(join_rows(batches), key=lambda row: int(row["unit"])):
         ordinal = owners[unit]
         route, plan = routes[ordinal], decode_plan(plans[ordinal])
         work = _fold if unit == route.unit_of(FOLD) else _answer
@@ -197,15 +200,15 @@ def rewrite_exchanged(
     What it writes lies outside of the log directory, under names that no other attempt has.
 
     Args:
-        batches: Rows that ``answer_keys`` made, ordered by partition, group and kind; those of
-            one group together.
+        batches: Pieces of the rows that ``answer_keys`` made, ordered by partition, group, kind
+            and segment; all of a group are there.
         plans: As for ``send_keys``.
         context: How tasks read and write.
     """
 
     def rewritten() -> Iterator[dict[str, Any]]:
         grouped = itertools.groupby(
-            _rows_of(batches), key=lambda row: (row["ordinal"], row["group"])
+            join_rows(batches), key=lambda row: (row["ordinal"], row["group"])
         )
         for (ordinal, group), rows in grouped:
             plan = decode_plan(plans[ordinal])
@@ -262,17 +265,6 @@ def _rewrite(
     if error is not None or gathered.start is None:
         return error or {"error_class": "ValueError", "error": "nothing is known of the group"}
     return rewrite_group(plan, gathered.index(), gathered.start, context)
-
-
-def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    """Yield rows one by one; their content is not copied out of its batch."""
-    names = [name for name in EXCHANGE.names if name != "content"]
-    for batch in batches:
-        content = batch.column("content")
-        for number, row in enumerate(batch.select(names).to_pylist()):
-            value = content[number]
-            row["content"] = memoryview(value.as_buffer()) if value.is_valid else None
-            yield row
 
 
 def _in_batches(rows: Iterable[dict[str, Any]]) -> Iterator[pa.RecordBatch]:

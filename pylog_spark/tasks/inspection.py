@@ -31,7 +31,7 @@ from storage_core.catalog.roles import Role, guess_role
 from storage_core.catalog.root_files import RootFiles, find_root
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import PylogError
+from storage_core.errors import BadBytesError, DecompressionError, PylogError
 from storage_core.filenames import (
     INDEX_SUFFIXES,
     LEADER_EPOCH_FILE,
@@ -44,24 +44,27 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.formats.batch_v2 import (
-    BATCH_HEADER,
-    DELETE_HORIZON_BIT,
-    HEADER_BYTES,
-    MAGIC_V2,
-    NO_TIMESTAMP,
-)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
+from storage_core.log.settled_store import settle
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.columns import decode_records
+from storage_core.records.payload import Limits
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
 
 _WINDOW_BYTES: Final = 1 << 20
+# Enough for the first batches; it grows to a larger one.
+_FIRST_WINDOW_BYTES: Final = 1 << 14
 _MAX_INDEX_BYTES: Final = 1 << 30
+_LIMITS: Final = Limits(
+    max_record_bytes=LogConfig().max_decompressed_message_bytes,
+    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
+)
 _KNOWN_NAMES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 # Directories that Kafka is done with: their files are counted, their records are nobody's.
 _ONLY_COUNTED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.STRAY})
@@ -166,8 +169,10 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
             row["unknown_files"] += store.list_unseen()
         if entry.kind not in _ONLY_COUNTED:
             row |= _describe_checkpoints(view, entry)
-            row |= _describe_times(store, files)
-            row |= _describe_log(store, view, entry, now_ms)
+            settled = settle(store)
+            row |= _describe_segments(settled.list_files())
+            row |= _describe_times(settled, _log_start(view, entry))
+            row |= _describe_log(settled, view, entry, now_ms)
     except Exception as error:  # noqa: BLE001  # a broken partition is a row, never the end
         row |= describe_failure(error)
     return row
@@ -179,7 +184,7 @@ def inspect_segments(entry: SubDirectory) -> Iterator[Row]:
     Raises:
         PylogError: The directory cannot be read.
     """
-    store = open_store(entry.path)
+    store = settle(open_store(entry.path))
     files = store.list_files()
     sizes = {file.name: file.size_bytes for file in files}
     logs = _logs(files)
@@ -240,6 +245,13 @@ def _describe_files(files: Sequence[FileInfo]) -> Row:
     ]
     # Transient files have a number in front as well, and a suffix behind the suffix.
     is_leftover = [offset_of(name) is not None for name in others]
+    return _describe_segments(files) | {
+        "leftover_files": list(compress(others, is_leftover)),
+        "unknown_files": list(compress(others, map(not_, is_leftover))),
+    }
+
+
+def _describe_segments(files: Sequence[FileInfo]) -> Row:
     logs = _logs(files)
     return {
         "segments": len(logs),
@@ -249,8 +261,6 @@ def _describe_files(files: Sequence[FileInfo]) -> Row:
             for file in files
             if kind_of(file.name) in {*INDEX_SUFFIXES, SNAPSHOT_SUFFIX}
         ),
-        "leftover_files": list(compress(others, is_leftover)),
-        "unknown_files": list(compress(others, map(not_, is_leftover))),
     }
 
 
@@ -267,8 +277,17 @@ def _describe_checkpoints(view: RootView, entry: SubDirectory) -> Row:
     }
 
 
-def _describe_times(store: LogStore, files: Sequence[FileInfo]) -> Row:
+def _log_start(view: RootView, entry: SubDirectory) -> int:
+    """Return a partition's entry in the log-start checkpoint, 0 without one."""
+    partition = entry.topic_partition
+    if partition is None or entry.kind is not DirectoryKind.PARTITION:
+        return 0
+    return view.checkpoints.log_starts.get(partition, 0)
+
+
+def _describe_times(store: LogStore, log_start: int) -> Row:
     """Say how old the oldest and the newest record are, and where the log ends."""
+    files = store.list_files()
     logs = _logs(files)
     if not logs:
         return {}
@@ -277,8 +296,9 @@ def _describe_times(store: LogStore, files: Sequence[FileInfo]) -> Row:
     times = [_newest_indexed(store, sizes, stem) for stem in stems]
     end_offset, tail_time = _read_tail(store, logs[-1], sizes)
     newest = max([tail_time, *(time for time in times if time is not None)], default=NO_TIMESTAMP)
-    with_data = [log for log in logs if log.size_bytes]
-    oldest = _oldest(store, with_data[0]) if with_data else NO_TIMESTAMP
+    first = max((n for n, log in enumerate(logs) if _base(log) <= log_start), default=0)
+    with_data = [log for log in logs[first:] if log.size_bytes]
+    oldest = _oldest(store, with_data[0], log_start) if with_data else NO_TIMESTAMP
     return {
         "oldest_timestamp": None if oldest == NO_TIMESTAMP else oldest,
         "newest_timestamp": None if newest == NO_TIMESTAMP else newest,
@@ -290,16 +310,14 @@ def _describe_log(store: LogStore, view: RootView, entry: SubDirectory, now_ms: 
     """Load the log as a broker would after a clean stop, and weigh what is not compacted."""
     partition = entry.topic_partition
     config = None
-    log_start = None
     if partition is not None and entry.kind is DirectoryKind.PARTITION:
         config = view.catalog.config_for(partition.topic)
-        log_start = view.checkpoints.log_starts.get(partition)
     log = load_log(
         store,
         config=config or LogConfig(),
         cleaner=CleanerConfig(),
         now_ms=now_ms,
-        log_start_checkpoint=log_start or 0,
+        log_start_checkpoint=_log_start(view, entry),
     )
     row = {
         "log_start_offset": log.log_start_offset,
@@ -372,16 +390,38 @@ def _last_indexed_position(store: LogStore, log: FileInfo, sizes: dict[str, int]
     return position if position < log.size_bytes else 0
 
 
-def _oldest(store: LogStore, log: FileInfo) -> int:
-    """Return the first timestamp of a segment's first batch."""
-    header = np.zeros(HEADER_BYTES, np.uint8)
-    with closing(store.open_file(log.name)) as reader:
-        if reader.read_into(0, header) < HEADER_BYTES:
-            return NO_TIMESTAMP
-    batch = header.view(BATCH_HEADER)[0]
-    if batch["magic"] < MAGIC_V2:
-        return NO_TIMESTAMP
-    base = int(batch["base_timestamp"])
-    # A batch that compaction emptied has no base timestamp, one with a horizon has that instead.
-    has_none = base == NO_TIMESTAMP or batch["attributes"] & DELETE_HORIZON_BIT
-    return int(batch["max_timestamp"]) if has_none else base
+def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
+    """Return the timestamp of a segment's first record at or above the log start.
+
+    NO_TIMESTAMP where it has none, where there is no such record, and where it cannot be read: what
+    is wrong there is for others to say.
+    """
+    try:
+        with closing(store.open_file(log.name)) as reader:
+            for window in scan_windows(
+                reader, window_bytes=_FIRST_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
+            ):
+                found = _first_timestamp(window, log_start)
+                if found is not None:
+                    return found
+    except (BadBytesError, DecompressionError):
+        pass
+    return NO_TIMESTAMP
+
+
+def _first_timestamp(window: Window, first_offset: int) -> int | None:
+    """Return the timestamp of a window's first data record from an offset on, None without one."""
+    batches = window.batches
+    may_hold = ~batches.is_control & (batches.last_offset >= first_offset)
+    for row in np.flatnonzero(may_hold & (batches.record_count != 0)).tolist():
+        wanted = np.zeros(len(batches), np.bool_)
+        wanted[row] = True
+        for records in decode_records(window, wanted, _LIMITS):
+            timestamps = records.timestamp[records.offset >= first_offset]
+            if timestamps.size:
+                return int(timestamps[0])
+    return None
+
+
+def _base(log: FileInfo) -> int:
+    return offset_of(log.name) or 0

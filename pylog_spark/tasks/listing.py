@@ -27,6 +27,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.local_files import folder_names
+from storage_core.log.settled_store import settled_files
 from storage_core.store import FileInfo, LogStore, ObjectDirectory, ObjectInfo
 from storage_core.store.listing import ListedFile
 from storage_core.store.open_objects import MANAGED_PREFIX, is_url, open_object_store
@@ -151,9 +152,20 @@ def directory_row(root: str, role: str, name: str) -> dict[str, Any] | None:
         "topic": partition.topic if partition else None,
         "partition": partition.partition if partition else None,
         "role": role,
-        "directory": f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}",
+        "directory": directory_location(root, role, name),
         "kind": kind.value,
     }
+
+
+def directory_location(root: str, role: str, name: str) -> str:
+    """Return where a store opens a sub-directory of a root.
+
+    Args:
+        root: Path or URL of the log directory.
+        role: What it is.
+        name: Of the sub-directory.
+    """
+    return f"{MANAGED_PREFIX if role == Role.MANAGED else ''}{root.rstrip('/')}/{name}"
 
 
 def list_partitions(root: str, role: str, topics: TopicFilter) -> list[dict[str, Any]]:
@@ -179,7 +191,8 @@ def list_roots(batches: Iterator[pa.RecordBatch], topics: TopicFilter) -> Iterat
 def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SEGMENT``.
 
-    Only names and sizes are read. A directory that vanished or cannot be listed has one row, with
+    Only names and sizes are read, and what a swap that is not finished ends with: the segments are
+    those that a load would leave. A directory that vanished or cannot be listed has one row, with
     the error.
     """
     listed = rows_of(batches)
@@ -192,7 +205,8 @@ def list_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def _segments_of(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
     try:
-        segments = segment_rows(open_partition(row).list_files())
+        store = open_partition(row)
+        segments = segment_rows(settled_files(store, store.list_files()))
     except PylogError as error:
         segments = [describe_failure(error)]
     return [name | segment for segment in segments]

@@ -8,7 +8,7 @@ costs a listing, its indexes' tails and its newest producer snapshot; no record 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -253,6 +253,10 @@ def encode_plan(plan: CompactionPlan) -> bytes:
     return zlib.compress(plan.to_json().encode())
 
 
+@lru_cache(maxsize=1)
 def decode_plan(content: bytes) -> CompactionPlan:
-    """Return the plan of a row."""
+    """Return the plan of a row.
+
+    The last one is kept: a task asks for it once a segment, and a plan has all segments in it.
+    """
     return CompactionPlan.from_json(zlib.decompress(content).decode())

@@ -74,7 +74,8 @@ class ReadRange:
         start_offset: First offset that counts.
         end_offset: Just past the last one, None for no bound but the files' ends.
         is_committed: Whether records of aborted transactions are left out.
-        has_gaps: Whether offsets may be missing between segments: the log is known to be compacted.
+        cleaned_to: Up to where the log is known to be compacted, so that gaps are normal; None
+            where nothing beside the partition says so.
         fail_on_data_loss: Whether missing offsets are an error; else a warning.
         columns: Names of the columns, in order.
         limits: What a batch may expand to.
@@ -89,7 +90,7 @@ class ReadRange:
     start_offset: int
     end_offset: int | None
     is_committed: bool
-    has_gaps: bool
+    cleaned_to: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     limits: Limits
@@ -106,7 +107,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
     """
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     isolation = _Committed(store, wanted) if wanted.is_committed else None
-    watch = GapWatch()
+    watch = GapWatch(wanted.cleaned_to or 0)
     schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
     for number in range(len(wanted.segments)):
         for window in _windows(store, wanted, number, watch):
@@ -137,9 +138,11 @@ def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
 
 
 def _check_gaps(watch: GapWatch, wanted: ReadRange) -> None:
-    """Report gaps of a log that nothing shows to be compacted."""
+    """Report gaps that nothing shows to come of compaction."""
     gaps = [gap for gap in watch.gaps if gap.reaches_into(wanted.start_offset, wanted.end_offset)]
-    if not gaps or watch.is_compacted or wanted.has_gaps or _is_compacted_topic(wanted):
+    if not gaps or watch.is_compacted:
+        return
+    if wanted.cleaned_to is None and _is_compacted_topic(wanted):
         return
     for gap in gaps:
         report_gap(gap, wanted.directory, is_error=wanted.fail_on_data_loss)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,10 @@ from pylog_spark.schemas import (
     Action,
     Reason,
     Status,
+    rows_to_batch,
     rows_to_batches,
 )
+from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.claimed_work import TOUCHED, work_claimed
 from pylog_spark.tasks.commit_claim import CommitClaim
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
@@ -70,8 +73,9 @@ class RecoveryWork:
         root: Its log directory.
         directory: Its own directory.
         partition: Its name.
-        is_clean: Whether its log directory has the clean-shutdown marker.
-        recovery_point: Its entry in the recovery-point checkpoint, 0 without one.
+        is_clean: Whether its log directory has the clean-shutdown marker, and that is believed.
+        recovery_point: Its entry in the recovery-point checkpoint, 0 without one, or where that
+            is not believed.
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         high_watermark: Its entry in the replication checkpoint, None without one.
     """
@@ -158,15 +162,16 @@ def _look(
     listing = {"bytes": sum(logs.values()), "segments": len(logs)}
     catalog = context.catalogs[root]
     config = catalog.config_for(partition.topic)
-    if config is None:
+    if config is None and root in context.remote_roots:
+        # A tiered log is loaded otherwise, and only its config says that it is one.
         return listing | {"status": Status.SKIPPED, "reason": Reason.CONFIG_UNKNOWN}
-    if config.remote_storage_enable:
+    if config is not None and config.remote_storage_enable:
         return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
     checkpoints = recovery_checkpoints(store, partition, partial(checkpoints_of, root))
-    point = checkpoints.recovery_points.get(partition, 0)
-    is_clean = root not in context.unclean_roots
+    point = 0 if context.from_start else checkpoints.recovery_points.get(partition, 0)
+    is_clean = root not in context.unclean_roots and not context.from_start
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
     return listing | {
         "status": Status.PLANNED,
@@ -197,14 +202,20 @@ def _segments_to_scan(
 
 
 def scan_segments(
-    items: Iterable[tuple[RecoveryWork, int]], context: RecoveryContext
+    items: Iterable[tuple[RecoveryWork, int]], units: Mapping[int, int], context: RecoveryContext
 ) -> Iterator[pa.RecordBatch]:
-    """Read segments from end to end: a row of ``schemas.SEGMENT_SCAN`` each."""
+    """Read segments from end to end: a row of ``schemas.SEGMENT_SCAN`` each.
+
+    Args:
+        items: Partitions and base offsets of their segments.
+        units: Which task recovers each partition, by ordinal.
+        context: The recovery.
+    """
     for work, base_offset in items:
         # A scan holds the segment's indexes: handed on at once, not gathered.
         scanned = attempt(partial(_scan, work, base_offset, context))
-        row = {"ordinal": work.ordinal, "base_offset": base_offset} | scanned
-        yield pa.RecordBatch.from_pylist([row], schema=SEGMENT_SCAN)
+        head = {"ordinal": work.ordinal, "unit": units[work.ordinal], "base_offset": base_offset}
+        yield rows_to_batch(SEGMENT_SCAN, [head | scanned])
 
 
 def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
@@ -220,30 +231,32 @@ def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dic
     return {"scan": scan.to_bytes()}
 
 
-def fold_partition(
-    rows: pa.Table, works: Mapping[int, RecoveryWork], context: RecoveryContext
-) -> pa.Table:
-    """Recover one partition from the scans of its segments: a row of ``schemas.RECOVERED``.
+def fold_partitions(
+    batches: Iterable[pa.RecordBatch], works: Mapping[int, RecoveryWork], context: RecoveryContext
+) -> Iterator[pa.RecordBatch]:
+    """Recover partitions from the scans of their segments: a row of ``schemas.RECOVERED`` each.
 
     Where a segment could not be read the partition has failed; unless an attempt had begun with its
     commit, which is finished then: scans that are done again find what it left of the segments.
 
     Args:
-        rows: Rows of ``schemas.SEGMENT_SCAN`` of one partition, in any order.
+        batches: Pieces of rows of ``schemas.SEGMENT_SCAN``, ordered by partition and segment; all
+            of a partition are there.
         works: The partitions of the wave, by ordinal.
         context: The recovery.
     """
-    work = works[rows["ordinal"][0].as_py()]
-    scanned = sum(rows["duration_ms"].to_pylist())
-    errors = rows.select(["error_class", "error"]).to_pylist()
-    failed = next((error for error in errors if error["error_class"] is not None), None)
-    scans: dict[int, SegmentScan] = {}
-    if failed is None:
-        found = [SegmentScan.from_bytes(scan) for scan in rows["scan"].to_pylist()]
-        scans = {scan.base_offset: scan for scan in found}
-    row = _row(work, scans, context, failed)
-    row["duration_ms"] = (row.get("duration_ms") or 0) + scanned
-    return pa.Table.from_pylist([row], schema=RECOVERED)
+    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
+        scanned, failed = 0, None
+        scans: dict[int, SegmentScan] = {}
+        for row in rows:
+            scanned += row["duration_ms"]
+            if row["error_class"] is not None:
+                failed = failed or {name: row[name] for name in ("error_class", "error")}
+            elif failed is None:
+                scans[row["base_offset"]] = SegmentScan.from_bytes(row["scan"])
+        folded = _row(works[ordinal], {} if failed else scans, context, failed)
+        folded["duration_ms"] = (folded.get("duration_ms") or 0) + scanned
+        yield rows_to_batch(RECOVERED, [folded])
 
 
 def recover_whole(
@@ -352,10 +365,11 @@ def _load(
 
 
 def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
-    config = context.run.catalogs[work.root].config_for(work.partition.topic)
-    if config is None:
-        raise KeyError(f"{work.partition.topic}: the catalogue had a config at the first look")
-    return config
+    """Return the topic's config, Kafka's defaults where no source knows it.
+
+    Of all settings only the density and the size of rebuilt indexes matter to a loader.
+    """
+    return context.run.catalogs[work.root].config_or_defaults(work.partition.topic)
 
 
 def _describe(

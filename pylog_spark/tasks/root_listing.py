@@ -119,6 +119,10 @@ def _list_run(run: dict[str, Any], opener: ListingOpener) -> list[dict[str, Any]
     try:
         return list(_partitions(root, role, run["directories"], opener))
     except (PylogError, OSError) as error:
+        if local_path(root) is not None and len(run["directories"]) > 1:
+            # On a disk one directory may be refused, a link above all; a store fails as a whole.
+            alone = (run | {"directories": [name]} for name in run["directories"])
+            return [row for one in alone for row in _list_run(one, opener)]
         failure = describe_failure(error)
         rows = (directory_row(root, role, name) for name in run["directories"])
         return [row | failure for row in rows if row is not None]

@@ -46,6 +46,8 @@ class RunContext:
         expected_recoveries: Digests of the operations that a saved plan has, by directory: other
             recoveries are not made. None where any may be made.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
+        from_start: Whether a recovery reads every log from its start, whatever marker and
+            recovery points say.
     """
 
     run_id: str
@@ -59,6 +61,7 @@ class RunContext:
     trash: TrashPlace | None = None
     expected_recoveries: Mapping[str, str] | None = None
     unrecovered: frozenset[str] = frozenset()
+    from_start: bool = False
 
     def is_unclean(self, root: str, directory: str) -> bool:
         """Whether a partition needs recovery before anything else."""

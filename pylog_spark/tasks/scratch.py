@@ -18,7 +18,7 @@ from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
-from storage_core.local_files import open_folder, scan_folder
+from storage_core.local_files import is_there, open_folder, scan_folder
 from storage_core.plan import DeleteFile, Operation
 from storage_core.store.local import LocalStore, storage_errors
 
@@ -88,10 +88,10 @@ def sweep_scratch(log_directory: Path) -> int:
         orphans = _inside(log_directory, f"{SCRATCH_PREFIX}*")
         for path in orphans:
             LocalStore(path.parent).delete(path.name)
-        if home is None or not home.exists():
+        if home is None or not is_there(home, may_be_link=True):
             return len(orphans)
-        count = len(orphans) + sum(len(list(folder.iterdir())) + 1 for folder in home.iterdir())
-        shutil.rmtree(home)
+        count = len(orphans) + len(_inside_home(home, "*")) + len(scan_folder(home))
+        shutil.rmtree(home)  # which follows no link
     except OSError as error:
         raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
     return count
@@ -107,18 +107,24 @@ def find_claims(log_directory: Path) -> list[Path]:
     name = f"{SCRATCH_PREFIX}*.claim"
     try:
         inside = _inside(log_directory, name)
-        return sorted(inside + ([] if home is None else list(home.glob(f"*/{name}"))))
+        return sorted(inside + _inside_home(home, name))
     except OSError as error:
         raise StorageError(str(log_directory), error.strerror or str(error)) from error
 
 
-def _inside(log_directory: Path, glob: str) -> list[Path]:
-    """Return what lies in the partition directories under such a name; no link leads there."""
+def _inside_home(home: Path | None, glob: str) -> list[Path]:
+    """Return what lies in the folders of runs under such a name; nothing where there is no home."""
+    has_one = home is not None and is_there(home, may_be_link=True)
+    return _inside(home, glob, may_be_link=False) if home is not None and has_one else []
+
+
+def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
+    """Return what lies in the folders of a folder under such a name; no link leads there."""
     return [
-        log_directory / folder.name / entry.name
-        for folder in scan_folder(log_directory, may_be_link=True)
+        above / folder.name / entry.name
+        for folder in scan_folder(above, may_be_link=may_be_link)
         if folder.is_folder
-        for entry in scan_folder(log_directory / folder.name)
+        for entry in scan_folder(above / folder.name)
         if fnmatchcase(entry.name, glob)
     ]
 
@@ -126,7 +132,8 @@ def _inside(log_directory: Path, glob: str) -> list[Path]:
 def find_remembered_markers(log_directory: Path) -> list[Path]:
     """Return what killed runs wrote down of markers; under the log directory's lock."""
     home = scratch_home(log_directory)
-    return [] if home is None else sorted(home.glob(f"*/{REMEMBERED_MARKER}"))
+    with storage_errors(log_directory):
+        return _inside_home(home, REMEMBERED_MARKER)
 
 
 def scratch_folder(shared: str | None, partition_directory: Path) -> Path:

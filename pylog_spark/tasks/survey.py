@@ -1,7 +1,8 @@
 """Survey partitions by their listings or manifests, a row of ``schemas.SURVEY`` each.
 
 Of a mirror the listing is all that is used, and its root's checkpoint files; of a managed root
-one manifest a partition. No file of a partition is opened.
+one manifest a partition. No file of a partition is opened, but for the end of a swap that is not
+finished: it says which segments do not count any more.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
+from storage_core.log.settled_store import settled_files
 from storage_core.maintenance.survey import (
     Survey,
     SurveyState,
@@ -110,7 +112,7 @@ def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> Survey
     partition = TopicPartition(row["topic"], row["partition"])
     return SurveyState(
         location=location,
-        logs=log_files(infos),
+        logs=log_files(settled_files(open_partition(row), infos)),
         timestamps={},
         log_start_offset=checkpoints.log_starts.get(partition),
         high_watermark=checkpoints.high_watermarks.get(partition),
@@ -119,40 +121,32 @@ def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> Survey
 
 
 def _describe(survey: Survey, config: LogConfig) -> dict[str, Any]:
+    plan, cleanable = survey.retention, survey.cleanable
     found: dict[str, Any] = {
         "policy": "+".join(sorted(policy.value for policy in config.cleanup_policy)),
         "bytes": survey.size_bytes,
         "segments": survey.segments,
-        "bytes_after": survey.size_bytes,
-        "segments_after": survey.segments,
-        "status": Status.SKIPPED,
-        "due_bytes": 0,
+        "bytes_after": survey.size_bytes - plan.removed_bytes,
+        "segments_after": survey.segments - len(plan.removals),
+        "removable_bytes": plan.removed_bytes,
+        "removable_segments": len(plan.removals),
+        "blocked_by": plan.blocked_by.hold.value,
+        "wait_ms": plan.blocked_by.wait_ms,
+        "due_bytes": plan.removed_bytes,
+        "status": Status.PLANNED if plan.removals else Status.SKIPPED,
+        "reason": None if plan.removals else Reason.NOTHING_TO_RETAIN,
     }
-    if survey.retention is not None:
-        plan = survey.retention
+    if cleanable is not None:
         found |= {
-            "reason": Reason.NOTHING_TO_RETAIN,
-            "removable_bytes": plan.removed_bytes,
-            "removable_segments": len(plan.removals),
-            "blocked_by": plan.blocked_by.hold.value,
-            "wait_ms": plan.blocked_by.wait_ms,
-            "bytes_after": survey.size_bytes - plan.removed_bytes,
-            "segments_after": survey.segments - len(plan.removals),
-            "due_bytes": plan.removed_bytes,
-        }
-        if plan.removals:
-            found |= {"status": Status.PLANNED, "reason": None}
-    if survey.cleanable is not None:
-        cleanable = survey.cleanable
-        due = cleanable.not_due
-        found |= {
-            "reason": None if due is None else Reason(due.value),
             "clean_bytes": cleanable.clean_bytes,
             "cleanable_bytes": cleanable.cleanable_bytes,
             "cleanable_ratio": cleanable.cleanable_ratio,
         }
         if cleanable.is_due:
-            found |= {"status": Status.PLANNED, "due_bytes": cleanable.cleanable_bytes}
+            found |= {"status": Status.PLANNED, "reason": None}
+            found["due_bytes"] += cleanable.cleanable_bytes
+        elif not plan.removals and cleanable.not_due is not None:
+            found["reason"] = Reason(cleanable.not_due.value)
     return found
 
 

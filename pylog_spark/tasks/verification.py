@@ -8,12 +8,15 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.schemas import VERIFIED, rows_to_batches
+from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import join_location, unpinned
 from storage_core.errors import PartitionNotFoundError
 from storage_core.filenames import TopicPartition
@@ -148,20 +151,20 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
         return [failed | describe_failure(error)]
 
 
-def fold_rows(
-    table: pa.Table, targets: Mapping[int, Target], options: VerifyOptions
+def fold_verified(
+    batches: Iterable[pa.RecordBatch], targets: Mapping[int, Target], options: VerifyOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Put the stretches of one partition together.
+    """Put the stretches of partitions together.
 
     Args:
-        table: Its rows of facts.
+        batches: Pieces of their rows of facts, ordered by partition and first offset; all of a
+            partition are there.
         targets: All partitions that were cut into stretches, by ordinal.
         options: How to look.
     """
-    names = ["ordinal", "first_offset", "facts", "error_class", "error"]
-    rows = table.select(names).to_pylist()
-    target = targets[rows[0]["ordinal"]]
-    yield from rows_to_batches(VERIFIED, _fold_stretches(target, rows, options))
+    for ordinal, rows in groupby(join_rows(batches), key=lambda row: int(row["ordinal"])):
+        folded = _fold_stretches(targets[ordinal], list(rows), options)
+        yield from rows_to_batches(VERIFIED, folded)
 
 
 def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
@@ -172,6 +175,7 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
             root=target.root,
             directory=target.directory,
             partition=target.partition,
+            role=target.surroundings.role,
             ordinal=target.ordinal,
             log_start_offset=target.checkpoints.log_start_offset,
         )
@@ -179,12 +183,13 @@ def finding_rows(target: Target, findings: Iterable[Finding]) -> list[Row]:
     ]
 
 
-def place_finding(
+def place_finding(  # noqa: PLR0913  # the place of a finding
     finding: Finding,
     *,
     root: str,
     directory: str | None,
     partition: TopicPartition | None,
+    role: Role = Role.BROKER,
     ordinal: int | None = None,
     log_start_offset: int | None = None,
 ) -> Row:
@@ -195,6 +200,7 @@ def place_finding(
         root: The log directory.
         directory: Of the partition, None where the log directory itself is meant.
         partition: Whose it is, None where nobody's.
+        role: What the log directory is.
         ordinal: Number of the partition in the run.
         log_start_offset: What the checkpoint says of it, None for nothing.
     """
@@ -223,6 +229,7 @@ def place_finding(
             directory=directory or "",
             topic=None if partition is None else partition.topic,
             log_start_offset=log_start_offset,
+            role=role,
         ),
     }
 
@@ -276,15 +283,14 @@ def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
 
 
 def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:
-    ordered = sorted(rows, key=lambda row: int(row["first_offset"]))
-    for row in ordered:
+    for row in rows:
         if row["error"] is not None:
             error = {name: row[name] for name in ("error_class", "error")}
             return [_partition_row(target) | error]
     try:
         facts = [
             SegmentFacts.from_plain(values)
-            for row in ordered
+            for row in rows
             for values in json.loads(zlib.decompress(row["facts"]))
         ]
         store = open_store(target.directory)

@@ -45,8 +45,15 @@ def observe_roots(
         StorageError: A directory cannot be listed.
     """
     observed, placed = verify_log_directories(roots)
+    role_of = dict(roots)
     rows = [
-        place_finding(found.finding, root=found.root, directory=None, partition=found.partition)
+        place_finding(
+            found.finding,
+            root=found.root,
+            directory=None,
+            partition=found.partition,
+            role=role_of[found.root],
+        )
         for found in placed
         if found.partition is None or topics.admits(found.partition.topic)
     ]

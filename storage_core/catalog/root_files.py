@@ -221,7 +221,8 @@ def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
         raise ConfigError("ROOT", path, reason)
     else:
         name = local.resolve().name
-        parent = str(local.parent if local.name == name else local.resolve().parent)
+        is_led = local.is_symlink() or local.name != name
+        parent = str(local.resolve().parent if is_led else local.parent)
         parent = parent if not is_managed(text) else MANAGED_PREFIX + parent
     above = open_root(parent) if _find_partition(name) else None
     if above is not None and above.is_managed:

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import LOCK_FILE
+from storage_core.import_path import safe_import_path
 
 _HOLDER_MODULE: Final = "storage_core.checkpoint.lock_holder"
 # The holder answers in a fraction of a second; on a machine that swaps, it may need longer.
@@ -127,14 +128,12 @@ class LogDirectoryLock:
     def _start_holder(self) -> subprocess.Popen[bytes]:
         if not self.log_directory.is_dir():
             raise StorageError(str(self.log_directory), "is not a directory")
-        # The package may come from a zip or a directory that only this process knows of.
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         return subprocess.Popen(  # noqa: S603 - this interpreter, a module of ours, no shell
             [sys.executable, "-P", "-m", _HOLDER_MODULE, str(self.log_directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(safe_import_path())},
             start_new_session=True,
         )
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import LOCK_FILE
+from storage_core.import_path import safe_import_path
 from storage_core.local_files import is_there, open_file
 
 _MODULE: Final = "storage_core.checkpoint.lock_query"
@@ -58,13 +59,12 @@ def query_lock(log_directory: Path) -> LockState:
         raise StorageError(str(path), error.strerror or str(error)) from error
     if not has_lock_file:
         return LockState(is_held=False)
-    paths = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     answer = subprocess.run(  # noqa: S603 - this interpreter, a module of ours, no shell
         [sys.executable, "-P", "-m", _MODULE, str(log_directory)],
         capture_output=True,
         timeout=_ANSWER_SECONDS,
         check=False,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(safe_import_path())},
     )
     if answer.returncode:
         lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()

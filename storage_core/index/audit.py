@@ -5,7 +5,7 @@ These checks are of two depths. From an index alone: what Kafka's own sanity che
 at, and that entries rise. With the segment's batches: each offset entry against the batch at its
 position, each time entry against the batch that holds the offset it names.
 
-What look-ups work with is right, whichever version wrote it. Before 4.0 an append of many batches
+What look-ups work with is right, whichever version wrote it. Before 3.9.1 an append of many batches
 gave one offset entry, of its first batch's position and its last batch's last offset; before 3.8 a
 time entry named the record with the largest timestamp, not the end of that record's batch.
 

@@ -8,12 +8,14 @@ compacted away from one that somebody lost. What they tell:
 - Indexes without their log: the log is lost. Whatever Kafka deletes, it renames first.
 - An empty log between others whose indexes have entries: its records are lost. Where compaction
   removes all of a segment's records, its indexes are empty too.
-- A gap in a log without any trace of compaction (holes between or inside of batches, delete
-  horizons): a segment is lost, unless compaction left whole batches only.
-- A gap in a compacted log, and one where all files of a segment are gone: nothing.
+- A gap above what the cleaner's checkpoint explains, without any trace of compaction beside it
+  (holes between or inside of batches, delete horizons; a follower copies those of its leader): a
+  segment is lost, unless compaction left whole batches only.
+- A gap in a log that is compacted, where all files of a segment are gone: nothing.
 """
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from storage_core.filenames import (
@@ -78,24 +80,34 @@ def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[
     return [
         Gap(
             first_offset=base,
-            end_offset=next((other for other in bases if other > base), None),
+            end_offset=_next(bases, base),
             evidence=found[base],
         )
         for base in sorted(found)
     ]
 
 
+def _next(bases: Sequence[int], base: int) -> int | None:
+    """Return the first of some sorted offsets that is larger than one, None without."""
+    number = bisect_right(bases, base)
+    return bases[number] if number < len(bases) else None
+
+
 class GapWatch:
     """Follows the batches of consecutive segments and notes where the log does not go on.
 
+    Args:
+        cleaned_to: Up to where the log is known to have been compacted: gaps below are normal.
+
     Attributes:
-        gaps: Those between segments, in order.
-        is_compacted: Whether something was seen that only compaction does.
+        gaps: The others between segments, in order.
+        is_compacted: Whether something was seen above that only compaction does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cleaned_to: int = 0) -> None:
         self.gaps: list[Gap] = []
         self.is_compacted = False
+        self._cleaned_to = cleaned_to
         self._next_offset: int | None = None
 
     def add(self, batches: BatchTable) -> None:
@@ -109,7 +121,9 @@ class GapWatch:
     def end_segment(self, base_offset: int, next_base_offset: int | None) -> None:
         """Take note that a segment was read to its end, and where the next one begins."""
         end, self._next_offset = self._next_offset, None
-        if end is None or next_base_offset is None or end >= next_base_offset:
+        if end is None or next_base_offset is None:
+            return
+        if end >= next_base_offset or next_base_offset <= self._cleaned_to:
             return
         evidence = (
             f"{log_file(base_offset)} ends before offset {end}, "
@@ -119,8 +133,8 @@ class GapWatch:
 
     def _has_holes(self, batches: BatchTable) -> bool:
         """Whether records or batches are missing among some; entries of old formats do not say."""
-        says = ~batches.is_legacy
         first, last = batches.base_offset, batches.last_offset
+        says = ~batches.is_legacy & (first >= self._cleaned_to)
         is_thinned = batches.record_count != last - first + 1
         if bool((says & (is_thinned | batches.has_delete_horizon)).any()):
             return True

@@ -176,7 +176,7 @@ class LogLoader:
             try:
                 work()
             except SegmentOverflowError as overflow:
-                self._recovery.split(overflow.base_offset, overflow.scan)
+                self._recovery.split(overflow)
             else:
                 return
 

@@ -1,6 +1,6 @@
 """Recovery of one segment of a log that is being loaded: its scan, and what follows from it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from storage_core.errors import CorruptRecordError, IndexFullError
 from storage_core.filenames import TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.index.offset_index import OffsetIndex
-from storage_core.index.transaction_index import encode_transaction_index
+from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.log.end_offset import find_position, next_offset_by_index
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
@@ -19,9 +19,9 @@ from storage_core.records.payload import Limits
 class SegmentOverflowError(Exception):
     """A segment has a batch whose offset does not fit it."""
 
-    def __init__(self, base_offset: int, scan: SegmentScan) -> None:
+    def __init__(self, base_offset: int, scan: SegmentScan, aborted: Sequence[AbortedTxn]) -> None:
         super().__init__(base_offset)
-        self.base_offset, self.scan = base_offset, scan
+        self.base_offset, self.scan, self.aborted = base_offset, scan, tuple(aborted)
 
 
 class OffsetOrderError(Exception):
@@ -85,7 +85,7 @@ class SegmentRecovery:
         if scan.stop is ScanStop.OVERFLOW:
             # Now, not at the end: a split that a crash interrupts is finished without another look.
             log.write_epochs()
-            raise SegmentOverflowError(base_offset, scan)
+            raise SegmentOverflowError(base_offset, scan, aborted)
         if scan.stop is ScanStop.INDEX_ORDER:
             raise OffsetOrderError(scan)
         if scan.stop is ScanStop.INDEX_FULL:
@@ -116,14 +116,18 @@ class SegmentRecovery:
             return 0
         return log.cut_segment(base_offset, position, base_offset, scan.reason)
 
-    def split(self, base_offset: int, scan: SegmentScan) -> None:
+    def split(self, overflow: SegmentOverflowError) -> None:
         """Plan to replace a segment by parts whose offsets fit.
+
+        Kafka replaces what it had opened. Of a segment that overflowed while it was opened the
+        transaction index stays, as recovery left it, with the first part if that has its name.
 
         Raises:
             CorruptRecordError: It does not end beyond its offsets, or as ``split_segment``.
             PylogError: As ``split_segment``.
         """
         log = self._log
+        base_offset, scan = overflow.base_offset, overflow.scan
         name = log_file(base_offset)
         index = OffsetIndex.parse(base_offset, scan.offset_index)
         last = next_offset_by_index(log.view, name, index) - 1
@@ -134,9 +138,14 @@ class SegmentRecovery:
                 f"{scan.reason}, though the segment's last offset, {last}, does: "
                 "Kafka does not load such a log",
             )
+        is_open = base_offset in log.base_offsets
+        txn_name = segment_file(base_offset, TXN_INDEX_SUFFIX)
+        if not is_open and (overflow.aborted or txn_name in log.view):
+            log.view.write(txn_name, encode_transaction_index(overflow.aborted), scan.reason)
         parts = split_segment(
             log.view,
             base_offset,
+            keeps_txn_index=not is_open,
             index_interval_bytes=log.config.index_interval_bytes,
             max_index_bytes=log.config.segment_index_bytes,
             limits=Limits(

@@ -96,7 +96,7 @@ class SegmentScan:
         return pack_arrays(numbers, arrays)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "SegmentScan":
+    def from_bytes(cls, data: bytes | memoryview) -> "SegmentScan":
         """Read what `to_bytes` wrote."""
         numbers, arrays = unpack_arrays(data)
         return cls(

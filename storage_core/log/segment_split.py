@@ -176,6 +176,7 @@ def split_segment(
     index_interval_bytes: int,
     max_index_bytes: int,
     limits: Limits,
+    keeps_txn_index: bool = False,
 ) -> list[int]:
     """Plan to replace a segment by parts whose offsets fit; return their base offsets.
 
@@ -185,6 +186,7 @@ def split_segment(
         index_interval_bytes: As `find_parts`, and so are all others.
         max_index_bytes: See there.
         limits: See there.
+        keeps_txn_index: As `plan_parts`.
 
     Raises:
         PylogError: As `find_parts`.
@@ -197,7 +199,7 @@ def split_segment(
             max_index_bytes=max_index_bytes,
             limits=limits,
         )
-    plan_parts(view, split)
+    plan_parts(view, split, keeps_txn_index=keeps_txn_index)
     return split.base_offsets
 
 
@@ -218,12 +220,13 @@ def _fill(part: _OpenPart, window: Window, row: int) -> int:
     return row + count
 
 
-def plan_parts(view: DirectoryView, split: SegmentSplit) -> None:
+def plan_parts(view: DirectoryView, split: SegmentSplit, *, keeps_txn_index: bool = False) -> None:
     """Plan to replace a segment by its parts.
 
     Args:
         view: The partition directory; the segment's .log file is as it was read.
         split: The parts.
+        keeps_txn_index: Whether the part that has the segment's name keeps its transaction index.
     """
     base_offset, parts = split.base_offset, split.parts
     old = log_file(base_offset)
@@ -242,9 +245,9 @@ def plan_parts(view: DirectoryView, split: SegmentSplit) -> None:
             name = segment_file(part.base_offset, suffix)
             view.rename(name + CLEANED_SUFFIX, name + SWAP_SUFFIX, "from here on it counts")
     view.sync("from here on they count")
-    replaced = [
-        name for suffix in SEGMENT_SUFFIXES if (name := segment_file(base_offset, suffix)) in view
-    ]
+    keeps_txn_index &= base_offset in split.base_offsets
+    suffixes = _NEW_SUFFIXES if keeps_txn_index else SEGMENT_SUFFIXES
+    replaced = [name for suffix in suffixes if (name := segment_file(base_offset, suffix)) in view]
     for name in replaced:
         view.rename(name, name + DELETED_SUFFIX, "split into parts that fit")
     view.sync("what was split is gone")

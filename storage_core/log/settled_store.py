@@ -126,6 +126,35 @@ class SettledStore(ReadOnlyStore):
         return ChangedWhileReadError(path, f"the file of {listed.size_bytes} bytes", found)
 
 
+class PlannedStore(ReadOnlyStore):
+    """The files of a partition as they will be once what a load has planned was applied.
+
+    Args:
+        view: Of the log that was loaded, and closed.
+    """
+
+    def __init__(self, view: DirectoryView) -> None:
+        self._view = view
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the directory."""
+        return self._view.store.location
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the files that there will be, sorted by name."""
+        sources = ((name, self._view.source(name)) for name in self._view.names)
+        return [FileInfo(name, file.size_bytes, file.modified_ms) for name, file in sources]
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole."""
+        return self._view.read(name, limit_bytes=limit_bytes)
+
+    def open_file(self, name: str) -> FileReader:
+        """Open a file for ranged reads."""
+        return self._view.open(name)
+
+
 def settle(store: LogStore) -> SettledStore:
     """Return a partition as a load would leave it, from a directory that somebody may be changing.
 
@@ -159,6 +188,14 @@ def settle(store: LogStore) -> SettledStore:
     raise ChangedWhileReadError(
         store.location, expected, problem or "one whose files are being renamed: try again"
     )
+
+
+def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
+    """Return the files that a load would leave, of a directory that was listed.
+
+    Nothing is opened where the listing has no name that a load would settle. Errors as of `settle`.
+    """
+    return settle(store).list_files() if is_unfinished(listing) else listing
 
 
 def is_unfinished(files: Iterable[FileInfo]) -> bool:

@@ -52,18 +52,18 @@ class SurveyState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What would be done to a partition; None where its topic does not ask for that.
+    """What would be done to a partition.
 
     Attributes:
         size_bytes: Of all segments.
         segments: How many there are.
-        retention: What would go.
-        cleanable: What would be cleaned.
+        retention: What would go; of what is compacted after its round, as if that took nothing.
+        cleanable: What would be cleaned; None where its topic is not compacted.
     """
 
     size_bytes: int
     segments: int
-    retention: RetentionPlan | None
+    retention: RetentionPlan
     cleanable: CleanableRange | None
 
 
@@ -84,7 +84,7 @@ def survey_partition(state: SurveyState, config: LogConfig, *, now_ms: int) -> S
     return Survey(
         size_bytes=sum(log.size_bytes for log in state.logs),
         segments=len(state.logs),
-        retention=None if config.is_compacted else _survey_retention(state, config, now_ms),
+        retention=_survey_retention(state, config, now_ms),
         cleanable=_survey_compaction(state, config, now_ms) if config.is_compacted else None,
     )
 

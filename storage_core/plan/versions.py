@@ -8,12 +8,12 @@ inode is the one that was left there, and nobody has written into it.
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage_core.local_files import scan_folder
 from storage_core.plan.fingerprint import is_scratch
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields
 from storage_core.store.local import storage_errors
@@ -55,16 +55,12 @@ def observe_versions(directory: Path) -> dict[str, FileVersion]:
     Raises:
         StorageError: The directory cannot be listed.
     """
-    with storage_errors(directory), os.scandir(directory) as entries:
-        facts = {
-            entry.name: entry.stat(follow_symlinks=False)
-            for entry in entries
-            if not is_scratch(entry.name)
-        }
+    with storage_errors(directory):
+        entries = scan_folder(directory)
     return {
-        name: FileVersion.of(found)
-        for name, found in facts.items()
-        if not stat.S_ISDIR(found.st_mode)
+        entry.name: FileVersion.of(entry.facts)
+        for entry in entries
+        if not entry.is_folder and not is_scratch(entry.name)
     }
 
 

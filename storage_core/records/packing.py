@@ -20,7 +20,7 @@ def pack_arrays(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
     return buffer.getvalue()
 
 
-def unpack_arrays(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def unpack_arrays(data: bytes | memoryview) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return what pack_arrays packed; nothing in the bytes is ever run as code."""
     with np.load(io.BytesIO(data), allow_pickle=False) as packed:
         arrays = {name: packed[name] for name in packed.files}

@@ -172,8 +172,8 @@ class LocalStore:
 
     def list_unseen(self) -> list[str]:
         """Return the names of all that ``list_files`` leaves out for its name, sorted."""
-        with storage_errors(self.directory), os.scandir(self.directory) as found:
-            return sorted(entry.name for entry in found if not is_text(entry.name))
+        with storage_errors(self.directory), self._folder() as folder:
+            return [entry.name for entry in scan_open(folder) if not is_text(entry.name)]
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""

@@ -67,11 +67,16 @@ class ObjectDirectory(ReadOnlyStore):
         )
 
     def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
-        """Open a file in one version, None if there is another one now, or none."""
-        try:
-            info = self._objects.head(self._prefix + name)
-        except ObjectNotFoundError:
-            return None
+        """Open a file in one version, None if there is another one now, or none.
+
+        Nothing is asked for a version that was listed: a read of another one fails.
+        """
+        info = self._listing.get(name) if self._listing else None
+        if info is None or info.etag != identity:
+            try:
+                info = self._objects.head(self._prefix + name)
+            except ObjectNotFoundError:
+                return None
         if info.etag != identity:
             return None
         return ObjectFileReader(

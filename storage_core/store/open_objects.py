@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from storage_core.errors import ConfigError, MissingDriverError, StorageError
+from storage_core.redaction import has_password
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.memory_objects import MEMORY_SCHEME, MemoryObjectStore
 from storage_core.store.object_store import ObjectStore
@@ -40,13 +41,20 @@ def open_object_store(url: str) -> ObjectStore:
             managed root's prefix is left out.
 
     Raises:
-        ConfigError: fsspec knows no such kind of URL.
+        ConfigError: fsspec knows no such kind of URL, or it says a password: rows, ledgers, plans
+            and manifests repeat it.
         MissingDriverError: The package that reaches such a URL is not installed.
         StorageError: What such a package itself needs is not there.
     """
     url = url.removeprefix(MANAGED_PREFIX)
     if not is_url(url):
         return LocalObjectStore(local_path(url))
+    if has_password(url):
+        reason = (
+            "a URL with a password gets into rows, ledgers and manifests; give the password to the "
+            "driver: FSSPEC_<SCHEME>_PASSWORD in the environment, or its own configuration"
+        )
+        raise ConfigError("location", url, reason)
     if url.startswith(MEMORY_SCHEME):
         return MemoryObjectStore(url)
     try:

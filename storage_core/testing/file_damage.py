@@ -124,6 +124,7 @@ class Accident(enum.Enum):
     FILE_GONE = "any file is missing"
     SIDE_FILE_GONE = "a side file is missing"
     ALL_OF_A_KIND_GONE = "all files of one kind are missing"
+    INDEXES_GONE = "all indexes are missing"
     SIDE_FILE_EMPTY = "a side file is empty"
     SIDE_FILE_ODD = "a side file has a few bytes more or less"
     SIDE_FILE_PADDED = "an index ends in zeros"
@@ -343,6 +344,11 @@ def _all_of_a_kind(directory: Path, dice: random.Random) -> None:
         path.unlink()
 
 
+def _drop_indexes(directory: Path, _dice: random.Random) -> None:
+    for path in _indexes(directory):
+        path.unlink()
+
+
 def _make_odd(path: Path, dice: random.Random) -> None:
     if dice.choice((True, False)):
         _append(path, bytes(dice.randrange(1, 34)))
@@ -485,6 +491,7 @@ _ACCIDENTS: Final[dict[Accident, Callable[[Path, random.Random], None]]] = {
     Accident.FILE_GONE: _to_one(_everything, lambda path, _dice: path.unlink()),
     Accident.SIDE_FILE_GONE: _to_one(_side_files, lambda path, _dice: path.unlink()),
     Accident.ALL_OF_A_KIND_GONE: _all_of_a_kind,
+    Accident.INDEXES_GONE: _drop_indexes,
     Accident.SIDE_FILE_EMPTY: _to_one(_side_files, lambda path, _dice: path.write_bytes(b"")),
     Accident.SIDE_FILE_ODD: _to_one(_side_files, _make_odd),
     Accident.SIDE_FILE_PADDED: _to_one(_indexes, _pad),

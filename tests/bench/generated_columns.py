@@ -6,7 +6,7 @@ no two neighbours are alike; values are random bytes.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -65,12 +65,18 @@ class Topic:
         }
 
 
-def generated_root(cache: Path, topics: Sequence[Topic]) -> Path:
+def generated_root(
+    cache: Path,
+    topics: Sequence[Topic],
+    *,
+    copy: Callable[[str, str], object] = shutil.copy2,
+) -> Path:
     """Return a log directory under cache, making it only if it is not there.
 
     Args:
         cache: Folder that holds it, under a name of its own.
         topics: What is in it.
+        copy: Makes the files of all partitions but the first; ``os.link`` where nobody writes.
     """
     wanted = json.dumps([asdict(topic) for topic in topics])
     root = cache / f"spread-{'-'.join(topic.name for topic in topics)}"
@@ -85,7 +91,7 @@ def generated_root(cache: Path, topics: Sequence[Topic]) -> Path:
             end = write_partition(first, topic)
             for number in range(topic.partitions):
                 if number:
-                    shutil.copytree(first, root / f"{topic.name}-{number}")
+                    shutil.copytree(first, root / f"{topic.name}-{number}", copy_function=copy)
                 ends[TopicPartition(topic.name, number)] = end
         for name in (RECOVERY_POINT_FILE, REPLICATION_FILE):
             (root / name).write_bytes(encode_offset_checkpoint(ends))

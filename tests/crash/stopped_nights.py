@@ -1,14 +1,15 @@
 """Nightlies that stop as a whole, at one change after the other, each followed by another one.
 
 Started as a program by test_stopped_nights.py: only a session of its own can have workers of its
-own. Each line of its output is what became of one pair of nightlies, as JSON.
+own. Each line of its output says, as JSON, what a nightly left, or what became of the next one;
+between the two it waits for a line: whoever reads this may work on the directory meanwhile.
 """
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -69,17 +70,22 @@ class Nights:
             self._clock.advance(AN_HOUR_MS)
         return None if self._stopping.is_dead else status
 
-    def pairs(self, folder: Path, most: int) -> Iterator[dict[str, Any]]:
+    def pairs(
+        self, folder: Path, most: int, visitors: Sequence[str], *, by_each: bool
+    ) -> Iterator[dict[str, Any]]:
         """Stop a nightly at one point after the other and let another one follow each time.
 
         Args:
             folder: For the copies.
             most: How many points are tried at most, evenly spread.
+            visitors: Who comes between the two. A nightly is stopped for each of them anew: in a
+                copy of what it left no file would be the one that it left.
+            by_each: Whether each of them comes at each point; else they take turns.
 
         Yields:
             First of a nightly that is not stopped its status and its changes; then of each pair
-            which point it was and what came of it. ``left`` is what the first left, ``end`` what
-            the second made of it; both may be removed.
+            which point it was, whose turn it is, and where what is left lies: as it is in ``end``,
+            a copy of it in ``left``; then, after the visit, the status of the second in ``end``.
         """
         undisturbed = folder / "undisturbed"
         shutil.copytree(self._made, undisturbed)
@@ -89,20 +95,27 @@ class Nights:
         points = 2 * len(changes)
         # Odd, so that changes are stopped before they are made as often as after.
         stride = max(1, (points // most - 1) | 1)
-        for number in range(stride // 2, points, stride)[:most]:
-            end, left = folder / f"end-{number}", folder / f"left-{number}"
+        chosen = range(stride // 2, points, stride)[:most]
+        turns = (
+            (number, visitor)
+            for turn, number in enumerate(chosen)
+            for visitor in (visitors if by_each else [visitors[turn % len(visitors)]])
+        )
+        for number, visitor in turns:
+            end, left = (folder / f"{what}-{number}-{visitor}" for what in ("end", "left"))
             shutil.copytree(self._made, end)
             status = self.run(end, stop_at=number)
             where = self._stopping.made
             shutil.copytree(end, left)
             yield {
                 "number": number,
+                "visitor": visitor,
                 "was_stopped": status is None,
                 "last": where[-1] if where else None,
                 "left": str(left),
                 "end": str(end),
-                "status": self.run(end),
             }
+            yield {"status": self.run(end)}
 
 
 def main(made: Path, folder: Path, options: Path, most: int) -> None:
@@ -134,9 +147,11 @@ def main(made: Path, folder: Path, options: Path, most: int) -> None:
         ),
     )
     with suppress(BrokenPipeError):
-        for pair in nights.pairs(folder, most):
-            sys.stdout.write(json.dumps(pair) + "\n")
+        for said_now in nights.pairs(folder, most, said["visitors"], by_each=said["by_each"]):
+            sys.stdout.write(json.dumps(said_now) + "\n")
             sys.stdout.flush()
+            if "left" in said_now:
+                sys.stdin.readline()
     spark.stop()
 
 

@@ -4,9 +4,16 @@ Renames, links, removals and cuts of all processes are counted as they come, in 
 in the scratch files and in the trash; before one of them, or after it, everything stops at once.
 Then (a) our loader and (b) Kafka's LogManager open what is left, and a consumer gets every record
 that the finished night keeps, and none that was not there before it; then (c) the next nightly
-ends with the bytes of one that was not stopped. ``PYLOG_CRASH_ALL=1`` (``make crash``) stops at 100
-points of each of three kinds of roots, evenly spread, ``PYLOG_CRASH_NIGHTS`` says another number;
-without it one of the three is stopped at two.
+ends with the bytes of one that was not stopped.
+
+Between the two nightlies comes nobody; or a broker that loads every log, acknowledges some records
+and is killed before its first checkpoint; or a person who recovers some partitions by hand. After
+the last two there is no twin to compare bytes with: then a consumer gets what it gets after a night
+that was not stopped, and what the broker has acknowledged.
+
+``PYLOG_CRASH_ALL=1`` (``make crash``) stops at 100 points of each of three kinds of roots, evenly
+spread, once for each of these visitors; ``PYLOG_CRASH_NIGHTS`` says another number; without it one
+of the three is stopped at three, and they take turns.
 """
 
 import json
@@ -15,8 +22,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +34,35 @@ import pytest
 
 from storage_core.catalog.roles import Role
 from storage_core.config import CleanerConfig
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOG_START_FILE, TopicPartition
 from storage_core.log.log_loader import LogLoader
+from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.crash.interruptions import ALL
 from tests.crash.stopping import CONTROL
 from tests.jobs.spark_programs import REPOSITORY, environment
-from tests.oracle.log_directory import consumed_records, load_log_directory
+from tests.oracle.log_directory import consumed_records, load_and_die, load_log_directory
+from tests.oracle.records import NewBatch, NewRecord
 from tests.partition_views import data_records
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    BrokerDirectory,
+    broker_directory,
+    read_points,
+)
 from tests.pylog_spark.crashed_roots import crashed_directory, logs_of
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 
 COMPACTED = ["clean-headers-none-s101", "clean-emptysegments-s231"]
+# Works on the root in a folder, and returns what checks it once the next nightly has ended.
+Visit = Callable[[Path, str], Callable[[], None]]
 SWEPT = ["retain-size-s501", "retain-compact-delete-s501"]
 TORN = COMPACTED[0]
-POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else 2
-LONGEST_SECONDS = 60 + 60 * POINTS
+NOBODY, BROKER, PERSON = "nobody", "broker", "person"
+VISITORS = [NOBODY, BROKER, PERSON]
+POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else len(VISITORS)
+LONGEST_SECONDS = 60 + 60 * POINTS * (len(VISITORS) if ALL else 1)
 
 pytestmark = [
     pytest.mark.crash,
@@ -58,16 +79,24 @@ class Lab:
         folder: For everything.
         root: What the first nightly is made over, and its copies.
         role: The role of ``log`` in ``made``.
+        visitors: Who comes between two nightlies.
     """
 
     folder: Path
     root: BrokerDirectory
     role: Role
+    visitors: Sequence[str] = (NOBODY,)
 
     def pairs(self) -> Iterator[dict[str, Any]]:
         """Run the program; yield what it says of the undisturbed nightly, then of each pair."""
         control, options = self.folder / "control", self.folder / "options.json"
-        options.write_text(json.dumps({"role": self.role, "configs": self.root.configs}))
+        said = {
+            "role": self.role,
+            "configs": self.root.configs,
+            "visitors": self.visitors,
+            "by_each": ALL,
+        }
+        options.write_text(json.dumps(said))
         (self.folder / "work").mkdir()
         arguments = [self.folder / "made", self.folder / "work", options, POINTS]
         with (
@@ -76,15 +105,22 @@ class Lab:
                 [sys.executable, "-m", "tests.crash.stopped_nights", *map(str, arguments)],
                 cwd=REPOSITORY,
                 env=environment(PYTHONPATH=str(REPOSITORY), **{CONTROL: str(control)}),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                text=True,
                 start_new_session=True,
             ) as program,
         ):
             try:
+                assert program.stdin is not None
                 assert program.stdout is not None
                 for line in program.stdout:
                     yield json.loads(line)
+                    # It is waiting for us, or does not read this before it is.
+                    with suppress(BrokenPipeError):
+                        program.stdin.write("\n" if "left" in line else "")
+                        program.stdin.flush()
                 program.wait(60)
             finally:
                 if program.poll() is None:
@@ -118,7 +154,7 @@ def broker_lab(tmp_path: Path, *, is_closed: bool) -> Lab:
     gone = root.path / "gone-0.2cbd1f3c2e4d4c1c8d1f2a3b4c5d6e7f-delete"
     shutil.copytree(root.path / f"{COMPACTED[1]}-0", gone)
     aged(gone)
-    return Lab(tmp_path, root, Role.BROKER)
+    return Lab(tmp_path, root, Role.BROKER, VISITORS)
 
 
 def managed_lab(tmp_path: Path) -> Lab:
@@ -130,25 +166,43 @@ def managed_lab(tmp_path: Path) -> Lab:
 
 
 def try_all(
-    lab: Lab, check_left: Callable[[Path, str], None], state: Callable[[Path], Any]
+    lab: Lab,
+    check_left: Callable[[Path, str], None],
+    state: Callable[[Path], Any],
+    visits: Mapping[str, Visit],
 ) -> None:
-    """Check every pair of nightlies."""
-    pairs = lab.pairs()
-    undisturbed = next(pairs)
+    """Check every pair of nightlies.
+
+    Args:
+        lab: Where, and over what.
+        check_left: Checks what a stopped nightly has left.
+        state: What the next one, if nobody comes between, ends with.
+        visits: What others do between the two, by their names; what they return checks what the
+            next nightly ends with.
+    """
+    said = lab.pairs()
+    undisturbed = next(said)
     assert undisturbed["status"] == 0, (lab.folder / "errors").read_text()
     expected = state(lab.folder / "work" / "undisturbed")
-    points, tried = 2 * len(undisturbed["changes"]), 0
-    for pair in pairs:
-        where = f"point {pair['number']} of {points}: {pair['last']}"
+    points = 2 * len(undisturbed["changes"])
+    tried = Counter[str]()
+    for pair in said:
+        visitor, end = pair["visitor"], Path(pair["end"])
+        where = f"point {pair['number']} of {points}, then {visitor}: {pair['last']}"
         assert pair["was_stopped"], where
         check_left(Path(pair["left"]), where)
-        assert pair["status"] == 0, where
-        assert state(Path(pair["end"])) == expected, where
+        check_end = visits[visitor](end, where) if visitor != NOBODY else None
+        assert next(said)["status"] == 0, where
+        if check_end is None:
+            assert state(end) == expected, where
+        else:
+            check_end()
         shutil.rmtree(pair["left"])
-        shutil.rmtree(pair["end"])
-        tried += 1
-    assert tried == min(POINTS, points)
-    sys.stdout.write(f"stopped at {tried} of {points} points\n")
+        shutil.rmtree(end)
+        tried[visitor] += 1
+    assert set(tried) == set(lab.visitors)
+    assert tried.total() == min(POINTS, points) * (len(lab.visitors) if ALL else 1)
+    sys.stdout.write(f"stopped at {tried[NOBODY]} of {points} points; in all {dict(tried)}\n")
 
 
 ONLY_ALL = pytest.mark.skipif(not ALL, reason="nightlies over two more roots: make crash")
@@ -162,18 +216,89 @@ ONLY_ALL = pytest.mark.skipif(not ALL, reason="nightlies over two more roots: ma
 )
 def test_a_night_over_a_brokers_directory_that_stops_is_finished_by_the_next(is_closed, tmp_path):
     lab = broker_lab(tmp_path, is_closed=is_closed)
-    consumed = {"before": consume(lab.root.path)}
+    consumers = Consumers(lab)
+    visits = {BROKER: consumers.broker, PERSON: consumers.person}
+    try_all(lab, consumers.check_left, lambda folder: broker_state(folder / "log"), visits)
 
-    def check_left(left: Path, where: str) -> None:
-        if "after" not in consumed:
-            consumed["after"] = consume(tmp_path / "work" / "undisturbed" / "log")
-        check_opens(replace(lab.root, path=left / "log"), where)
+
+class Consumers:
+    """What consumers of a broker's directory are owed, whoever works on it.
+
+    Args:
+        lab: The directory as it is before the first nightly.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._before = consume(lab.root.path)
+
+    @cached_property
+    def _after(self) -> dict[str, list[Any]]:
+        """What they get after a nightly that was not stopped."""
+        return consume(self._lab.folder / "work" / "undisturbed" / "log")
+
+    def check_left(self, left: Path, where: str) -> None:
+        """Check what a stopped nightly left."""
+        check_opens(replace(self._lab.root, path=left / "log"), where)
         there = consume(left / "log")
-        for name, kept in consumed["after"].items():
+        for name, kept in self._after.items():
             assert is_within(kept, there[name]), f"{name} lost records at {where}"
-            assert is_within(there[name], consumed["before"][name]), f"{name} at {where}"
+            assert is_within(there[name], self._before[name]), f"{name} at {where}"
 
-    try_all(lab, check_left, lambda folder: broker_state(folder / "log"))
+    def broker(self, end: Path, where: str) -> Callable[[], None]:
+        """Let a broker load the logs, acknowledge records and die; return what has to hold then."""
+        batches = {f"{topic}-0": self._batch_for(f"{topic}-0") for topic in COMPACTED}
+        load_and_die(
+            end / "log", now_ms=FIRST_ROUNDS_MS, topics=self._lab.root.configs, batches=batches
+        )
+        visited = consume(end / "log")
+
+        def check() -> None:
+            there = consume(end / "log")
+            for name, kept in self._after.items():
+                if name not in batches:
+                    assert there[name] == kept, f"{name}: {where}"
+                    continue
+                new = [record for record in visited[name] if record not in self._before[name]]
+                assert len(new) == len(batches[name].records), f"{name}: {where}"
+                # It may have begun another segment; so more may be compacted, never less.
+                assert is_within(there[name], [*kept, *new]), f"{name}: {where}"
+                assert latest(there[name]) == latest([*self._before[name], *new]), where
+
+        return check
+
+    def _batch_for(self, name: str) -> NewBatch:
+        """Return a record of a key that there is, and one of a new key."""
+        known = min(latest(self._before[name]))
+        return NewBatch(
+            records=tuple(
+                NewRecord(key=key, value=b"acknowledged", timestamp=FIRST_ROUNDS_MS)
+                for key in (b"a new key", known)
+            )
+        )
+
+    def person(self, end: Path, where: str) -> Callable[[], None]:
+        """Recover some partitions as ``pylog partition recover`` does; return what has to hold."""
+        starts = read_points(end / "log", LOG_START_FILE)
+        for topic in (COMPACTED[0], SWEPT[1]):
+            recover_partition(
+                end / "log" / f"{topic}-0",
+                config=self._lab.root.config(topic),
+                cleaner=CleanerConfig(),
+                now_ms=FIRST_ROUNDS_MS,
+                log_start_offset=starts.get(TopicPartition(topic, 0), 0),
+            )
+
+        def check() -> None:
+            assert consume(end / "log") == self._after, where
+
+        return check
+
+
+def latest(records: list[Any]) -> dict[bytes, Any]:
+    """Return the last record of each key, but for tombstones."""
+    found = {record[2]: record for record in records}
+    return {key: record for key, record in found.items() if record[3] is not None}
 
 
 def consume(path: Path) -> dict[str, list[Any]]:
@@ -241,7 +366,7 @@ def test_a_night_over_a_managed_root_that_stops_is_finished_by_the_next(tmp_path
             assert is_within(after[topic], there[topic]), f"{topic} lost records at {where}"
             assert is_within(there[topic], before[topic]), f"{topic} at {where}"
 
-    try_all(lab, check_left, state)
+    try_all(lab, check_left, state, {})
 
 
 def in_records(tree: dict[str, bytes], folder: Path) -> list[Any]:

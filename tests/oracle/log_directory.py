@@ -3,6 +3,7 @@
 Every function works on a copy and leaves the directory as it is.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from tests.oracle.kafka import (
     log_config,
 )
 from tests.oracle.partition import LOG, OpenPartition, PartitionAnswer
-from tests.oracle.records import ReadRecord
+from tests.oracle.records import NewBatch, ReadRecord
 from tests.oracle.stand_ins import NeverStray
 
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
@@ -99,6 +100,65 @@ def consumed_records(
             name: consume(partition, read_committed=read_committed)
             for name, partition in logs.items()
         }
+
+
+def load_and_die(
+    directory: Path,
+    *,
+    now_ms: int,
+    topics: Mapping[str, Settings],
+    batches: Mapping[str, NewBatch],
+) -> None:
+    """Load every log in place as a starting broker does, append, and leave all as a kill does.
+
+    A broker that is killed before it first writes its checkpoints, which is some seconds after it
+    has loaded its logs: no checkpoint says of it, its lock file is left, and the indexes that it
+    appended to are as long as they may become.
+
+    Args:
+        directory: A log directory; its checkpoints and its marker are gone by.
+        now_ms: The time that Kafka sees.
+        topics: The settings of each topic.
+        batches: What is appended, by partition directory.
+
+    Raises:
+        KafkaFailure: A log does not load, or does not take its batch.
+    """
+    kafka = Kafka(now_ms=now_ms)
+    starts, points = (
+        _entries(directory / name)
+        for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint")
+    )
+    (directory / ".lock").touch()
+    marker = directory / CLEAN_SHUTDOWN_FILE
+    was_clean = marker.exists()
+    marker.unlink(missing_ok=True)
+    for topic, settings in topics.items():
+        name = f"{topic}-0"
+        partition = kafka.open_partition(
+            directory / name,
+            config=settings,
+            clean_shutdown=was_clean,
+            log_start_offset=starts.get(name, 0),
+            recovery_point=points.get(name, 0),
+        )
+        if name in batches:
+            epoch = partition.answer().latest_epoch or 0
+            partition.append_as_leader(batches[name], leader_epoch=epoch)
+        sizes = {path: path.stat().st_size for path in (directory / name).iterdir()}
+        partition.abandon()
+        # It has cut its indexes to what is in them, which nobody does who is killed.
+        for path, size in sizes.items():
+            if path.stat().st_size != size:
+                os.truncate(path, size)
+
+
+def _entries(checkpoint: Path) -> dict[str, int]:
+    """Return the entries of a checkpoint file by partition directory; none without the file."""
+    if not checkpoint.exists():
+        return {}
+    entries = (line.split() for line in checkpoint.read_text().splitlines()[2:])
+    return {f"{topic}-{number}": int(offset) for topic, number, offset in entries}
 
 
 def latest_by_key(records: list[ReadRecord]) -> dict[bytes, ReadRecord]:

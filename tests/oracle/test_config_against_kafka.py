@@ -6,6 +6,7 @@ from typing import Any
 import jpype
 import pytest
 
+from storage_core.catalog.internal_topics import INTERNAL_TOPICS
 from storage_core.config import (
     BrokerConfig,
     CleanerConfig,
@@ -288,3 +289,15 @@ def test_rendered_defaults_parse_to_themselves():
     for name, known in known_keys().items():
         if known.default:
             assert render(known.type.parse(name, known.default)) == known.default
+
+
+def test_share_groups_have_the_topic_that_kafkas_coordinator_asks_for():
+    """The topics of consumer groups and transactions are in the golden broker's own metadata."""
+    shares = "org.apache.kafka.coordinator.share.ShareCoordinator"
+    definition = java(f"{shares}Config").CONFIG_DEF
+    parsed = java("org.apache.kafka.common.config.AbstractConfig")(definition, java_map({}))
+    context = java("org.apache.kafka.common.utils.internals.LogContext")()
+    nothing = [None] * 5
+    service = java(f"{shares}Service")(context, java(f"{shares}Config")(parsed), *nothing)
+    asked = {str(key): str(text) for key, text in service.shareGroupStateTopicConfigs().items()}
+    assert asked == INTERNAL_TOPICS["__share_group_state"]

@@ -12,9 +12,11 @@ from pylog_spark.planning import (
     MapBudgets,
     Strategy,
     WorkItem,
+    broadcast_budget,
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,
+    count_look_tasks,
     cut_beside,
     estimate_map_bytes,
     pack_units,
@@ -31,7 +33,7 @@ def item(number: int, size_bytes: int, ordinal: int = 0) -> WorkItem:
 def strategy(
     *,
     asked: Strategy = Strategy.AUTO,
-    partition_bytes: int = 100 * MIB,
+    is_one_unit: bool = False,
     map_bytes: int = 10 * MIB,
     can_broadcast: bool = True,
     can_share_files: bool = True,
@@ -40,11 +42,10 @@ def strategy(
 ) -> Strategy:
     return choose_strategy(
         asked=asked,
-        partition_bytes=partition_bytes,
+        is_one_unit=is_one_unit,
         map_bytes=map_bytes,
-        unit_bytes=64 * MIB,
         budgets=MapBudgets(
-            broadcast_bytes=256 * MIB,
+            broadcast_bytes=32 * MIB,
             files_bytes=1024 * MIB,
             can_broadcast=can_broadcast,
             can_share_files=can_share_files,
@@ -162,15 +163,34 @@ def test_rounds_hold_every_partition_once_and_stay_within_the_budget(sizes, budg
         assert len(members) == 1 or sum(sizes[position] for position in members) <= budget
 
 
-def test_a_partition_that_fits_in_one_unit_is_cleaned_whole():
-    assert strategy(partition_bytes=64 * MIB) is Strategy.WHOLE
-    assert strategy(partition_bytes=64 * MIB + 1) is Strategy.BROADCAST
+def test_what_is_one_unit_is_cleaned_whole_unless_no_task_could_hold_its_map():
+    assert strategy(is_one_unit=True, map_bytes=1024 * MIB) is Strategy.WHOLE
+    assert strategy(is_one_unit=True, map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(is_one_unit=False) is Strategy.FILES
+
+
+def test_scratch_files_are_taken_before_anything_that_passes_through_a_heap():
+    assert strategy(map_bytes=MIB) is Strategy.FILES
+    assert strategy(map_bytes=MIB, can_share_files=False) is Strategy.BROADCAST
 
 
 def test_a_map_above_the_budget_is_not_broadcast():
-    assert strategy(map_bytes=256 * MIB) is Strategy.BROADCAST
-    assert strategy(map_bytes=256 * MIB + 1) is Strategy.FILES
-    assert strategy(map_bytes=256 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.FILES
+    def asked(map_bytes: int) -> Strategy:
+        return strategy(map_bytes=map_bytes, asked=Strategy.BROADCAST)
+
+    assert [asked(32 * MIB), asked(32 * MIB + 1)] == [Strategy.BROADCAST, Strategy.FILES]
+
+
+def test_what_is_broadcast_is_small_beside_the_heap_that_is_there():
+    assert broadcast_budget(32 * MIB, heap_bytes=1024 * MIB) == 32 * MIB
+    assert broadcast_budget(256 * MIB, heap_bytes=1024 * MIB) == 32 * MIB
+    assert broadcast_budget(32 * MIB, heap_bytes=512 * MIB) == 16 * MIB
+
+
+def test_who_looks_at_partitions_are_tasks_by_their_number_up_to_some_for_each_slot():
+    assert [count_look_tasks(rows, slots=2) for rows in (0, 16, 17, 100, 10**6)] == [1, 1, 2, 7, 8]
+    assert count_look_tasks(100, slots=200) == 7
+    assert count_look_tasks(None, slots=2) == 8
 
 
 def test_a_map_that_no_task_can_merge_is_shuffled():
@@ -180,9 +200,9 @@ def test_a_map_that_no_task_can_merge_is_shuffled():
 
 
 def test_with_many_slots_no_large_map_waits_for_one_task_that_merges():
-    assert strategy(slots=7, map_bytes=65 * MIB) is Strategy.BROADCAST
+    assert strategy(slots=7, map_bytes=65 * MIB) is Strategy.FILES
     assert strategy(slots=8, map_bytes=65 * MIB) is Strategy.SHUFFLE
-    assert strategy(slots=8, map_bytes=64 * MIB) is Strategy.BROADCAST
+    assert strategy(slots=8, map_bytes=64 * MIB) is Strategy.FILES
     assert strategy(slots=8, map_bytes=65 * MIB, asked=Strategy.FILES) is Strategy.FILES
 
 
@@ -199,12 +219,12 @@ def test_small_partitions_beside_big_ones_make_jobs_of_equal_cost():
 def test_a_session_without_broadcasts_shares_files():
     assert strategy(can_broadcast=False) is Strategy.FILES
     assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.FILES
-    assert strategy(can_broadcast=False, partition_bytes=MIB) is Strategy.WHOLE
+    assert strategy(can_broadcast=False, is_one_unit=True) is Strategy.WHOLE
 
 
 def test_where_tasks_share_no_folder_large_maps_are_shuffled():
     assert strategy(can_share_files=False) is Strategy.BROADCAST
-    assert strategy(can_share_files=False, map_bytes=256 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(can_share_files=False, map_bytes=32 * MIB + 1) is Strategy.SHUFFLE
     assert strategy(can_share_files=False, asked=Strategy.FILES) is Strategy.SHUFFLE
     assert strategy(can_share_files=False, can_broadcast=False) is Strategy.SHUFFLE
 
@@ -216,7 +236,7 @@ def test_a_round_with_a_limit_of_keys_is_one_tasks_work():
 @pytest.mark.parametrize("asked", [s for s in Strategy if s is not Strategy.AUTO])
 def test_the_caller_may_ask_for_a_strategy(asked):
     assert strategy(asked=asked) is asked
-    assert strategy(asked=asked, partition_bytes=1) is asked
+    assert strategy(asked=asked, is_one_unit=True) is asked
 
 
 def test_files_and_shuffle_can_be_asked_for_at_any_size():

@@ -1,18 +1,26 @@
 """Result rows as a person and a program read them."""
 
+import html
 import io
 import json
+import logging
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from pylog_spark.cli.exit_codes import escape_log_lines
+from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.report import (
+    cut_table,
     error_text,
     is_notable_retention,
     json_line,
     number_text,
     partition_name,
+    plan_table,
     refusal_text,
     result_table,
     retention_table,
@@ -20,7 +28,8 @@ from pylog_spark.report import (
     summary_line,
     write_table,
 )
-from pylog_spark.schemas import RESULT, RETENTION
+from pylog_spark.report_page import write_page, write_run_page
+from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION, rows_to_batch
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -84,6 +93,30 @@ def test_a_directory_without_a_topic_is_named_by_itself():
         "lost+found"
     )
     assert partition_name(row(topic=None, partition=None, root="/logs")) == "/logs"
+
+
+def test_what_is_on_its_way_out_is_named_as_its_directory_is():
+    deleted = "x-0.0123456789abcdef0123456789abcdef-delete"
+    named = {"topic": "x", "partition": 0}
+    assert partition_name(row(**named, directory=f"/logs/{deleted}")) == deleted
+    assert partition_name(row(**named, directory="/logs/x-0")) == "x-0"
+    assert partition_name(row(**named, directory="managed+s3://b/x-0#generation=3")) == "x-0"
+
+
+@pytest.mark.parametrize("make", [result_table, cut_table, retention_table, finding_table])
+def test_rows_of_several_roots_say_which_is_their_own(make):
+    names = {*RETENTION.names, *CUT.names, *RESULT.names, *FINDING.names}
+    said = {"topic": "t", "partition": 0, "status": "done", "action": "run", "severity": "warn"}
+    said |= {"code": "C", "file": "f", "message": "m", "reason": "r"}
+
+    def rendered(*roots: str) -> str:
+        console = Console(width=400, file=io.StringIO())
+        console.print(make([dict.fromkeys(names) | said | {"root": root} for root in roots]))
+        return console.file.getvalue()
+
+    several = rendered("/disk1", "/disk2")
+    assert {"root", "/disk1", "/disk2"} <= set(several.split())
+    assert "/disk1" not in rendered("/disk1", "/disk1")
 
 
 @pytest.mark.parametrize(
@@ -165,3 +198,99 @@ def test_what_kafka_knows_too_is_told_with_its_number_and_name():
     assert "kafka_code" not in json.loads(json_line("result", own))
     assert error_text(own) == "0.index: position 8: bad"
     assert error_text(row()) == ""
+
+
+HOSTILE = "[red]\x1b[31m\u202e</td><script>\udcff[/nothing] s3://me:hunter2@b/x"
+SHOWN = r"[red]\x1b[31m\u202e</td><script>\xff[/nothing] s3://me:***@b/x"
+
+
+def hostile_row(schema: pa.Schema) -> dict[str, Any]:
+    """Return a row whose texts are hostile, but for those that choose a style."""
+    usual = {"status": "done", "severity": "error"}
+    row: dict[str, Any] = {}
+    for field in schema:
+        if field.type == pa.string():
+            row[field.name] = usual.get(field.name, HOSTILE)
+        elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            row[field.name] = 0
+        else:
+            row[field.name] = None
+    return row
+
+
+@pytest.mark.parametrize(
+    ("table", "schema"),
+    [
+        (result_table, RESULT),
+        (retention_table, RETENTION),
+        (cut_table, CUT),
+        (plan_table, PLAN),
+        (finding_table, FINDING),
+    ],
+    ids=["results", "retention", "cuts", "plans", "findings"],
+)
+def test_no_table_lets_a_name_or_an_error_through_as_it_is(table, schema):
+    out = io.StringIO()
+    write_table(Console(file=out), table([hostile_row(schema)]), footer=[HOSTILE])
+    text = out.getvalue()
+    text.encode("utf-8")
+    assert SHOWN in text.splitlines()[-1]
+    assert text.count(SHOWN) >= 2
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert "hunter2" not in text
+
+
+def test_counts_of_findings_let_no_name_and_no_fix_through_as_it_is():
+    out = io.StringIO()
+    write_counts(Console(file=out), [("error", HOSTILE, 1)], [hostile_row(FINDING)])
+    text = out.getvalue()
+    assert SHOWN in text.splitlines()[-1]
+    assert text.count(SHOWN) >= 2
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert "hunter2" not in text
+
+
+@dataclass(frozen=True)
+class Page:
+    """A run, or what a look found, of nothing but hostile texts."""
+
+    results: pa.Table
+    cuts: pa.Table
+    findings: list[dict[str, Any]]
+    run_id: str = "run"
+    action: str = "compact"
+    dry_run: bool = False
+    notes: tuple[str, ...] = (HOSTILE,)
+    counts: tuple[Any, ...] = ()
+
+
+def test_no_page_runs_what_a_name_or_an_error_says(tmp_path):
+    def table(schema: pa.Schema) -> pa.Table:
+        return pa.Table.from_batches([rows_to_batch(schema, [hostile_row(schema)])])
+
+    finding = hostile_row(FINDING) | {"root": HOSTILE}
+    page = Page(table(RESULT), table(CUT), [finding])
+    write_run_page(tmp_path / "run.html", page)
+    write_page(tmp_path / "look.html", title="look", report=page)
+    for name in ("run.html", "look.html"):
+        text = (tmp_path / name).read_bytes().decode("utf-8")
+        assert html.escape(SHOWN) in text
+        assert "<script" not in text
+        assert not {"\x1b", "\u202e"} & set(text)
+        assert "hunter2" not in text
+
+
+def test_json_of_hostile_texts_is_utf8_and_keeps_whole_characters():
+    line = json_line("result", {"error": HOSTILE, "topic": "😀\ud83d"})
+    parsed = json.loads(line)
+    assert parsed["topic"] == r"😀\ud83d"
+    assert parsed["error"] == "[red]\x1b[31m\u202e</td><script>" + r"\xff[/nothing] s3://me:***@b/x"
+    json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+
+
+def test_no_line_of_a_log_steers_the_terminal(monkeypatch):
+    handler = logging.StreamHandler()
+    monkeypatch.setattr(logging, "lastResort", handler)
+    escape_log_lines()
+    record = logging.LogRecord("x", logging.WARNING, "f", 1, "%s: gone", (HOSTILE,), None)
+    assert handler.format(record) == f"{SHOWN}: gone"

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.cli.partition import named_log_directory, named_partition_directory
 from pylog_spark.tasks.scratch import create_scratch, find_claims, sweep_scratch
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.log_directories import observe_log_directory
 from storage_core.catalog.owners_word import read_off_switch
-from storage_core.catalog.root_files import LocalRoot
+from storage_core.catalog.root_files import LocalRoot, locate_directory
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.lock_query import query_lock
 from storage_core.errors import ConfigError, PylogError, StorageError
@@ -357,3 +358,9 @@ def test_a_log_directory_may_be_reached_through_a_link(root, tmp_path):
     state = observe_log_directory(named)
     assert state.meta_properties is not None
     assert LOG in {file.name for file in LocalStore(named / "t-0").list_files()}
+
+
+def test_a_partition_that_a_person_names_by_a_link_is_what_it_leads_to(root, tmp_path):
+    (tmp_path / "by-name-0").symlink_to(root / "t-0")
+    for named in (named_partition_directory, named_log_directory, locate_directory):
+        assert Path(named(tmp_path / "by-name-0")) == root / "t-0"

@@ -26,7 +26,6 @@ from storage_core.maintenance.compaction.merged import (
     start_groups,
 )
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import segments_of_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.records.packing import pack_arrays, unpack_arrays
 
@@ -67,7 +66,7 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
     Raises:
         ValueError: A segment is missing.
     """
-    segments = segments_of_round(plan)
+    segments = plan.round_segments
     if sorted(facts) != list(range(len(segments))):
         raise ValueError(f"expected facts of {len(segments)} segments, found {sorted(facts)}")
     rows, bytes_read, messages_read = {}, 0, 0
@@ -148,8 +147,9 @@ class ExchangedGroup:
     def _segments(
         self, start: GroupStart
     ) -> Iterator[tuple[int, int, dict[str, Any], dict[str, NDArray[Any]]]]:
-        for number, segment in enumerate(segments_of_round(self.plan)):
-            if segment.base_offset in start.base_offsets:
+        wanted = frozenset(start.base_offsets)
+        for number, segment in enumerate(self.plan.round_segments):
+            if segment.base_offset in wanted:
                 if number not in self._facts:
                     raise ValueError(f"nothing is known of segment {segment.base_offset}")
                 yield number, segment.base_offset, *unpack_arrays(self._facts[number])

@@ -4,8 +4,10 @@ In process one `CompactionIndexer` goes through the dirty segments in order. Spr
 each segment gives a `PartialIndex` (``partial.py``), and their merge the same `CompactionIndex`.
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,6 @@ from numpy.typing import NDArray
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.index.transaction_index import collect_aborted
 from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.kernels.offset_table import ORDINAL_BITS
 from storage_core.kernels.record_scan import (
@@ -82,7 +83,7 @@ class IndexStats:
     keys: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: every segment asks for its number
 class CompactionIndex:
     """The result of pass one.
 
@@ -99,6 +100,11 @@ class CompactionIndex:
     words: NDArray[np.uint64]
     latest_offset: int
     stats: IndexStats
+
+    @cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """Number of each dirty segment among them, by base offset."""
+        return {base_offset: number for number, base_offset in enumerate(self.segments)}
 
     @property
     def end_offset(self) -> int:
@@ -179,6 +185,7 @@ class CompactionIndexer:
         self._messages_read = 0
         self._segments: list[DirtySegment] = []
         self._legacy_counts: list[NDArray[np.int64]] = []
+        self._next_word = 0
 
     def run(self) -> CompactionIndex:
         """Read the dirty segments and return the index.
@@ -188,20 +195,13 @@ class CompactionIndexer:
             StorageError: A file cannot be read.
         """
         plan = self._plan
-        self._tracker.add_aborted(
-            collect_aborted(
-                plan.aborted_from(plan.first_dirty_offset),
-                fetch_offset=plan.log_start_offset,
-                upper_bound_offset=plan.first_uncleanable_offset,
-            )
-        )
+        self._tracker.add_aborted(plan.aborted_of_round)
         dirty = plan.dirty_segments
+        ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
         for number, segment in enumerate(dirty):
             if not self._read_segment(number, segment):
                 break
-            following = dirty[number + 1 :]
-            end = following[0].base_offset if following else plan.first_uncleanable_offset
-            self._latest = end - 1
+            self._latest = ends[number] - 1
         return self._finish()
 
     def _read_segment(self, number: int, segment: SegmentState) -> bool:
@@ -226,17 +226,16 @@ class CompactionIndexer:
                 if not has_room:
                     break
                 self._bytes_read += len(window.data)
-        first_word = sum(known.word_count for known in self._segments)
-        self._segments.append(
-            DirtySegment(
-                base_offset=segment.base_offset,
-                start_position=start,
-                flags=np.concatenate(flags) if flags else np.zeros(0, np.uint8),
-                legacy_counts=np.concatenate([_NO_COUNTS, *self._legacy_counts]),
-                record_count=ordinal,
-                first_word=first_word,
-            )
+        known = DirtySegment(
+            base_offset=segment.base_offset,
+            start_position=start,
+            flags=np.concatenate(flags) if flags else np.zeros(0, np.uint8),
+            legacy_counts=np.concatenate([_NO_COUNTS, *self._legacy_counts]),
+            record_count=ordinal,
+            first_word=self._next_word,
         )
+        self._next_word += known.word_count
+        self._segments.append(known)
         return has_room
 
     def _read_window(

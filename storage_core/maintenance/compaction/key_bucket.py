@@ -1,6 +1,7 @@
 """One bucket of a round's keys: who of all records that have them survives."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,10 @@ from storage_core.maintenance.compaction.key_exchange import (
 )
 from storage_core.maintenance.compaction.key_sink import KEY_WORDS, SUSPECT_WORDS, KeyBlock
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import aborted_of_round
 from storage_core.maintenance.compaction.plan import CompactionPlan
+
+# A megabyte of them: what travels as one message.
+_SURVIVORS_AT_ONCE: Final = 1 << 18
 
 
 class KeyBucket:
@@ -64,7 +67,10 @@ class KeyBucket:
             self._ask(low, high, rank.view(np.int64))
 
     def survivors(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """Yield, by segment of the round, the ordinals of those of its records that survive."""
+        """Yield, by segment of the round, the ordinals of those of its records that survive.
+
+        Many of one segment come in several arrays.
+        """
         for low, high, rank in self._late:
             self._ask(low, high, rank)
         _, _, newest = self._map.entries()
@@ -74,7 +80,9 @@ class KeyBucket:
         begins = np.flatnonzero(np.diff(numbers, prepend=-1))
         ends = [*begins[1:].tolist(), len(ranks)]
         for begin, end in zip(begins.tolist(), ends, strict=False):
-            yield int(numbers[begin]), ordinals[begin:end]
+            for first in range(begin, end, _SURVIVORS_AT_ONCE):
+                here = slice(first, min(first + _SURVIVORS_AT_ONCE, end))
+                yield int(numbers[begin]), ordinals[here]
 
     def _hear_suspects(self, number: int, content: bytes | memoryview) -> None:
         low, high, rank, row = unpack_columns(content, SUSPECT_WORDS)
@@ -90,7 +98,7 @@ class KeyBucket:
     def _decide(self) -> dict[int, NDArray[np.bool_]]:
         """Run the tracker over the producers in question; return which rows are aborted."""
         tracker = TransactionTracker()
-        tracker.add_aborted(aborted_of_round(self._plan))
+        tracker.add_aborted(self._plan.aborted_of_round)
         decided = {}
         for number, (first, rows) in sorted(self._rows.items()):
             discard = np.zeros(len(rows.producer_id), bool)

@@ -28,10 +28,6 @@ from storage_core.maintenance.compaction.index import (
 from storage_core.maintenance.compaction.key_sink import CHUNK_KEYS, ChunkedKeys, SuspectBlock
 from storage_core.maintenance.compaction.key_sink import KeyBlock as Keys
 from storage_core.maintenance.compaction.offset_map import KeyBlock
-from storage_core.maintenance.compaction.partial import (
-    aborted_of_round,
-    segments_of_round,
-)
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.packing import pack_arrays, unpack_arrays
@@ -41,6 +37,8 @@ from storage_core.store.base import LogStore
 
 # In place of a bucket: the task that sees the facts of all segments.
 FOLD: Final = -1
+# Keys of one message: with 24 or 32 bytes each, a megabyte at most.
+MESSAGE_KEYS: Final = 1 << 15
 _LOWEST_OFFSET: Final = -(2**63)
 _HALF: Final = np.uint64(32)
 
@@ -158,14 +156,11 @@ class _Mailbox:
         rows = np.stack([column.view(np.uint64)[order] for column in columns])
         begin = 0
         for number, end in enumerate(ends.tolist()):
-            if end > begin:
+            for first in range(begin, end, MESSAGE_KEYS):
+                share = rows[:, first : min(first + MESSAGE_KEYS, end)]
+                content = np.ascontiguousarray(share).tobytes()
                 self._messages.append(
-                    Message(
-                        bucket=number,
-                        kind=kind,
-                        number=self._number,
-                        content=np.ascontiguousarray(rows[:, begin:end]).tobytes(),
-                    )
+                    Message(bucket=number, kind=kind, number=self._number, content=content)
                 )
             begin = end
 
@@ -186,14 +181,13 @@ class _Sender:
         self._number = number
         self._buckets = buckets
         self._throttler = throttler
-        self._segment = segments_of_round(plan)[number]
-        dirty = {known.base_offset for known in plan.dirty_segments}
-        self._is_dirty = self._segment.base_offset in dirty
+        self._segment = plan.round_segments[number]
+        self._is_dirty = self._segment.base_offset in plan.number_of_dirty
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._mailbox = _Mailbox(number, buckets)
         self._chunked = ChunkedKeys(self._mailbox)
         self._suspects = np.array(
-            sorted({aborted.producer_id for aborted in aborted_of_round(plan)}), np.int64
+            sorted({aborted.producer_id for aborted in plan.aborted_of_round}), np.int64
         )
         self._rows: list[TransactionRows] = []
         self._suspect_rows: list[TransactionRows] = []

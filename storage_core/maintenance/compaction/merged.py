@@ -26,11 +26,7 @@ from storage_core.maintenance.compaction.key_files import (
     write_set,
 )
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import (
-    PartialIndex,
-    aborted_of_round,
-    segments_of_round,
-)
+from storage_core.maintenance.compaction.partial import PartialIndex
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.records.packing import pack_arrays, unpack_arrays
 
@@ -151,14 +147,14 @@ def merge_indexes(
 
     Args:
         plan: The round.
-        partials: One for each of segments_of_round, in any order.
+        partials: One for each of the plan's ``round_segments``, in any order.
         whole: The empty map that is to hold all keys, None for one in memory.
 
     Raises:
         ValueError: A segment is missing, or is there twice.
     """
     ordered = sorted(partials, key=lambda partial: partial.base_offset)
-    expected = [segment.base_offset for segment in segments_of_round(plan)]
+    expected = [segment.base_offset for segment in plan.round_segments]
     if [partial.base_offset for partial in ordered] != expected:
         raise ValueError(
             f"expected partial indexes of {expected}, "
@@ -171,7 +167,7 @@ def merge_indexes(
         groups=start_groups(
             plan, index.end_offset, {partial.base_offset: partial.rows for partial in ordered}
         ),
-        needs_map=bool(aborted_of_round(plan))
+        needs_map=bool(plan.aborted_of_round)
         or not all(partial.is_dirty for partial in ordered)
         or any(partial.base_offset < plan.first_dirty_offset for partial in ordered),
     )
@@ -184,7 +180,7 @@ def merge_files(
 
     Args:
         plan: The round.
-        prefixes: Of the files of each of segments_of_round, in any order.
+        prefixes: Of the files of each of the plan's ``round_segments``, in any order.
         target: Path of the merged index's files but for their endings.
 
     Returns:
@@ -214,7 +210,7 @@ def _merge_keys(
     plan: CompactionPlan, dirty: Sequence[PartialIndex], whole: OffsetMap
 ) -> CompactionIndex:
     tracker = TransactionTracker()
-    tracker.add_aborted(aborted_of_round(plan))
+    tracker.add_aborted(plan.aborted_of_round)
     segments: dict[int, DirtySegment] = {}
     first_word = 0
     for partial in dirty:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows
 from storage_core.maintenance.compaction.index import (
@@ -120,7 +119,7 @@ class PartialIndex:
         return pack_arrays(*self._parts())
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "PartialIndex":
+    def from_bytes(cls, data: bytes | memoryview) -> "PartialIndex":
         """Return what to_bytes packed."""
         return cls._of(*unpack_arrays(data))
 
@@ -155,11 +154,6 @@ class PartialIndex:
         return cls(rows=rows, prefix=prefix, **fields)
 
 
-def segments_of_round(plan: CompactionPlan) -> list[SegmentState]:
-    """Return the segments that need a partial index: all that the round may rewrite."""
-    return plan.segments_below(plan.first_uncleanable_offset)
-
-
 def index_segment(
     store: LogStore,
     plan: CompactionPlan,
@@ -172,7 +166,7 @@ def index_segment(
     Args:
         store: The partition directory.
         plan: The round, without a limit of keys.
-        segment: One of segments_of_round.
+        segment: One of the plan's ``round_segments``.
         throttler: Slows the reading down.
 
     Raises:
@@ -198,7 +192,7 @@ def index_segment_to_files(
     Args:
         store: The partition directory.
         plan: The round, without a limit of keys.
-        segment: One of segments_of_round.
+        segment: One of the plan's ``round_segments``.
         prefix: Path of the files but for their endings.
         throttler: Slows the reading down.
 
@@ -233,14 +227,13 @@ class _SegmentIndexer:
         self._store = store
         self._plan = plan
         self._segment = segment
-        dirty = [known.base_offset for known in plan.dirty_segments]
-        self._is_dirty = segment.base_offset in dirty
-        self._number = dirty.index(segment.base_offset) if self._is_dirty else 0
+        self._is_dirty = segment.base_offset in plan.number_of_dirty
+        self._number = plan.number_of_dirty.get(segment.base_offset, 0)
         self._start = start_position(store, plan, segment) if self._is_dirty else 0
         self._chunked = ChunkedKeys(sink)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._suspects = np.array(
-            sorted({aborted.producer_id for aborted in aborted_of_round(plan)}), np.int64
+            sorted({aborted.producer_id for aborted in plan.aborted_of_round}), np.int64
         )
         self._rows: list[TransactionRows] = []
         self._row_count = 0
@@ -322,12 +315,3 @@ class _SegmentIndexer:
             legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
             **no_keys,
         )
-
-
-def aborted_of_round(plan: CompactionPlan) -> list[AbortedTxn]:
-    """Return the aborted transactions that pass one has to know."""
-    return collect_aborted(
-        plan.aborted_from(plan.first_dirty_offset),
-        fetch_offset=plan.log_start_offset,
-        upper_bound_offset=plan.first_uncleanable_offset,
-    )

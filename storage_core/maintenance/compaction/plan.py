@@ -1,8 +1,11 @@
 """The plan of one round of compaction: all that its two passes need, as data."""
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
@@ -13,6 +16,7 @@ from storage_core.records.payload import Limits
 
 # A slot of Kafka's offset map: an MD5 digest and an offset.
 MAP_SLOT_BYTES = 24
+_MOST_OFFSET_DELTA = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +34,12 @@ class ActiveProducer:
     last_data_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what every segment asks for is kept
 class CompactionPlan:
     """One round on one partition.
+
+    A partition may have thousands of segments, and each of them asks its plan for these: nothing
+    that is asked once a segment may cost as much as the partition has segments.
 
     Attributes:
         location: Path or URL of the partition directory.
@@ -76,14 +83,40 @@ class CompactionPlan:
     window_bytes: int
     verify_crc: bool
 
-    @property
-    def dirty_segments(self) -> list[SegmentState]:
+    @cached_property
+    def dirty_segments(self) -> tuple[SegmentState, ...]:
         """Segments whose keys are collected, oldest first."""
-        return segments_between(
-            self.segments, self.first_dirty_offset, self.first_uncleanable_offset
+        return tuple(
+            segments_between(self.segments, self.first_dirty_offset, self.first_uncleanable_offset)
         )
 
-    @property
+    @cached_property
+    def number_of_dirty(self) -> Mapping[int, int]:
+        """Number of each dirty segment among them, by its base offset."""
+        return {known.base_offset: number for number, known in enumerate(self.dirty_segments)}
+
+    @cached_property
+    def round_segments(self) -> tuple[SegmentState, ...]:
+        """All segments that the round may rewrite, oldest first."""
+        return tuple(self.segments_below(self.first_uncleanable_offset))
+
+    @cached_property
+    def by_base_offset(self) -> Mapping[int, SegmentState]:
+        """All segments, by their base offsets."""
+        return {segment.base_offset: segment for segment in self.segments}
+
+    @cached_property
+    def aborted_of_round(self) -> tuple[AbortedTxn, ...]:
+        """The aborted transactions that pass one has to know."""
+        return tuple(
+            collect_aborted(
+                self._aborted_from(self.first_dirty_offset),
+                fetch_offset=self.log_start_offset,
+                upper_bound_offset=self.first_uncleanable_offset,
+            )
+        )
+
+    @cached_property
     def legacy_delete_horizon_ms(self) -> int:
         """Below it, by the age of a segment's file, tombstones of legacy formats are dropped.
 
@@ -97,20 +130,31 @@ class CompactionPlan:
         """What a batch may expand to."""
         return Limits(max_record_bytes=self.max_record_bytes, max_batch_bytes=self.max_batch_bytes)
 
-    def aborted_from(self, base_offset: int) -> list[tuple[AbortedTxn, ...]]:
+    @cached_property
+    def _bases(self) -> list[int]:
+        return [segment.base_offset for segment in self.segments]
+
+    @cached_property
+    def _with_aborted(self) -> tuple[list[int], list[tuple[AbortedTxn, ...]]]:
+        """Base offsets and transaction indexes of the segments in whose index there is any."""
+        found = [segment for segment in self.segments if segment.aborted]
+        return [s.base_offset for s in found], [s.aborted for s in found]
+
+    def _aborted_from(self, base_offset: int) -> Iterator[tuple[AbortedTxn, ...]]:
         """Return the transaction indexes from the segment that holds base_offset on."""
-        floor = max(
-            (s.base_offset for s in self.segments if s.base_offset <= base_offset), default=0
-        )
-        return [s.aborted for s in self.segments if s.base_offset >= floor]
+        number = bisect_right(self._bases, base_offset)
+        floor = self._bases[number - 1] if number else 0
+        bases, indexes = self._with_aborted
+        return islice(indexes, bisect_right(bases, floor - 1), None)
 
     def aborted_near(self, base_offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that reach into the segment at base_offset."""
-        later = [s.base_offset for s in self.segments if s.base_offset > base_offset]
+        later = bisect_right(self._bases, base_offset)
+        is_last = later == len(self._bases)
         return collect_aborted(
-            self.aborted_from(base_offset),
+            self._aborted_from(base_offset),
             fetch_offset=self.log_start_offset,
-            upper_bound_offset=later[0] if later else self.first_uncleanable_offset,
+            upper_bound_offset=self.first_uncleanable_offset if is_last else self._bases[later],
         )
 
     def segments_below(self, end_offset: int) -> list[SegmentState]:
@@ -209,23 +253,28 @@ def group_segments(plan: CompactionPlan, end_offset: int) -> list[list[SegmentSt
     within the limits, and the last offset it could hold stays in reach of the group's base.
     """
     left = plan.segments_below(end_offset)
+    nexts = [segment.base_offset for segment in left[1:]] + [plan.first_uncleanable_offset]
     groups: list[list[SegmentState]] = []
-    while left:
-        group = [left.pop(0)]
-        while left and _fits(plan, group, left):
-            group.append(left.pop(0))
-        groups.append(group)
+    log_bytes = offset_index_bytes = time_index_bytes = 0
+    for segment, next_base in zip(left, nexts, strict=False):
+        log_bytes += segment.size_bytes
+        offset_index_bytes += segment.offset_index_bytes
+        time_index_bytes += segment.time_index_bytes
+        fits = (
+            bool(groups)
+            and log_bytes <= plan.segment_bytes
+            and offset_index_bytes <= plan.segment_index_bytes
+            and time_index_bytes <= plan.segment_index_bytes
+            and (
+                segment.size_bytes == 0
+                or next_base - 1 - groups[-1][0].base_offset <= _MOST_OFFSET_DELTA
+            )
+        )
+        if fits:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            log_bytes = segment.size_bytes
+            offset_index_bytes = segment.offset_index_bytes
+            time_index_bytes = segment.time_index_bytes
     return groups
-
-
-def _fits(
-    plan: CompactionPlan, group: Sequence[SegmentState], left: Sequence[SegmentState]
-) -> bool:
-    together = [*group, left[0]]
-    last_possible = (left[1].base_offset if len(left) > 1 else plan.first_uncleanable_offset) - 1
-    return (
-        sum(s.size_bytes for s in together) <= plan.segment_bytes
-        and sum(s.offset_index_bytes for s in together) <= plan.segment_index_bytes
-        and sum(s.time_index_bytes for s in together) <= plan.segment_index_bytes
-        and (left[0].size_bytes == 0 or last_possible - group[0].base_offset <= 2**31 - 1)
-    )

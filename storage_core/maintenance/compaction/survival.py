@@ -108,9 +108,9 @@ class SegmentFilter:
         self._index = index
         self._producers = producers
         self._dirty: DirtySegment | None = index.segments.get(base_offset)
-        modified_ms = max(s.modified_ms for s in plan.segments if s.base_offset == base_offset)
+        modified_ms = plan.by_base_offset[base_offset].modified_ms
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
-        self._number = list(index.segments).index(base_offset) if self._dirty else 0
+        self._number = index.numbers.get(base_offset, 0)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         # Rows of the dirty part and their ordinals seen so far.
         self._next_flag = 0

@@ -112,6 +112,41 @@ def tells(about: About, code: str, text: str, **facts: Number) -> Statement:
     return Statement(about=about, code=code, verdict=Verdict.TELLS, text=text, facts=facts)
 
 
+def held_until(found: Explanation, code: str, text: str, until: str, after: str) -> Explanation:
+    """Return an explanation of what holds once something has happened, before it has.
+
+    Args:
+        found: What holds then.
+        code: What has to happen first, as the stable code of a predicate.
+        text: The same for a person.
+        until: What has to happen.
+        after: What to call the time after it, in a sentence.
+    """
+
+    def told(answer: Answer) -> str:
+        if answer.is_due:
+            return f"due: {answer.text}"
+        when = f"; will be: when {answer.condition}" if answer.condition else ""
+        return f"not due ({answer.held_by}): {answer.text}{when}"
+
+    return Explanation(
+        answers=tuple(
+            Answer(
+                about=answer.about,
+                is_due=False,
+                held_by=code,
+                text=f"{text}; {after} {told(answer)}",
+                condition=until,
+            )
+            for answer in found.answers
+        ),
+        statements=(
+            *(blocks(answer.about, code, text, until=until) for answer in found.answers),
+            *found.statements,
+        ),
+    )
+
+
 def unknowable(code: str, text: str, until: str) -> Explanation:
     """Return the explanation of a partition about which nothing is decided: neither is done.
 

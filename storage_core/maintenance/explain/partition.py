@@ -1,10 +1,12 @@
 """Why one partition directory is as it is: cleaning, deletion and size, put together."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import PylogError, RecoveryRequiredError
-from storage_core.log.log_loader import load_log
+from storage_core.errors import PylogError, RecoveryRequiredError, StorageError
+from storage_core.log.log_loader import LogLoader, load_log
+from storage_core.log.settled_store import PlannedStore, settle
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.explain.answers import (
     About,
@@ -12,6 +14,7 @@ from storage_core.maintenance.explain.answers import (
     Explanation,
     Statement,
     blocks,
+    tells,
     unknowable,
 )
 from storage_core.maintenance.explain.cleaning import explain_cleaning
@@ -48,7 +51,9 @@ def explain_partition(
     if config.remote_storage_enable:
         text = "remote.storage.enable is true: which segments were uploaded cannot be seen here"
         return unknowable("TIERED", text, "the topic is not tiered any more")
+    listing = store.list_files()
     try:
+        store = settle(store)
         log = load_log(
             store,
             config=config,
@@ -88,13 +93,70 @@ def explain_partition(
         None,
     )
     sizes = explain_size(
-        store.list_files(),
+        listing,
         log,
         config,
         first_dirty_offset=first_dirty if isinstance(first_dirty, int) else None,
         removable_bytes=plan.removed_bytes,
     )
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))
+
+
+def explain_after_recovery(  # the inputs of Kafka's loader
+    store: LogStore,
+    *,
+    config: LogConfig,
+    cleaner: CleanerConfig,
+    request: CleanRequest,
+    recovery_point: int,
+) -> Explanation:
+    """Explain a partition of an unclean log directory as it would be once a broker recovered it.
+
+    The recovery is planned, as a broker makes it, and nothing of it written: the segments from the
+    recovery point on are read.
+
+    Args:
+        store: The partition.
+        config: Its topic's configuration.
+        cleaner: Settings of compaction that do not belong to a topic.
+        request: Clock and checkpoints.
+        recovery_point: The partition's entry in the recovery-point checkpoint, 0 without one.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    loader = LogLoader(
+        settle(store),
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        recovery_point=recovery_point,
+    )
+    try:
+        loading = loader.load()
+        repairs = loading.close().repairs
+    except StorageError:
+        raise
+    except PylogError as error:
+        text = f"a recovery would fail: {error}"
+        return unknowable("UNCLEANABLE", text, "what is wrong with its files is mended")
+    found = explain_partition(
+        PlannedStore(loading.view), config=config, cleaner=cleaner, request=request
+    )
+    text = (
+        f"a recovery would read {repairs.scanned_bytes} bytes, rebuild the indexes of "
+        f"{len(repairs.rebuilt)} segments and lose {repairs.truncated_bytes} bytes of records"
+    )
+    recovery = tells(
+        About.SIZE,
+        "RECOVERY",
+        text,
+        scanned_bytes=repairs.scanned_bytes,
+        rebuilt_segments=len(repairs.rebuilt),
+        lost_bytes=repairs.truncated_bytes,
+    )
+    return replace(found, statements=(*found.statements, recovery))
 
 
 def _held(statement: Statement) -> Answer:

@@ -13,7 +13,9 @@ from storage_core.errors import GuardRefusedError, InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     parse_renamed_directory,
 )
 from storage_core.local_files import Entry, scan_folder
@@ -102,9 +104,7 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
             "NOT_KAFKAS", f"{directory}: {strange[0]} in it is no regular file; nothing was removed"
         )
     wait_ms = _wait([own], now_ms=now_ms, delay_ms=delay_ms)
-    # Records first: an index without records is dropped by a loader, records without an index are
-    # read from end to end.
-    ordered = sorted(entries, key=lambda entry: (not entry.name.endswith(LOG_SUFFIX), entry.name))
+    ordered = sorted(entries, key=lambda entry: (_rank(entry.name), entry.name))
     why = "its partition was deleted"
     operations: tuple[Operation, ...] = (
         *(DeleteFile(name=entry.name, reason=why) for entry in ordered),
@@ -118,6 +118,19 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
         size_bytes=sum(entry.facts.st_size for entry in entries) if is_due else 0,
         wait_ms=wait_ms,
     )
+
+
+def _rank(name: str) -> int:
+    """Return when a file goes: segments, then snapshots of their producers, then the rest.
+
+    Of a segment its records go first: an index without records is dropped by a loader, records
+    without an index are read from end to end.
+    """
+    if name.endswith(LOG_SUFFIX):
+        return 0
+    if name.endswith(INDEX_SUFFIXES):
+        return 1
+    return 2 if name.endswith(SNAPSHOT_SUFFIX) else 3
 
 
 def _wait(entries: list[Entry], *, now_ms: int, delay_ms: int) -> int | None:

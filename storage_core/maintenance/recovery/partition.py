@@ -137,5 +137,20 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
         log_start_offset=log_start_offset,
         clean_shutdown=clean_shutdown,
     )
+    return commit_recovery(directory, log)
+
+
+@located
+def commit_recovery(directory: Path, log: LoadedLog) -> RecoverResult:
+    """Do what loading a log came to.
+
+    Args:
+        directory: The partition directory, as it was when the log was loaded.
+        log: The log.
+
+    Raises:
+        PylogError: The store failed while the result was put into place.
+    """
+    store = LocalStore(directory)
     commit(Plan(location=store.location, operations=log.operations), store)
     return RecoverResult.of(log)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
+from storage_core.catalog.roles import Role, local_path
+from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 
 
@@ -18,39 +20,74 @@ class Kind:
     Attributes:
         severity: In a broker's directory.
         meaning: One sentence.
-        fix: What to do about it. ``{root}``, ``{directory}`` (the partition's), ``{topic}`` and
-            ``{file}`` stand for those of the finding, ``{start}`` for the option that says where
-            the log starts, if a checkpoint does.
+        fix: What to do about it. ``{root}``, ``{directory}`` (the partition's), ``{topic}``,
+            ``{role}`` and ``{file}`` stand for those of the finding. None of them stands in the
+            fix of a kind that has a command.
+        command: What a shell takes as it is printed, with the broker stopped, and what mends it;
+            empty where only a person can. ``{start}`` is the option that says where the log starts,
+            if a checkpoint does, ``{salvage}`` a folder beside the log directory.
         elsewhere: When it is of another severity; empty where it never is.
     """
 
     severity: Severity
     meaning: str
     fix: str
+    command: str = ""
     elsewhere: str = ""
 
+    @property
+    def advice(self) -> str:
+        """What to do about it, the command included."""
+        return f"{self.fix}: {self.command}" if self.command else self.fix
 
-_RECOVER: Final = "pylog recover {root} --role broker --topics {topic}"
-_FETCH: Final = "delete the partition on this broker and let it fetch from a healthy replica"
-# With the broker stopped. From the first segment on: every index, epochs, producers.
-_REBUILD_ALL: Final = "pylog partition recover {directory}{start} --now-ms $(date +%s000)"
-_REBUILD: Final = "delete {file} and run: " + _REBUILD_ALL
+
+# A directory that is marked as cleanly shut down, or a recovery point above the damage, would make
+# a recovery pass over it.
+_RECOVER: Final = "pylog recover {root} --role {role} --topics {topic} --from-start"
+_CUT: Final = _RECOVER + " --allow-truncate --salvage {salvage}"
+_FROM_ANOTHER: Final = (
+    "take this replica from a healthy one; without one, cut the log here and keep what is cut"
+)
+_FETCH: Final = (
+    "with the broker stopped move {directory} out of the log directory, and keep it; when it "
+    "starts it fetches the partition from a healthy replica, if there is one"
+)
+# From the first segment on: every index, epochs, producers; but nothing is cut for that.
+_REBUILD_ALL: Final = (
+    "pylog partition recover {directory}{start} --no-truncate --now-ms $(date +%s000)"
+)
+_REBUILD: Final = "rm -f {file} && " + _REBUILD_ALL
+# Every start of a node reads its whole metadata log, whatever marker there is, and nobody else
+# writes to it.
+_METADATA_FIX: Final = (
+    "nothing that this program does: a node reads all of its metadata log at each start and builds "
+    "anew what is derived from it. Are records damaged, stop the node and move {directory} away: "
+    "it fetches the log from the other controllers; that of an only controller comes from a backup"
+)
+# Commands that mend work on local directories.
+_COPY_FIX: Final = (
+    "it is mended in a copy: take one (`pylog materialize`, or your sync's own tool), ask `pylog "
+    "doctor` about that, and ingest it into a new root"
+)
 
 KINDS: Final[dict[Code, Kind]] = {
     Code.BATCH_CRC_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="The checksum of a batch does not fit its bytes; consumers cannot read it.",
-        fix="take this replica from a healthy one; recovery cuts the log here: " + _RECOVER,
+        fix=_FROM_ANOTHER,
+        command=_CUT,
     ),
     Code.BATCH_LENGTH_IMPOSSIBLE: Kind(
         severity=Severity.ERROR,
         meaning="Where a batch should begin, the bytes are none; what follows is out of reach.",
-        fix="take this replica from a healthy one; recovery cuts the log here: " + _RECOVER,
+        fix=_FROM_ANOTHER,
+        command=_CUT,
     ),
     Code.TORN_TAIL: Kind(
         severity=Severity.WARN,
         meaning="The log ends inside of a batch: its writer died, or a copy is under way.",
-        fix="nothing, if the broker recovers at its start; or " + _RECOVER,
+        fix="nothing, if the broker recovers at its start; or",
+        command=_CUT,
         elsewhere=(
             "error where the directory is marked as cleanly shut down, because a broker then "
             "appends behind the torn batch; harmless in copies (role mirror)"
@@ -59,7 +96,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.ZERO_TAIL: Kind(
         severity=Severity.HARMLESS,
         meaning="The log ends in zeros: a preallocated segment that was not closed.",
-        fix="nothing, recovery cuts them",
+        fix="nothing, if the broker recovers at its start; or",
+        command=_CUT,
         elsewhere=(
             "error where the directory is marked as cleanly shut down, because a broker then "
             "appends behind the zeros"
@@ -68,8 +106,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.TORN_SEGMENT: Kind(
         severity=Severity.ERROR,
         meaning="A segment that is not the last one ends inside of a batch, or in zeros.",
-        fix="take this replica from a healthy one; recovery deletes the later segments: "
-        + _RECOVER,
+        fix=_FROM_ANOTHER,
+        command=_CUT,
     ),
     Code.MAGIC_UNKNOWN: Kind(
         severity=Severity.ERROR,
@@ -120,7 +158,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.OFFSETS_NOT_RISING: Kind(
         severity=Severity.ERROR,
         meaning="A batch begins at or below the last offset before it, or ends before it begins.",
-        fix="take this replica from a healthy one; recovery may empty the segment: " + _RECOVER,
+        fix="take this replica from a healthy one; recovery may empty the segment, or pass over it",
     ),
     Code.OFFSET_BELOW_BASE: Kind(
         severity=Severity.ERROR,
@@ -130,12 +168,14 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.OFFSET_OVERFLOW: Kind(
         severity=Severity.WARN,
         meaning="An offset is 2^31 or more above its segment's base; indexes cannot hold it.",
-        fix="recovery splits the segment: " + _RECOVER,
+        fix="recovery splits the segment",
+        command=_RECOVER,
     ),
     Code.SEGMENTS_OVERLAP: Kind(
         severity=Severity.ERROR,
         meaning="A segment reaches into the next one: some offsets are there twice.",
-        fix="find out which copy is right: pylog dump {directory}",
+        fix="look which copy is right",
+        command="pylog dump {directory}",
     ),
     Code.OFFSETS_MISSING: Kind(
         severity=Severity.WARN,
@@ -160,27 +200,32 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.EPOCH_FILE_MISSING: Kind(
         severity=Severity.WARN,
         meaning="There is no leader-epoch-checkpoint: the replica cannot say where it diverged.",
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.EPOCH_FILE_BROKEN: Kind(
         severity=Severity.FATAL,
         meaning="leader-epoch-checkpoint cannot be parsed; a broker takes the directory offline.",
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.EPOCH_FILE_NOT_RISING: Kind(
         severity=Severity.WARN,
         meaning="Entries of leader-epoch-checkpoint contradict each other; a broker drops some.",
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.EPOCH_FILE_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="leader-epoch-checkpoint does not say what the batches say.",
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.OFFSET_INDEX_MISSING: Kind(
         severity=Severity.WARN,
         meaning="A segment has no offset index; a broker reads the whole segment at its start.",
-        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
+        fix="nothing, the broker rebuilds it; or",
+        command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_MISSING: Kind(
         severity=Severity.WARN,
@@ -188,7 +233,8 @@ KINDS: Final[dict[Code, Kind]] = {
             "A segment has no time index. A broker creates an empty one that stays empty: the "
             "segment's age becomes that of its file, look-ups by time scan it."
         ),
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_EMPTY: Kind(
         severity=Severity.WARN,
@@ -196,7 +242,8 @@ KINDS: Final[dict[Code, Kind]] = {
             "A segment has records with timestamps and an empty time index: its age is that of "
             "its file, look-ups by time scan it."
         ),
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.TXN_INDEX_MISSING: Kind(
         severity=Severity.ERROR,
@@ -204,7 +251,8 @@ KINDS: Final[dict[Code, Kind]] = {
             "Transactions were aborted in a segment that has no transaction index: consumers "
             "that read committed records get aborted ones."
         ),
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.INDEX_PREALLOCATED: Kind(
         severity=Severity.HARMLESS,
@@ -219,7 +267,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.INDEX_BEYOND_LOG: Kind(
         severity=Severity.ERROR,
         meaning="An index refers to batches behind the end of its log: the log lost its end.",
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
         elsewhere=(
             "warn in the last segment of a log that was not closed, because recovery rebuilds "
             "it; harmless there in copies (role mirror)"
@@ -228,27 +277,32 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.OFFSET_INDEX_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="Entries of an offset index do not fit its log: look-ups end in the wrong place.",
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_WRONG: Kind(
         severity=Severity.ERROR,
         meaning="Entries of a time index do not fit its log: look-ups by time go wrong.",
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.TIME_INDEX_UNFINISHED: Kind(
         severity=Severity.WARN,
         meaning="A closed segment's time index does not end with its newest record: it looks old.",
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.TXN_INDEX_BROKEN: Kind(
         severity=Severity.WARN,
         meaning="A transaction index breaks its own rules; a broker recovers the segment.",
-        fix="nothing, the broker rebuilds it; or " + _REBUILD_ALL,
+        fix="nothing, the broker rebuilds it; or",
+        command=_REBUILD_ALL,
     ),
     Code.TXN_INDEX_VERSION_UNKNOWN: Kind(
         severity=Severity.FATAL,
         meaning="An entry of a transaction index has an unknown version; a broker does not start.",
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.TXN_INDEX_INCOMPLETE: Kind(
         severity=Severity.ERROR,
@@ -256,7 +310,8 @@ KINDS: Final[dict[Code, Kind]] = {
             "A transaction index lacks transactions that its segment aborts: consumers that read "
             "committed records get aborted ones."
         ),
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.TXN_INDEX_WRONG: Kind(
         severity=Severity.ERROR,
@@ -264,12 +319,14 @@ KINDS: Final[dict[Code, Kind]] = {
             "A transaction index has entries that the log does not know: consumers that read "
             "committed records may miss some."
         ),
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.SNAPSHOT_CORRUPT: Kind(
         severity=Severity.WARN,
         meaning="A producer snapshot cannot be read; a broker deletes it and tries an older one.",
-        fix="nothing; or rebuild it: " + _REBUILD_ALL,
+        fix="nothing; or rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.SNAPSHOT_MISSING: Kind(
         severity=Severity.WARN,
@@ -277,7 +334,8 @@ KINDS: Final[dict[Code, Kind]] = {
             "A log that was closed cleanly has producers and no producer snapshot: a broker "
             "forgets them, duplicates and open transactions pass unseen."
         ),
-        fix="rebuild it: " + _REBUILD_ALL,
+        fix="rebuild it",
+        command=_REBUILD_ALL,
     ),
     Code.SNAPSHOT_STRAY: Kind(
         severity=Severity.HARMLESS,
@@ -287,7 +345,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.SNAPSHOT_WRONG: Kind(
         severity=Severity.WARN,
         meaning="A producer snapshot does not say what a replay of the log says (--deep).",
-        fix=_REBUILD,
+        fix="rebuild it",
+        command=_REBUILD,
     ),
     Code.TRANSACTION_OPEN: Kind(
         severity=Severity.INFO,
@@ -328,7 +387,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.SWAP_UNFINISHED: Kind(
         severity=Severity.WARN,
         meaning="A crash left a swap of segments half done; the next start ends or undoes it.",
-        fix="nothing, the broker settles it; or " + _RECOVER,
+        fix="nothing, the broker settles it; or",
+        command=_RECOVER,
     ),
     Code.FILE_UNKNOWN: Kind(
         severity=Severity.INFO,
@@ -364,7 +424,7 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.CHANGED_WHILE_READ: Kind(
         severity=Severity.WARN,
         meaning="A file vanished, shrank or grew while it was looked at: somebody writes here.",
-        fix="say --live, or stop the writer and verify again",
+        fix="stop the writer and look again, or look with pylog verify --live",
         elsewhere="info with --live",
     ),
     Code.PARTITION_METADATA_MISSING: Kind(
@@ -380,12 +440,16 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.TOPIC_ID_INCONSISTENT: Kind(
         severity=Severity.ERROR,
         meaning="The directory is of another topic of the same name than the others.",
-        fix="move {directory} away; the topic was deleted and created again",
+        fix=(
+            "compare its id with the topic's (kafka-topics.sh --describe); if it is another, the "
+            "topic was deleted and created again: move {file} out of the log directory"
+        ),
     ),
     Code.CHECKPOINT_BROKEN: Kind(
         severity=Severity.FATAL,
         meaning="A checkpoint cannot be parsed; a broker takes the log directory offline.",
-        fix="delete {file}, then: pylog recover {root} --role broker",
+        fix="a broker begins it anew where it is missing; set it aside",
+        command="mv {file} {file}.broken && pylog recover {root} --role {role}",
     ),
     Code.CHECKPOINT_PARTITION_UNKNOWN: Kind(
         severity=Severity.INFO,
@@ -395,7 +459,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.RECOVERY_POINT_BEYOND_END: Kind(
         severity=Severity.ERROR,
         meaning="Records that were on disk are gone: the log ends below its recovery point.",
-        fix="do not let this replica lead before it has caught up; " + _RECOVER,
+        fix="do not let this replica lead before it has caught up; the checkpoint is set right by",
+        command=_RECOVER,
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
     Code.LOG_START_BEYOND_END: Kind(
@@ -406,8 +471,14 @@ KINDS: Final[dict[Code, Kind]] = {
     ),
     Code.HIGH_WATERMARK_BEYOND_END: Kind(
         severity=Severity.ERROR,
-        meaning="Acknowledged records are gone: the log ends below its high watermark.",
-        fix="start the other replicas first, so that this one does not lead",
+        meaning=(
+            "Acknowledged records are missing: the tail of the log is gone, it ends below its high "
+            "watermark. What is there can be read."
+        ),
+        fix=(
+            "start the other replicas first, so that this one does not lead; where there is none, "
+            "look for a backup before a broker or a recovery lowers the watermark"
+        ),
         elsewhere="warn in copies (role mirror): the checkpoint may be newer than the copy",
     ),
     Code.CLEANER_POINT_OUTSIDE_LOG: Kind(
@@ -418,7 +489,8 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.UNCLEAN_SHUTDOWN: Kind(
         severity=Severity.INFO,
         meaning="There is no clean-shutdown marker: a broker recovers from the recovery points.",
-        fix="pylog doctor {root}",
+        fix="nothing, a broker recovers when it starts; the same in parallel",
+        command="pylog recover {root} --role {role}",
     ),
     Code.DIRECTORY_FOREIGN: Kind(
         severity=Severity.FATAL,
@@ -444,12 +516,15 @@ KINDS: Final[dict[Code, Kind]] = {
     Code.PARTITION_DUPLICATE: Kind(
         severity=Severity.FATAL,
         meaning="A partition is in two log directories of one broker; the broker does not start.",
-        fix="find out which one is right, move the other one away",
+        fix="look which one is right (pylog inspect shows both), and move the other one away",
     ),
     Code.META_PROPERTIES_MISSING: Kind(
         severity=Severity.WARN,
         meaning="There is no meta.properties: nobody knows whose log directory this is.",
-        fix="copy it from the broker, or format it anew: kafka-storage.sh format",
+        fix=(
+            "write it again with the cluster.id and node.id of the broker's other log directories "
+            "(kafka-storage.sh format), or copy theirs and leave out directory.id"
+        ),
         elsewhere="info in copies (role mirror)",
     ),
     Code.META_PROPERTIES_BROKEN: Kind(
@@ -471,13 +546,14 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(
+def describe_fix(  # the place of a finding
     finding: Finding,
     *,
     root: str,
     directory: str,
     topic: str | None,
     log_start_offset: int | None = None,
+    role: Role = Role.BROKER,
 ) -> str:
     """Return what to do about a finding, with the names of its place as a shell takes them.
 
@@ -487,12 +563,36 @@ def describe_fix(
         directory: Path of the partition's directory; empty where none is meant.
         topic: The topic; None where none is meant.
         log_start_offset: What the checkpoint says of it; None where it says nothing.
+        role: What the log directory is.
     """
+    kind = KINDS[finding.code]
+    advice = kind.advice
+    if finding.code is Code.INDEX_BEYOND_LOG and finding.severity is not Severity.ERROR:
+        # The log's own tail is torn: recovery settles both.
+        advice = KINDS[Code.TORN_TAIL].advice
+    if kind.command and topic == CLUSTER_METADATA_TOPIC:
+        advice = _METADATA_FIX
+    elif kind.command and (role is Role.MANAGED or local_path(root) is None):
+        advice = _COPY_FIX
     start = "" if log_start_offset is None else f" --log-start-offset {log_start_offset}"
-    return KINDS[finding.code].fix.format(
+    return advice.format(
         root=quote(root),
         directory=quote(directory or root),
         topic=topic or "'*'",
         file=quote(finding.file or directory or root),
         start=start,
+        role=role.value,
+        salvage=quote(salvage_folder(root)),
     )
+
+
+def command_of(code: Code, fix: str) -> str | None:
+    """Return the command of a fix that ``describe_fix`` returned, None where it has none."""
+    kind = KINDS[code]
+    prose = f"{kind.fix}: "
+    return fix.removeprefix(prose) if kind.command and fix.startswith(prose) else None
+
+
+def salvage_folder(root: str) -> str:
+    """Return where what is cut from a log directory may be kept: beside it, never in it."""
+    return f"{root.rstrip('/')}-salvage"

@@ -14,6 +14,7 @@ from typing import Final
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock_query import LockState
+from storage_core.maintenance.verification.finding_kinds import salvage_folder
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
 # ``make bench`` found on the machine of the design.
@@ -28,6 +29,12 @@ SECONDS_A_SEGMENT: Final = 0.002
 OUR_START_SECONDS: Final = 20.0
 # Who saves less than this is better off with what he knows.
 _WORTH_SECONDS: Final = 60.0
+# Who has more to mend reads the findings.
+_MOST_CURES: Final = 10
+_LOOK_FIRST: Final = "The broker would start, but records would be lost or stay unreadable."
+_ENDS_MISSING: Final = (
+    "The broker would start, but the ends of logs are missing: other replicas have to be up first."
+)
 
 
 class Advice(enum.StrEnum):
@@ -219,13 +226,15 @@ def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> Start
     )
 
 
-def decide(
+def decide(  # noqa: PLR0913  # what was found, what a start would do, and what mends it
     roots: Sequence[RootState],
     partitions: Sequence[PartitionForecast],
     start: StartForecast,
     *,
     fatal: int,
     errors: int,
+    low_ends: int = 0,
+    cures: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on log directories.
 
@@ -235,6 +244,8 @@ def decide(
         start: The same in sum.
         fatal: How many fatal findings there are.
         errors: How many findings of severity error.
+        low_ends: How many of them are logs that end below their high watermark.
+        cures: Commands that mend what is an error or worse, in order.
     """
     names = " ".join(quote(root.location) for root in roots)
     held = [root for root in roots if root.lock.is_held]
@@ -243,10 +254,18 @@ def decide(
     if all(root.role is Role.MIRROR for root in roots):
         return _judge_copy(names, start, fatal + errors)
     if fatal or start.refused:
-        return _do_not_start(names, partitions, fatal)
+        return _do_not_start(partitions, fatal, cures)
     lost = sum(entry.lost_below_high_watermark for entry in partitions)
     if start.cut_records or lost or errors:
-        return _look_first(names, start, lost, errors)
+        reasons = [*_losses(start, lost, errors - low_ends, low_ends), *_more_cures(cures)]
+        is_whole = not (start.cut_records or lost or errors > low_ends)
+        recovery = _recoveries(roots, partitions) if start.cut_records or lost else ()
+        return Verdict(
+            advice=Advice.LOOK_BEFORE_START,
+            headline=_ENDS_MISSING if is_whole else _LOOK_FIRST,
+            reasons=tuple(reasons),
+            commands=tuple(dict.fromkeys((*recovery, *cures[:_MOST_CURES]))),
+        )
     return _start(names, roots, start)
 
 
@@ -277,7 +296,7 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
                     f"{start.cut_records} readable records, and refuse {start.refused} partitions"
                 ),
             ),
-            commands=(f"pylog verify {names} --deep --output json",),
+            commands=(f"pylog verify {names} --role mirror --deep --output json",),
         )
     return Verdict(
         advice=Advice.COPY_WHOLE,
@@ -287,22 +306,26 @@ def _judge_copy(names: str, start: StartForecast, problems: int) -> Verdict:
     )
 
 
-def _do_not_start(names: str, partitions: Sequence[PartitionForecast], fatal: int) -> Verdict:
+def _do_not_start(
+    partitions: Sequence[PartitionForecast], fatal: int, cures: Sequence[str]
+) -> Verdict:
     refused = [entry for entry in partitions if entry.error]
     reasons = [f"{entry.name}: {entry.error}" for entry in refused[:5]]
     if len(refused) > len(reasons):
         reasons.append(f"and {len(refused) - len(reasons)} more partitions")
+    reasons += _more_cures(cures)
     if fatal:
-        reasons.append(f"{fatal} fatal findings, listed with what to do about each")
+        reasons.append(f"{fatal} fatal findings, listed with what to do about each; then ask again")
     return Verdict(
         advice=Advice.DO_NOT_START,
         headline="Do not start the broker: it would stop at once, or delete a log.",
         reasons=tuple(reasons),
-        commands=(f"pylog verify {names} --fail-on fatal", f"pylog doctor {names}"),
+        commands=tuple(cures[:_MOST_CURES]),
     )
 
 
-def _look_first(names: str, start: StartForecast, lost: int, errors: int) -> Verdict:
+def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list[str]:
+    """Return what is lost already, or would be."""
     reasons = []
     if start.cut_records:
         reasons.append(
@@ -314,18 +337,38 @@ def _look_first(names: str, start: StartForecast, lost: int, errors: int) -> Ver
             f"afterwards {lost} offsets below a checkpointed high watermark are gone: start the "
             "other replicas first, so that this broker does not lead"
         )
+    if low_ends:
+        reasons.append(
+            f"{low_ends} logs end below their checkpointed high watermark: acknowledged records "
+            "are missing behind their ends. Other replicas, or a backup, may have them: start "
+            "those replicas first, so that this broker does not lead"
+        )
     if errors:
-        reasons.append(f"{errors} findings are errors: some records cannot be read as they are")
-    return Verdict(
-        advice=Advice.LOOK_BEFORE_START,
-        headline="The broker would start, but records would be lost or stay unreadable.",
-        reasons=tuple(reasons),
-        commands=(
-            f"pylog recover {names} --role broker --dry-run",
-            f"pylog recover {names} --role broker --salvage DIR"
-            + (" --allow-truncate" if lost else ""),
-        ),
+        reasons.append(
+            f"{errors} findings are errors, listed with what to do about each: records, or what "
+            "finds them, cannot be read as they are"
+        )
+    return reasons
+
+
+def _more_cures(cures: Sequence[str]) -> list[str]:
+    more = len(cures) - _MOST_CURES
+    return [f"{more} more commands are due: ask again after these"] if more > 0 else []
+
+
+def _recoveries(
+    roots: Sequence[RootState], partitions: Sequence[PartitionForecast]
+) -> tuple[str, ...]:
+    """Return the commands that show what a start would cut, and that do it and keep it."""
+    names = " ".join(quote(root.location) for root in roots)
+    salvage = quote(salvage_folder(roots[0].location))
+    # No more than was foretold here.
+    most = max((entry.cut_bytes for entry in partitions), default=0)
+    command = (
+        f"pylog recover {names} --role broker --salvage {salvage} --allow-truncate "
+        f"--max-truncate-bytes {most}"
     )
+    return (f"{command} --dry-run", command)
 
 
 def _start(names: str, roots: Sequence[RootState], start: StartForecast) -> Verdict:

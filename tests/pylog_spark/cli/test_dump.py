@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.cli import dump_files
 from pylog_spark.cli.exit_codes import ExitCode
 from storage_core.formats.batch_v2 import CRC_AT, MAGIC_AT, Codec
 from storage_core.formats.control import ControlType
@@ -453,6 +455,113 @@ def test_the_small_files_are_dumped_entry_by_entry(pylog, broker_dir: Path):
 def test_the_files_of_a_log_directory_are_dumped_too(pylog, broker_dir, name, fields):
     first, *_ = lines_of(pylog("dump", broker_dir / name, "--output", "json"))
     assert first.keys() == {"type", "file"} | fields
+
+
+def test_a_snapshot_of_the_clusters_metadata_is_dumped_with_its_records(pylog, broker_dir):
+    directory = broker_dir / "__cluster_metadata-0"
+    (snapshot,) = directory.glob("*.checkpoint")
+    lines = lines_of(pylog("dump", snapshot, "--output", "json"))
+    batches = [line for line in lines if line["type"] == "batch"]
+    kinds = [batch["control_type"] for batch in batches if batch["is_control"]]
+    assert kinds == ["SNAPSHOT_HEADER", "SNAPSHOT_FOOTER"]
+    assert sum(line["type"] == "record" for line in lines) == sum(
+        batch["record_count"] for batch in batches
+    )
+    committed = pylog("dump", snapshot, "--output", "json", "--isolation", "read_committed")
+    data = [b["record_count"] for b in batches if not b["is_control"]]
+    assert sum(line["type"] == "record" for line in lines_of(committed)) == sum(data) > 0
+    files = {
+        line["file"]
+        for line in lines_of(pylog("dump", directory, "--output", "json"))
+        if "file" in line
+    }
+    assert {snapshot.name, "quorum-state", LOG} <= files
+    shutil.copy(snapshot, directory.parent / "bootstrap.checkpoint")
+    again = lines_of(pylog("dump", directory.parent / "bootstrap.checkpoint", "--output", "json"))
+    assert len(again) == len(lines)
+
+
+def test_what_a_node_voted_for_is_dumped(pylog, broker_dir, tmp_path):
+    state = broker_dir / "__cluster_metadata-0" / "quorum-state"
+    (line,) = lines_of(pylog("dump", state, "--output", "json"))
+    assert {"leader_id", "leader_epoch", "voted_id", "data_version"} <= line.keys()
+    assert (line["type"], line["file"]) == ("checkpoint", "quorum-state")
+    for number, content in enumerate(("[" * 100_000, "[1]", '{"type":"x"}', "{")):
+        broken = tmp_path / str(number) / "quorum-state"
+        broken.parent.mkdir()
+        broken.write_text(content)
+        result = pylog("dump", broken, "--output", "json")
+        assert result.exit_code == ExitCode.PARTLY_FAILED
+        assert lines_of(result)[0]["type"] == "error"
+
+
+def test_what_is_bad_is_counted_on_standard_error_with_the_first_place(pylog, tmp_path):
+    directory = tmp_path / "t-0"
+    for base in (10, 0):
+        batches = [encode_batch(spec) for spec in some_batches(count=3, base_offset=base)]
+        data = bytearray(b"".join(batches))
+        for batch in (1, 2):
+            data[sum(map(len, batches[:batch])) + CRC_AT] ^= 1
+        directory.mkdir(exist_ok=True)
+        (directory / f"{base:020d}.log").write_bytes(data)
+    result = pylog("dump", directory)
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (line,) = result.stderr.splitlines()
+    assert line == (
+        f"pylog: 4 places are bad; the first: {LOG}: position {len(batches[0])}: "
+        "the CRC of the batch at offset 1 is wrong"
+    )
+
+
+def test_a_file_that_vanishes_ends_its_own_lines_only(pylog, tmp_path, monkeypatch):
+    directory = write_partition(
+        tmp_path / "t-0",
+        [SegmentSpec(base_offset=n, batches=some_batches(count=2, base_offset=n)) for n in (0, 2)],
+    )
+    last = "00000000000000000002.log"
+    original = dump_files.dump_segment
+
+    def after_it_is_gone(store, name, committed):
+        if name == LOG:
+            (directory / LOG).unlink()
+        yield from original(store, name, committed)
+
+    monkeypatch.setattr(dump_files, "dump_segment", after_it_is_gone)
+    result = pylog("dump", directory, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    lines = lines_of(result)
+    errors = [line for line in lines if line["type"] == "error"]
+    assert [line["file"] for line in errors] == [LOG]
+    assert "gone, or another file" in errors[0]["message"]
+    assert sum(line["type"] == "batch" and line["file"] == last for line in lines) == 2
+    assert LOG in result.stderr
+
+
+def test_a_directory_in_the_middle_of_a_swap_is_dumped_as_a_load_would_leave_it(pylog, tmp_path):
+    directory = tmp_path / "t-0"
+    specs = [
+        SegmentSpec(base_offset=n, batches=some_batches(count=2, base_offset=n)) for n in (0, 2, 4)
+    ]
+    write_partition(directory, specs)
+    swap = write_partition(
+        tmp_path / "new-0",
+        [SegmentSpec(base_offset=0, batches=some_batches(count=1, base_offset=3))],
+    )
+    for path in swap.glob("0*"):
+        path.rename(directory / f"{path.name}.swap")
+    result = pylog("dump", directory, "--output", "json")
+    lines = lines_of(result)
+    bases = [line["base_offset"] for line in lines if line["type"] == "batch"]
+    assert bases == [3, 4, 5]
+    assert {line["file"] for line in lines if line["type"] == "batch"} == {
+        LOG,
+        "00000000000000000004.log",
+    }
+    assert f"{LOG}.swap as {LOG}" in result.stderr
+    (directory / "strange.log.swap").write_bytes(b"")
+    refused = pylog("dump", directory)
+    assert refused.exit_code != ExitCode.DONE
+    assert "strange.log.swap" in refused.stderr
 
 
 def test_the_zeros_of_a_preallocated_index_are_not_entries(pylog, unclean_broker_dir: Path):

@@ -98,6 +98,40 @@ def test_each_cause_is_named(pylog, root, cause, expected):
     assert row["answers"][0]["text"]
 
 
+def test_of_an_unclean_directory_it_is_said_what_would_hold_after_a_recovery(pylog, root):
+    said = [root, *CLOCK, "--topics", "compacted", "--output", "json"]
+    closed = explained(pylog("explain", *said))["compacted-0"]
+    (root / ".kafka_cleanshutdown").unlink()
+    log = max((root / "compacted-0").glob("*.log"))
+    whole = log.read_bytes()
+    log.write_bytes(whole + whole[:50])
+    before = read_tree(root / "compacted-0")
+    row = explained(pylog("explain", *said))["compacted-0"]
+    assert held_by(row) == ("UNCLEAN_SHUTDOWN", "UNCLEAN_SHUTDOWN")
+    for unclean, clean in zip(row["answers"], closed["answers"], strict=True):
+        assert "after a recovery it would be" in unclean["text"]
+        assert clean["text"] in unclean["text"]
+        assert unclean["condition"] == "it is recovered: `pylog recover`"
+    codes = [statement["code"] for statement in row["statements"]]
+    assert codes[:2] == ["UNCLEAN_SHUTDOWN"] * 2
+    assert set(codes) == {s["code"] for s in closed["statements"]} | {
+        "UNCLEAN_SHUTDOWN",
+        "RECOVERY",
+    }
+    (recovery,) = [s for s in row["statements"] if s["code"] == "RECOVERY"]
+    assert recovery["facts"]["lost_bytes"] == 50
+    assert read_tree(root / "compacted-0") == before
+
+
+def test_an_interrupted_swap_is_explained_as_a_load_would_leave_it(pylog, root):
+    said = [root, *CLOCK, "--topics", "events", "--output", "json"]
+    expected = explained(pylog("explain", *said))["events-0"]
+    first = min((root / "events-0").glob("*.log"))
+    for path in [first, first.with_suffix(".index"), first.with_suffix(".timeindex")]:
+        path.rename(f"{path}.swap")
+    assert explained(pylog("explain", *said))["events-0"]["answers"] == expected["answers"]
+
+
 @pytest.mark.item("CFG-36")
 def test_a_checkpointed_high_watermark_says_how_old_it_may_be(pylog, root):
     interval = "replica.high.watermark.checkpoint.interval.ms"

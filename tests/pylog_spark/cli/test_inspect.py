@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
+from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import SegmentSpec, write_partition
+from storage_core.testing.legacy import LegacyMessage, LegacySet
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 
@@ -129,6 +131,53 @@ def test_the_time_span_is_that_of_the_records(pylog, tmp_path: Path):
         (SOME_TIME_MS + 9, SOME_TIME_MS + 9),
         (None, None),
     ]
+
+
+def test_the_oldest_time_is_that_of_the_first_record_not_of_its_batchs_header(pylog, tmp_path):
+    records = tuple(RecordSpec(timestamp=SOME_TIME_MS + n) for n in (3, 8))
+    broker_time = {"timestamp_type": TimestampType.LOG_APPEND_TIME}
+    batches = {
+        "gzip-0": BatchSpec(records=records, codec=Codec.GZIP),
+        "horizon-0": BatchSpec(records=records, delete_horizon_ms=1),
+        "appended-0": BatchSpec(records=records, **broker_time),
+        "start-0": BatchSpec(records=records),
+    }
+    for name, batch in batches.items():
+        write_partition(tmp_path / name, [SegmentSpec(base_offset=0, batches=[batch])])
+    legacy = [LegacyMessage(offset=n, timestamp=SOME_TIME_MS + 3 + n) for n in range(2)]
+    write_partition(
+        tmp_path / "old-0",
+        [SegmentSpec(base_offset=0, batches=[LegacySet(messages=legacy, codec=Codec.GZIP)])],
+    )
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nstart 0 1\n")
+    rows = lines_of(pylog("inspect", tmp_path, "--output", "json"))
+    assert {row["topic"]: row["oldest_timestamp"] - SOME_TIME_MS for row in rows} == {
+        "gzip": 3,
+        "horizon": 3,
+        "appended": 8,
+        "start": 8,
+        "old": 3,
+    }
+
+
+def test_a_directory_in_the_middle_of_a_swap_is_described_as_a_load_would_leave_it(pylog, tmp_path):
+    directory = write_orders(tmp_path)
+    new = write_partition(
+        tmp_path / "new",
+        [SegmentSpec(base_offset=0, batches=some_batches(count=1, base_offset=19))],
+    )
+    for path in new.glob("0*"):
+        path.rename(directory / f"{path.name}.swap")
+    shutil.rmtree(new)
+    result = pylog("inspect", tmp_path, "--segments", "--output", "json")
+    (row,) = lines_of(result)
+    first, last = lines_of(result, "segment")
+    swapped = (directory / "00000000000000000000.log.swap").stat().st_size
+    assert (first["base_offset"], first["size_bytes"]) == (0, swapped)
+    assert (last["base_offset"], row["log_end_offset"]) == (20, 21)
+    assert row["size_bytes"] == first["size_bytes"] + last["size_bytes"]
+    assert "00000000000000000000.log.swap" in row["leftover_files"]
+    assert row["error"] is None
 
 
 @pytest.mark.item("DIR-05", "DIR-08")

@@ -63,14 +63,28 @@ def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
         assert session.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
-def test_without_delta_the_ledger_is_parquet(spark, tmp_path, monkeypatch):
+def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
     monkeypatch.setattr("pylog_spark.ledger.reader.ledger_format", lambda _: LedgerFormat.PARQUET)
     location = str(tmp_path / "ledger")
     Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
     assert not list(tmp_path.rglob("_delta_log"))
+    (warning,) = caplog.messages
+    assert location in warning
+    assert "this session has no Delta" in warning
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert [row["topic"] for row in rows] == ["a"]
+
+
+def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monkeypatch):
+    location = str(tmp_path / "ledger")
+    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    with pytest.raises(ConfigError, match="this session has no Delta"):
+        Ledger.open(spark, location, run_id="another")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
 
 
 @pytest.mark.parametrize("ledger_format", LedgerFormat)

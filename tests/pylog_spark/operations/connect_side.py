@@ -6,9 +6,12 @@ Started as a program by test_connect.py: a process has sessions of one kind.
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.dataframe import DataFrame
 
 from pylog_spark.config import JobOptions, RunLimits, Tuning
 from pylog_spark.java import find_java
@@ -17,6 +20,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.verify import verify
 from pylog_spark.planning import Strategy
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
+from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 
 # Small enough that golden partitions are worth several tasks.
 SMALL_UNITS = Tuning(unit_min_bytes=1, unit_max_bytes=2048, shuffle_bucket_bytes=256)
@@ -38,15 +42,17 @@ def main(folder: Path, names: list[str]) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.remote("local[2]")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    said = {}
+    server = SparkSession.builder.remote("local[2]").getOrCreate()
+    # It says "auto" where a number was expected once, and nothing else of itself.
+    spark: Any = ServerlessSession(server, RefusingConf({"spark.sql.shuffle.partitions": "auto"}))
+    tasks = note_tasks()
+    said: dict[str, Any] = {}
     for strategy in WAYS:
         root = broker_directory(folder / strategy, names)
         options = root.options(FIRST_ROUNDS_MS, tuning=SMALL_UNITS)
         report = compact(spark, [root.path], options, strategy=strategy)
         said[strategy.value] = {
-            "kind": type(spark).__module__,
+            "kind": type(server).__module__,
             "exit": report.exit_code,
             "rows": report.results["status"].to_pylist(),
             "errors": report.results["error"].to_pylist(),
@@ -57,8 +63,26 @@ def main(folder: Path, names: list[str]) -> None:
     steps = night.results.select(["topic", "action", "status"]).to_pylist()
     said["night"] = {"exit": night.exit_code, "steps": sorted(list(row.values()) for row in steps)}
     said["verify"] = {"exit": verify(spark, [crashed.path], options).exit_code}
+    said["tasks"] = max(tasks)
+    ledger = str(folder / "ledger")
+    recorded = replace(options, ledger=ledger)
+    said["ledger"] = {"exit": compact(spark, [crashed.path], recorded).exit_code}
     sys.stdout.write(json.dumps(said) + "\n")
-    spark.stop()
+    server.stop()
+
+
+def note_tasks() -> list[int]:
+    """Return a list that gets the number of tasks that each stage of ours is cut into."""
+    counts: list[int] = []
+    for name in ("repartition", "repartitionById"):
+        original = getattr(DataFrame, name)
+
+        def counted(self: Any, number: int, *more: Any, original: Any = original) -> Any:
+            counts.append(number)
+            return original(self, number, *more)
+
+        setattr(DataFrame, name, counted)
+    return counts
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def main(master: str, folder: Path, names: list[str]) -> None:
         tear(directory)
     scan, fold, whole = (
         waves.scan_segments,
-        waves.fold_partition,
+        waves.fold_partitions,
         waves.recover_whole,
     )
     for name, tuning, scan_victim, commit_victim in (
@@ -122,7 +122,7 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     ):
         root = made.copy(folder / name)
         marks = Marks(folder / f"{name}-marks")
-        waves.scan_segments, waves.fold_partition, waves.recover_whole = (
+        waves.scan_segments, waves.fold_partitions, waves.recover_whole = (
             after_the_first_segment(scan, marks.scan, scan_victim),
             in_the_middle_of_a_commit(fold, marks.commit, commit_victim),
             in_the_middle_of_a_commit(whole, marks.commit, commit_victim),

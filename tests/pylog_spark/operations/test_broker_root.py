@@ -28,7 +28,8 @@ OURS, FOREIGN = TopicPartition("ours", 0), TopicPartition("foreign", 3)
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     log = tmp_path / "log"
-    (log / "ours-0").mkdir(parents=True)
+    for name in ("ours-0", "foreign-3"):
+        (log / name).mkdir(parents=True)
     (log / CLEAN_SHUTDOWN_FILE).write_bytes(MARKER)
     (log / CLEANER_FILE).write_bytes(encode_offset_checkpoint({FOREIGN: 5, OURS: 1}))
     return log
@@ -312,16 +313,34 @@ def test_a_run_that_writes_nothing_leaves_everything_as_it_was(directory):
     assert read_tree(directory.parent) == before
 
 
-@pytest.mark.item("CMP-39")
-def test_the_cleaner_checkpoint_keeps_what_it_does_not_know(directory):
+@pytest.mark.item("CMP-39", "CKP-08")
+def test_a_rewrite_of_the_cleaner_checkpoint_drops_partitions_that_are_gone(directory):
+    gone, renamed = TopicPartition("gone", 1), TopicPartition("renamed", 0)
+    (directory / f"renamed-0.{'0' * 32}-delete").mkdir()
+    points = {FOREIGN: 5, OURS: 1, gone: 3, renamed: 4}
+    (directory / CLEANER_FILE).write_bytes(encode_offset_checkpoint(points))
     with open_root(directory) as root:
         root.begin_writing()
+        written = (directory / CLEANER_FILE).stat().st_ino
+        root.write_cleaner_points({OURS: 1})
+        root.write_cleaner_points({})
+        assert (directory / CLEANER_FILE).stat().st_ino == written
+        assert read_points(directory) == points
         root.write_cleaner_points({OURS: 7})
         assert read_points(directory) == {FOREIGN: 5, OURS: 7}
-        stamp = (directory / CLEANER_FILE).stat()
-        root.write_cleaner_points({OURS: 7})
-        root.write_cleaner_points({})
-        assert (directory / CLEANER_FILE).stat() == stamp
+
+
+@pytest.mark.item("CKP-08")
+def test_a_log_that_was_moved_has_its_entry_where_it_is(directory, tmp_path):
+    there = tmp_path / "there"
+    (there / "moved-0").mkdir(parents=True)
+    moved = TopicPartition("moved", 0)
+    points = {moved: 5, OURS: 1}
+    (directory / CLEANER_FILE).write_bytes(encode_offset_checkpoint(points))
+    with open_root(directory) as left, open_root(there) as right:
+        left.write_cleaner_points({OURS: 7})
+        right.write_cleaner_points({moved: 9})
+    assert (read_points(directory), read_points(there)) == ({OURS: 7}, {moved: 9})
 
 
 def test_a_cleaner_checkpoint_is_made_where_there_is_none(directory):

@@ -1,5 +1,6 @@
 """Whole runs on Spark; Apache Kafka's own results and the in-process cleaner are the referees."""
 
+import shutil
 import time
 from dataclasses import replace
 
@@ -232,6 +233,22 @@ def test_topics_are_chosen_and_excluded_by_globs(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [*SMALL, "clean-epochs-mixed-s151"])
     options = root.options(FIRST_ROUNDS_MS, include=("clean-h*",), exclude=("*hw*",))
     assert list(rows_of(compact(spark, [root.path], options))) == ["clean-headers-none-s101"]
+
+
+def test_what_is_left_of_a_deleted_partition_has_a_row_of_its_own(spark, tmp_path):
+    """``x-0`` beside ``x-0.<id>-delete``: one was cleaned, the other is nobody's business."""
+    name = "clean-hw-none-s161"
+    root = broker_directory(tmp_path / "log", [name])
+    left = root.path / f"{name}-0.0123456789abcdef0123456789abcdef-delete"
+    shutil.copytree(root.path / f"{name}-0", left)
+    report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+    found = {row["directory"]: row for row in report.results.to_pylist()}
+    assert {place: (row["status"], row["reason"]) for place, row in found.items()} == {
+        str(root.path / f"{name}-0"): ("done", None),
+        str(left): ("skipped", "DELETE_DIRECTORY"),
+    }
+    assert report.summary.planned == 0
+    assert differences_from_kafka(root.path, [name], tmp_path) == []
 
 
 def test_an_empty_log_directory_is_done(spark, tmp_path):

@@ -59,3 +59,9 @@ def test_a_connect_session_leaves_what_kafka_left_and_works_a_night_as_any_other
     for name in names:
         assert read_tree(tmp_path / "night" / f"{name}-0") == read_tree(twin.path / f"{name}-0")
     assert said["verify"] == {"exit": 0}
+    # Two slots: not the 800 tasks of the default of spark.sql.shuffle.partitions.
+    assert said["tasks"] <= 8
+    assert said["ledger"] == {"exit": 0}
+    assert (tmp_path / "ledger" / "runs").is_dir()
+    assert "this session has no Delta" in ended.stderr
+    assert not (tmp_path / "ledger" / "runs" / "_delta_log").exists()

@@ -204,6 +204,7 @@ for _ in range(200):
         (("configs", "/logs", "broker", "log.retention.ms"), 5),
         (("partitions",), {"orders": 1}),
         (("partitions", 0, "directory"), ["/logs/orders-3"]),
+        (("partitions", 0, "directory"), "/logs/\udcff-3"),
         (("partitions", 0, "partition"), 1.0),
         (("partitions", 0, "status"), None),
         (("partitions", 0, "plan"), [1]),

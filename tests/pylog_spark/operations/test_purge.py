@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,17 +12,27 @@ from pylog_spark.operations.purge import purge
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
-from storage_core.filenames import CLEANER_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    SEGMENT_SUFFIXES,
+    TopicPartition,
+)
 from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
+from tests.pylog_spark.broker_roots import read_points
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 MINUTE = 60_000
+CHECKPOINTS = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
 @pytest.fixture
@@ -66,6 +75,44 @@ def test_a_broker_root_loses_what_the_broker_would_remove_and_nothing_else(root)
     assert (root / ".kafka_cleanshutdown").exists()
     again = purge([root], options())
     assert [row["status"] for row in again.results.to_pylist()] == ["skipped"]
+
+
+@pytest.mark.item("DIR-13")
+@pytest.mark.parametrize("is_here_again", [False, True], ids=["gone", "created again"])
+def test_a_deleted_partition_leaves_all_four_checkpoints_before_its_files_go(
+    root, monkeypatch, is_here_again
+):
+    if is_here_again:
+        (root / "events-1").mkdir()
+    gone, kept = TopicPartition("events", 1), TopicPartition("events", 0)
+    for number, name in enumerate(CHECKPOINTS):
+        entries = {gone: number + 1, kept: number + 7}
+        (root / name).write_bytes(encode_offset_checkpoint(entries))
+    before = {name: (root / name).read_bytes() for name in CHECKPOINTS}
+    purge([root], options(dry_run=True))
+    assert {name: (root / name).read_bytes() for name in CHECKPOINTS} == before
+
+    removed: list[str] = []
+    delete = LocalStore.delete
+
+    def note(self, name):
+        if self.directory.name.endswith("-delete"):
+            removed.append(name)
+            known = [read_points(root, checkpoint) for checkpoint in CHECKPOINTS]
+            assert all((gone in entries) == is_here_again for entries in known)
+        delete(self, name)
+
+    monkeypatch.setattr(LocalStore, "delete", note)
+    purge([root], options())
+    kinds = [Path(name).suffix for name in removed]
+    assert kinds[0] == ".log"
+    assert ".snapshot" in kinds
+    last_of_segments = max(n for n, kind in enumerate(kinds) if kind in SEGMENT_SUFFIXES)
+    assert last_of_segments < kinds.index(".snapshot")
+    assert not list(root.glob("events-1.*-delete"))
+    for number, name in enumerate(CHECKPOINTS):
+        left = {kept: number + 7} | ({gone: number + 1} if is_here_again else {})
+        assert read_points(root, name) == left
 
 
 def test_what_is_not_old_enough_waits(root):
@@ -161,14 +208,14 @@ def test_where_the_only_disk_fails_the_purge_does(other, monkeypatch):
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_directory_that_cannot_be_listed_has_failed(root, other, monkeypatch, dry_run):
-    scandir = listing.os.scandir
+    folder_names = listing.folder_names
 
-    def scan(path):
-        if path == str(other):
-            raise OSError(5, "Input/output error", path)
-        return scandir(path)
+    def names(path):
+        if str(path) == str(other):
+            raise OSError(5, "Input/output error", str(path))
+        return folder_names(path)
 
-    monkeypatch.setattr(listing, "os", SimpleNamespace(scandir=scan))
+    monkeypatch.setattr(listing, "folder_names", names)
     report = purge([other, root], options(dry_run=dry_run))
     assert report.exit_code == 4
     failed, *rows = report.results.to_pylist()

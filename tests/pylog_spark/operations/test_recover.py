@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from pylog_spark.operations import open_run
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.progress import Progress, progress_text
 from pylog_spark.operations.recover import RecoveryStep, recover
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -21,6 +24,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
+from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import read_points
@@ -388,17 +392,31 @@ def test_renamed_directories_are_known_by_their_names(spark, tmp_path):
     assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
 
 
-def test_a_topic_whose_config_nobody_knows_is_left_alone(spark, tmp_path):
+def test_a_topic_whose_config_nobody_knows_is_recovered_with_kafkas_defaults(spark, tmp_path):
+    """Nothing is lost by that guess: no setting but of indexes matters to a loader."""
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:2])
     unknown = root.path / f"{MANY_KINDS[0]}-0"
     known = {MANY_KINDS[1]: root.options.topic_configs[MANY_KINDS[1]]}
-    before = state_of(unknown)
+    twin = tmp_path / "twin" / unknown.name
+    shutil.copytree(unknown, twin)
+    result = recover_partition(
+        twin,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=root.options.now_ms,
+        recovery_point=read_points(root.path, RECOVERY_POINT_FILE).get(partition_of(unknown), 0),
+        log_start_offset=read_points(root.path, LOG_START_FILE).get(partition_of(unknown), 0),
+    )
     report = recover(spark, [root.path], root.with_options(topic_configs=known))
     row = rows_of(report)[unknown.name]
-    assert (row["status"], row["reason"]) == ("skipped", "CONFIG_UNKNOWN")
-    assert state_of(unknown) == before
-    assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
-    assert partition_of(unknown) not in read_points(root.path, RECOVERY_POINT_FILE)
+    assert (row["status"], row["reason"]) == ("done", None)
+    assert read_tree(unknown) == read_tree(twin)
+    [note] = [note for note in report.notes if "no source knows the config" in note]
+    assert f"of {MANY_KINDS[0]}: recovered with Kafka's defaults" in note
+    assert (root.path / CLEAN_SHUTDOWN_FILE).exists()
+    assert read_points(root.path, RECOVERY_POINT_FILE)[partition_of(unknown)] == (
+        result.log_end_offset
+    )
 
 
 @pytest.mark.item("REC-31")
@@ -473,7 +491,7 @@ def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypat
 def test_rows_are_worst_first(spark, tmp_path):
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:3])
     snapshot_of(root.path / f"{MANY_KINDS[2]}-0", logs_of(root.path / f"{MANY_KINDS[2]}-0")[0])
-    known = {name: root.options.topic_configs[name] for name in MANY_KINDS[1:3]}
-    report = recover(spark, [root.path], root.with_options(topic_configs=known))
+    (root.path / f"{MANY_KINDS[0]}-0" / OFF_SWITCH_FILE).touch()
+    report = recover(spark, [root.path], root.options)
     assert report.results["status"].to_pylist() == ["failed", "done", "skipped"]
     assert json.dumps(report.results.to_pylist(), default=str)

@@ -120,14 +120,18 @@ def test_a_cut_below_the_checkpointed_high_watermark_waits_for_a_word(spark, tmp
     )
 
 
-def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(spark, tmp_path):
+@pytest.mark.parametrize(("allowed", "status"), [(False, 1), (True, 0)], ids=["unsaid", "allowed"])
+def test_a_log_that_ends_low_by_itself_is_recovered_and_the_start_order_advised(
+    spark, tmp_path, allowed, status
+):
+    """Its tail is missing, which is a finding unless somebody said that it may be."""
     root = crashed_directory(tmp_path / "log", [TORN, WHOLE])
     *_, last = [log for log in logs_of(root.path / f"{TORN}-0") if log.stat().st_size]
     for name in [last.name, *(log.name for log in logs_of(root.path / f"{TORN}-0"))]:
         if name >= last.name:
             (root.path / f"{TORN}-0" / name).unlink(missing_ok=True)
-    report = recover(spark, [root.path], root.options)
-    assert (report.exit_code, row_of(report)["status"]) == (0, "done")
+    report = recover(spark, [root.path], root.with_options(allow_truncate=allowed))
+    assert (report.exit_code, row_of(report)["status"]) == (status, "done")
     assert report.cuts.num_rows == 0
     [advice] = [note for note in report.notes if "Start the brokers" in note]
     assert f"{TORN}-0 at {int(last.stem)} instead of" in advice

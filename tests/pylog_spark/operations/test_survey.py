@@ -1,10 +1,15 @@
 """Planning without the bytes: a thousand partitions that are not there, listed and in a file."""
 
+import shutil
+
 import pytest
 
 from pylog_spark.config import JobOptions
+from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.survey import survey
 from storage_core.catalog.roles import Role
+from storage_core.testing.builders import some_batches
+from storage_core.testing.directories import SegmentSpec, write_partition
 from tests.bench.bench_scale import plan_once
 from tests.bench.synthetic_catalogue import NOW_MS, write_inventory
 from tests.golden_data import Golden
@@ -65,3 +70,29 @@ def test_a_local_mirror_is_surveyed_without_opening_a_file(spark, tmp_path):
     by_name = {(row["topic"], row["partition"]): row for row in rows}
     assert by_name["events", 1]["removable_segments"] == by_name["events", 1]["segments"] - 1
     assert by_name["__cluster_metadata", 0]["reason"] == "INTERNAL_METADATA"
+
+
+def test_a_partition_in_the_middle_of_a_swap_is_surveyed_as_a_load_would_leave_it(spark, tmp_path):
+    for name in ("a-0", "b-0"):
+        bases = range(0, 8, 2)
+        segments = [
+            SegmentSpec(base_offset=base, batches=some_batches(count=2, base_offset=base))
+            for base in bases
+        ]
+        write_partition(tmp_path / name, segments)
+    swap = write_partition(
+        tmp_path / "new", [SegmentSpec(base_offset=0, batches=some_batches(count=1, base_offset=3))]
+    )
+    for path in swap.glob("0*"):
+        path.rename(tmp_path / "b-0" / f"{path.name}.swap")
+    shutil.rmtree(swap)
+    options = JobOptions(
+        now_ms=NOW_MS,
+        role=Role.MIRROR,
+        topic_configs={"*": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}},
+    )
+    rows = survey(spark, [tmp_path], options).details.to_pylist()
+    assert {row["topic"]: row["segments"] for row in rows} == {"a": 4, "b": 3}
+    directory = LogDirectory.for_path(spark, tmp_path, role=Role.MIRROR, options=options)
+    listed = directory.inspect().segments.orderBy("base_offset").collect()
+    assert [row["base_offset"] for row in listed if row["topic"] == "b"] == [0, 4, 6]

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.config import JobOptions, Tuning
@@ -15,13 +14,14 @@ from pylog_spark.operations.verify import cut_partition, verify
 from pylog_spark.operations.verify_report import FindingCount, VerifyRequest, exit_code_of
 from pylog_spark.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED, rows_to_batch
+from pylog_spark.tasks.cells import cut_batches
 from pylog_spark.tasks.diagnosis import Threads, diagnose_here
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import (
     Stretch,
     Target,
     finding_rows,
-    fold_rows,
+    fold_verified,
     verify_stretch,
     verify_stretches,
 )
@@ -145,14 +145,10 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch)
         Stretch(target=roots.targets[0], end_offset=20),
         Stretch(target=roots.targets[0], first_offset=20),
     ]
-    [batch] = verify_stretches(parts, options)
-    folds = fold_rows(_table(batch), {0: roots.targets[0]}, options)
+    pieces = cut_batches(verify_stretches(parts, options))
+    folds = fold_verified(pieces, {0: roots.targets[0]}, options)
     [folded] = [row for fold in folds for row in fold.to_pylist()]
     assert (folded["row"], folded["error_class"]) == ("partition", "ZeroDivisionError")
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
 
 
 @pytest.mark.spark

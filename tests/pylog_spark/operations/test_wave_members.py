@@ -22,6 +22,7 @@ from pylog_spark.operations.retention_waves import DueSweep, SweepWaves
 from pylog_spark.operations.rounds import CompactionRounds
 from pylog_spark.planning import Strategy
 from pylog_spark.schemas import PLAN, RETENTION_PLAN, SWEPT
+from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.recovery import RecoveryWork
 from pylog_spark.tasks.retention import SweepWork
 from storage_core.errors import StorageError
@@ -74,7 +75,7 @@ def disk(tmp_path: Path, monkeypatch) -> Iterator[Disk]:
 
 
 def due(disk: Disk, ordinal: int, partition: TopicPartition, **changes: Any) -> DuePartition:
-    given = {"segment_bytes": (), "strategy": Strategy.WHOLE} | changes
+    given = {"segment_bytes": (), "strategy": Strategy.WHOLE, "plan_bytes": 0} | changes
     return DuePartition(
         plans=PLAN.empty_table(),
         ordinal=ordinal,
@@ -166,6 +167,15 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
     assert says_why(outcomes[0])
     assert outcomes[1].columns["reason"] == "BUDGET_SPENT"
     assert waves == []
+
+
+def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypatch):
+    listed = [due(disk, n, GOOD, plan_bytes=5 << 20) for n in range(3)]
+    monkeypatch.setattr(rounds, "find_due", lambda *_, **__: listed)
+    monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9)
+    limits = replace(LIMITS, can_broadcast=False, budget_bytes=MOST_CELL_BYTES)
+    assert len(list(compaction(disk, limits).clean(PLAN.empty_table()))) == 3
+    assert [len(members) for members, _ in waves] == [1, 1, 1]
 
 
 def test_what_was_committed_counts_though_scratch_files_stay(disk, waves, monkeypatch):

@@ -20,8 +20,12 @@ from pyspark.sql.types import (
 
 from pylog_spark.source import ranges, register
 from pylog_spark.source.data_source import KafkaLogReader
+from storage_core.plan.operations import DeleteFile, SyncDirectory
+from tests.golden_cleaning import prepare
 from tests.golden_data import Golden
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
+from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_of
+from tests.storage_core.maintenance.compaction.hand_made import cleaning
 
 pytestmark = pytest.mark.spark
 
@@ -125,3 +129,28 @@ def test_registering_twice_changes_nothing(spark, read):
 def test_a_wrong_option_is_said_in_sparks_error(read, options, said: str):
     with pytest.raises(AnalysisException, match=said.replace("?", r"\?")):
         read(**options).count()
+
+
+def test_a_frame_has_the_rows_before_or_after_a_commit_at_any_point_of_it(spark, tmp_path):
+    register(spark)
+    directory = one_group(tmp_path / "t-0")
+    plan = prepare(directory, cleaning()).commit_of()
+    frame = spark.read.format("kafka-log").option("columns", "offset").load(str(tmp_path))
+    points = {
+        number
+        for number, step in enumerate(plan.operations)
+        if isinstance(step, SyncDirectory | DeleteFile)
+    }
+    counts = [frame.count() for number in steps_of(plan, directory) if number in points]
+    assert counts == sorted(counts, reverse=True)
+    assert set(counts) == {40, 8}
+
+
+def test_a_frame_refuses_a_log_whose_middle_is_missing(spark, tmp_path):
+    register(spark)
+    directory = Golden("recover-middle-segment-missing-none-s400").unpack(tmp_path)
+    read = spark.read.format("kafka-log")
+    with pytest.raises(Exception, match="MissingSegmentError") as refused:
+        read.load(str(directory)).count()
+    assert "failOnDataLoss=false" in str(refused.value)
+    assert read.option("failOnDataLoss", "false").load(str(directory)).count() > 0

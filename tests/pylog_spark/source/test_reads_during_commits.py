@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,33 @@ def test_a_range_that_is_being_read_goes_on_with_the_files_that_it_began_with(tm
     assert rows + sum(b.num_rows for b in reading) == 40
 
 
+def test_beside_a_round_that_is_running_there_are_the_rows_before_or_after_or_a_refusal(tmp_path):
+    seen: list[int] = []
+    refused: list[str] = []
+    directory = tmp_path / "t-0"
+    is_done = threading.Event()
+
+    def read_on() -> None:
+        while not is_done.is_set():
+            try:
+                seen.append(len(offsets_of(directory)))
+            except ChangedWhileReadError as error:
+                refused.append(str(error))
+
+    for _ in range(8):
+        one_group(directory)
+        is_done.clear()
+        reader = threading.Thread(target=read_on)
+        reader.start()
+        cleaning().clean(directory)
+        is_done.set()
+        reader.join()
+        seen.append(len(offsets_of(directory)))
+        shutil.rmtree(directory)
+    assert set(seen) == {40, 8}
+    assert all(str(directory) in text for text in refused)
+
+
 def test_an_unfinished_file_without_a_segment_is_refused_by_name(tmp_path):
     directory = one_group(tmp_path / "t-0")
     (directory / "strange.log.swap").write_bytes(b"")
@@ -153,6 +181,7 @@ def test_an_unfinished_file_without_a_segment_is_refused_by_name(tmp_path):
         offsets_of(directory)
 
 
+@pytest.mark.item("FLT-15")
 def test_appends_after_planning_do_not_show(tmp_path):
     batches = some_batches(count=4)
     directory = write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
@@ -181,6 +210,7 @@ def lose(directory: Path, base_offset: int) -> None:
         path.unlink()
 
 
+@pytest.mark.item("FLT-05")
 @pytest.mark.parametrize("range_bytes", [1, 1 << 30], ids=["a segment each", "one range"])
 def test_a_segment_that_is_missing_in_the_middle_is_refused_by_name(
     gapped, monkeypatch, caplog, range_bytes: int
@@ -215,10 +245,14 @@ def test_a_gap_concerns_those_who_ask_for_its_offsets(gapped, start, end, is_ref
         assert offsets_of(gapped, **said) == list(range(start, end))
 
 
-def test_gaps_of_a_log_that_a_cleaner_has_worked_on_are_normal(gapped):
+def test_gaps_are_normal_up_to_where_a_cleaner_has_been(gapped):
     lose(gapped, 10)
-    (gapped.parent / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 20\n")
+    checkpoint = gapped.parent / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n1\nt 0 20\n")
     assert offsets_of(gapped) == [*range(10), *range(20, 40)]
+    checkpoint.write_text("0\n1\nt 0 10\n")
+    with pytest.raises(MissingSegmentError):
+        offsets_of(gapped)
 
 
 def test_gaps_beside_traces_of_compaction_are_normal(gapped):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
+from pylog_spark.tasks.cells import PART, cut_batches, largest_cell, with_part
 from pylog_spark.tasks.commit import (
     CleanedPartition,
     PartitionWork,
@@ -18,7 +19,7 @@ from pylog_spark.tasks.commit import (
     commit_partitions,
 )
 from pylog_spark.tasks.commit_claim import create_claim
-from pylog_spark.tasks.compaction import index_segments, merge_partition, rewrite_groups
+from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
@@ -69,6 +70,8 @@ class Pipeline:
             seen = observe_partition(row, run, read_root_checkpoints)
             if seen["status"] == "planned":
                 self.plans.append(seen)
+        # Bytes of the largest cells of the last exchange, batch by batch.
+        self.cells: list[int] = []
         self.encoded = {number: plan["plan"] for number, plan in enumerate(self.plans)}
 
     def work(self, ordinal: int) -> PartitionWork:
@@ -101,20 +104,21 @@ class Pipeline:
             (
                 b
                 for unit in units
-                for b in index_segments(
-                    unit, self.encoded, self.context, filed=self.encoded if in_files else ()
+                for b in cut_batches(
+                    index_segments(
+                        unit,
+                        self.encoded,
+                        dict.fromkeys(self.encoded, 0),
+                        self.context,
+                        filed=self.encoded if in_files else (),
+                    )
                 )
             ),
         )
         limits = dict.fromkeys(self.encoded, None if in_files else NO_LIMIT)
-        merged = {}
-        for ordinal in self.encoded:
-            mask = pa.compute.equal(partials["ordinal"], ordinal)
-            # A shuffle brings rows in any order.
-            rows = partials.filter(mask).sort_by([("segment", "descending")])
-            (row,) = merge_partition(rows, self.encoded, limits, self.context).to_pylist()
-            merged[ordinal] = row
-        return merged
+        ordered = sort(partials, "ordinal", "segment")
+        rows = rows_of(merge_partitions(ordered, self.encoded, limits, self.context))
+        return {row["ordinal"]: row for row in rows}
 
     def rewrite(self, merged: dict[int, dict[str, Any]], *, tasks: int = 1) -> list[dict[str, Any]]:
         """Pass two, its items dealt out to some tasks."""
@@ -171,13 +175,17 @@ class Pipeline:
                 batch
                 for ordinal, plan in enumerate(self.plans)
                 for number in range(len(plan["segment_bytes"]))
-                for batch in send_keys([(ordinal, number)], self.encoded, routes, self.context)
+                for batch in cut_batches(
+                    send_keys([(ordinal, number)], self.encoded, routes, self.context)
+                )
             ),
-        ).sort_by([("unit", "ascending"), ("kind", "ascending")])
-        answered = table(
-            EXCHANGE, answer_keys(iter(sent.to_batches()), self.encoded, routes)
-        ).sort_by([(name, "ascending") for name in ("ordinal", "group", "kind")])
-        batches = rewrite_exchanged(iter(answered.to_batches()), self.encoded, self.context)
+        )
+        heard = sort(sent, "unit", "kind", "segment")
+        answers = answer_keys(iter(heard), self.encoded, routes)
+        answered = table(EXCHANGE, cut_batches(answers))
+        told = sort(answered, "ordinal", "group", "kind", "segment")
+        batches = rewrite_exchanged(iter(told), self.encoded, self.context)
+        self.cells = [*map(largest_cell, heard), *map(largest_cell, told)]
         return table(GROUP_MANIFEST, batches).sort_by("group").to_pylist()
 
     def run(self, *, tasks: int = 1, in_files: bool = False) -> list[dict[str, Any]]:
@@ -214,7 +222,15 @@ def deal(items: Sequence[Any], tasks: int) -> list[list[Any]]:
 
 
 def table(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches(batches, schema=schema)
+    listed = list(batches)
+    has_part = bool(listed) and PART in listed[0].schema.names
+    return pa.Table.from_batches(listed, schema=with_part(schema) if has_part else schema)
+
+
+def sort(rows: pa.Table, *names: str) -> list[pa.RecordBatch]:
+    """Return rows in the order that a stage asks for; pieces of a row in theirs."""
+    ordered = rows.sort_by([(name, "ascending") for name in (*names, PART)])
+    return ordered.to_batches(max_chunksize=7)
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:

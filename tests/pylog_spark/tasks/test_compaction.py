@@ -8,9 +8,11 @@ import pytest
 
 from pylog_spark.tasks.commit_claim import revoke_claim
 from pylog_spark.tasks.key_folder import remove_wave
+from pylog_spark.tasks.observe import decode_plan
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.testing.compare import read_tree
 from tests.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
@@ -86,6 +88,27 @@ def test_keys_that_are_exchanged_by_hash_leave_the_same(tmp_path, names, now_ms,
     commits = pipeline.commit(pipeline.pairs(by_merging, rows))
     assert [row["error"] for row in commits] == [None] * len(commits)
     assert differences_from_kafka(root.path, names, tmp_path) == []
+
+
+@pytest.mark.parametrize("way", ["in rows", "in files", "exchanged"])
+def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkeypatch, way):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    assert len(pipeline.plans[0]["segment_bytes"]) >= 3
+    read = []
+    from_json = CompactionPlan.from_json
+
+    def counted(text: str) -> CompactionPlan:
+        read.append(len(text))
+        return from_json(text)
+
+    monkeypatch.setattr(CompactionPlan, "from_json", counted)
+    decode_plan.cache_clear()
+    if way == "exchanged":
+        pipeline.exchange()
+    else:
+        pipeline.rewrite(pipeline.index(in_files=way == "in files"))
+    assert len(read) == 1
 
 
 def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_path):

@@ -47,7 +47,7 @@ def range_of(directory: Path, **changes: Any) -> ReadRange:
         "start_offset": 0,
         "end_offset": None,
         "is_committed": False,
-        "has_gaps": False,
+        "cleaned_to": None,
         "fail_on_data_loss": True,
         "columns": tuple(COLUMN_TYPES),
         "limits": LIMITS,

@@ -9,12 +9,13 @@ import pytest
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
 from pylog_spark.tasks import recovery
+from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
     RecoveryWork,
-    fold_partition,
+    fold_partitions,
     recover_whole,
     scan_segments,
 )
@@ -82,10 +83,13 @@ class Recoverer:
 
     def scan(self) -> pa.Table:
         offsets = [(self.work, offset_of(log.name) or 0) for log in self.logs]
-        return pa.Table.from_batches(scan_segments(offsets, self.context), schema=SEGMENT_SCAN)
+        scans = cut_batches(scan_segments(offsets, {0: 0}, self.context))
+        return pa.Table.from_batches(scans, schema=with_part(SEGMENT_SCAN))
 
     def fold(self, scans: pa.Table) -> dict[str, Any]:
-        (row,) = fold_partition(scans, {0: self.work}, self.context).to_pylist()
+        ordered = scans.sort_by([("base_offset", "ascending"), (PART, "ascending")])
+        (folded,) = fold_partitions(ordered.to_batches(), {0: self.work}, self.context)
+        (row,) = folded.to_pylist()
         return dict(row)
 
     def whole(self) -> dict[str, Any]:

@@ -128,3 +128,19 @@ def test_every_run_is_listed_once_however_many_there_are(count):
     )
     rows = list(rows_of(list_run_partitions(iter([batches]), opener)))
     assert [row["partition"] for row in rows] == list(range(count))
+
+
+def test_a_link_among_the_directories_of_a_disk_is_its_own_row_alone(tmp_path):
+    for name in ("a-0", "a-2"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+        (tmp_path / "root" / name / f"{0:020d}.log").write_bytes(b"1")
+    (tmp_path / "root" / "a-1").symlink_to(tmp_path / "root" / "a-2")
+    roots = pa.RecordBatch.from_pylist([{"root": str(tmp_path / "root"), "role": "mirror"}])
+    rows = list(rows_of(list_run_partitions(list_runs(iter([roots]), EVERY_TOPIC))))
+    assert [(row["partition"], row["error_class"]) for row in rows] == [
+        (0, None),
+        (1, "StorageError"),
+        (2, None),
+    ]
+    assert "a-1: is a link, expected a directory" in rows[1]["error"]
+    assert [len(row["file_names"] or ()) for row in rows] == [1, 0, 1]

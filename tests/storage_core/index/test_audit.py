@@ -175,7 +175,7 @@ def test_a_time_entry_may_name_any_record_of_the_batch_with_its_timestamp():
 
 
 def test_an_offset_entry_may_end_with_a_later_batch_of_the_same_append():
-    """Brokers before 4.0 give an append of several batches one entry."""
+    """Brokers before 3.9.1 give an append of several batches one entry."""
     assert audit_offset_index(BASE, offsets((129, 50)), BATCHES) == []
     assert faults(audit_offset_index(BASE, offsets((109, 50)), BATCHES)) == [
         (IndexFault.WRONG_OFFSET, 0, 119, 109)

@@ -6,7 +6,10 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
+from storage_core.filenames import INDEX_SUFFIXES, TXN_INDEX_SUFFIX, log_file, segment_file
+from storage_core.formats.control import ControlType
 from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.segment_split import SegmentSplit, find_parts
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.payload import Limits
@@ -19,6 +22,12 @@ from storage_core.testing.builders import (
 )
 from storage_core.testing.compare import read_tree
 from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.storage_core.maintenance.verification.log_root import (
+    ABORTS,
+    NOW_MS,
+    marker,
+    transactional,
+)
 
 FAR = 2**31
 ONE = RecordSpec(key=b"k", value=b"v")
@@ -77,3 +86,31 @@ def test_a_log_is_not_loaded_whose_segment_comes_back_to_where_a_part_begins(tmp
             directory, config=LogConfig(), cleaner=CleanerConfig(), now_ms=SOME_TIME_MS
         )
     assert read_tree(directory) == before
+
+
+def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
+    """Of a closed log without indexes: nothing else would tell of those transactions again."""
+    directory = tmp_path / "t-0"
+    first = SegmentSpec(
+        base_offset=0,
+        batches=(transactional(0, ABORTS), marker(4, ABORTS, ControlType.ABORT)),
+        producers=(),
+    )
+    write_partition(directory, [first])
+    with (directory / log_file(0)).open("ab") as file:
+        file.write(encode_batch(batch(FAR)))
+    for suffix in INDEX_SUFFIXES:
+        (directory / segment_file(0, suffix)).unlink(missing_ok=True)
+    recover_partition(
+        directory,
+        config=LogConfig(),
+        cleaner=CleanerConfig(),
+        now_ms=NOW_MS,
+        recovery_point=FAR + 5,
+        clean_shutdown=True,
+    )
+    assert sorted(path.name for path in directory.glob("*.log")) == [log_file(0), log_file(FAR)]
+    [txn_index] = directory.glob(f"*{TXN_INDEX_SUFFIX}")
+    assert txn_index.name == segment_file(0, TXN_INDEX_SUFFIX)
+    [aborted] = parse_transaction_index(txn_index.name, 0, txn_index.read_bytes())
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (ABORTS, 0, 4)

@@ -24,7 +24,7 @@ def segment(base_offset: int) -> SegmentSpec:
     )
 
 
-@pytest.mark.item("CMP-44")
+@pytest.mark.item("CMP-44", "CKP-08")
 @pytest.mark.parametrize(
     ("to", "point", "expected"),
     [

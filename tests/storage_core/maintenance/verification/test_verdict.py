@@ -37,11 +37,9 @@ def partition(name: str = "t-0", root: str = "/logs", **facts) -> PartitionForec
     return PartitionForecast(root=root, name=name, **facts)
 
 
-def verdict(
-    *partitions: PartitionForecast, root: RootState = ROOT, fatal: int = 0, errors: int = 0
-):
+def verdict(*partitions: PartitionForecast, root: RootState = ROOT, **found):
     start = forecast_start(partitions, PACE)
-    return decide([root], partitions, start, fatal=fatal, errors=errors)
+    return decide([root], partitions, start, **({"fatal": 0, "errors": 0} | found))
 
 
 def test_a_start_is_as_slow_as_the_slowest_directory_and_its_biggest_log():
@@ -97,15 +95,37 @@ def test_recovery_pays_where_it_saves_minutes():
     [
         ({"cut_records": 3, "cut_bytes": 300}, 0, "3 records that can still be read"),
         ({"lost_below_high_watermark": 9}, 0, "9 offsets below a checkpointed high watermark"),
-        ({}, 2, "2 findings are errors"),
     ],
 )
 def test_who_would_lose_records_should_look_first(facts, errors, says):
     found = verdict(partition(**facts), errors=errors)
     assert found.advice is Advice.LOOK_BEFORE_START
     assert says in " ".join(found.reasons)
-    assert found.commands[0].endswith("--dry-run")
-    assert "--salvage" in found.commands[1]
+    command = (
+        "pylog recover /logs --role broker --salvage /logs-salvage --allow-truncate "
+        f"--max-truncate-bytes {facts.get('cut_bytes', 0)}"
+    )
+    assert found.commands == (f"{command} --dry-run", command)
+
+
+def test_what_a_start_does_not_mend_is_mended_by_what_the_findings_say():
+    found = verdict(partition(), errors=2, cures=["pylog a", "pylog b"])
+    assert found.advice is Advice.LOOK_BEFORE_START
+    assert found.reasons[0].startswith("2 findings are errors, listed")
+    assert found.commands == ("pylog a", "pylog b")
+    many = verdict(partition(), fatal=1, cures=[f"pylog {n}" for n in range(20)])
+    assert many.commands == tuple(f"pylog {n}" for n in range(10))
+    assert "10 more commands are due: ask again after these" in many.reasons
+
+
+def test_a_tail_that_is_gone_is_not_called_unreadable():
+    found = verdict(partition(), errors=1, low_ends=1)
+    assert found.advice is Advice.LOOK_BEFORE_START
+    assert found.headline.startswith("The broker would start, but the ends of logs are missing")
+    [reason] = found.reasons
+    assert "acknowledged records are missing" in reason
+    assert "a backup, may have them" in reason
+    assert found.commands == ()
 
 
 def test_what_would_stop_a_broker_is_named():
@@ -115,7 +135,7 @@ def test_what_would_stop_a_broker_is_named():
     assert found.reasons[0] == "t-0: bad index"
     assert found.reasons[-2:] == (
         "and 2 more partitions",
-        "2 fatal findings, listed with what to do about each",
+        "2 fatal findings, listed with what to do about each; then ask again",
     )
 
 

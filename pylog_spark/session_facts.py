@@ -1,0 +1,105 @@
+"""What a session says of itself: how many tasks run at once, what its heap bears, what it can do.
+
+Sessions differ in what they tell. One of Spark Connect has no ``sparkContext``, a serverless one
+refuses to be asked for settings that it does not know, and another answers ``auto`` where a number
+is expected. Whatever is asked here has an answer in all of them.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+# Spark's own default for drivers and executors.
+_DEFAULT_HEAP_BYTES: Final = 1 << 30
+# With dynamic allocation and no limit of executors: as many as a stage asks for, and this many are
+# worth cutting the work for.
+_SLOTS_WITHOUT_LIMIT: Final = 64
+_PROBE_ROWS: Final = 1 << 16
+
+
+def is_connect(spark: "SparkSession") -> bool:
+    """Whether a session is one of Spark Connect: without a JVM, without broadcast variables."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def setting(spark: "SparkSession", key: str) -> str | None:
+    """Return a setting of a session; None where it is not set, or the session does not say."""
+    try:
+        return spark.conf.get(key, None)
+    except PySparkException:  # serverless sessions answer for a few keys alone
+        return None
+
+
+def count_slots(spark: "SparkSession") -> int:
+    """Return how many tasks may run at the same time.
+
+    That is what the executors have that are there, or with dynamic allocation what those have that
+    may come. It is no matter of ``spark.sql.shuffle.partitions``.
+    """
+    here = _slots_here(spark)
+    if (setting(spark, "spark.dynamicAllocation.enabled") or "").lower() != "true":
+        return here
+    executors = _number(setting(spark, "spark.dynamicAllocation.maxExecutors"))
+    if executors is None or executors >= 2**31 - 1:
+        return max(here, _SLOTS_WITHOUT_LIMIT)
+    cores = _number(setting(spark, "spark.executor.cores")) or 1
+    per_task = _number(setting(spark, "spark.task.cpus")) or 1
+    return max(here, executors * max(1, cores // per_task))
+
+
+def heap_bytes(spark: "SparkSession") -> int:
+    """Return the heap of a session's driver or of its executors, whichever is smaller.
+
+    Of a driver in another process (Spark Connect) nobody tells: Spark's default is taken.
+    """
+    if is_connect(spark):
+        return _DEFAULT_HEAP_BYTES
+    context = spark.sparkContext
+    try:
+        driver = int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]  # noqa: SLF001
+        executor = int(context._jsc.sc().executorMemory()) << 20  # noqa: SLF001
+    except Exception:  # noqa: BLE001  # shared clusters do not let everybody ask the JVM
+        return _DEFAULT_HEAP_BYTES
+    # Tasks of a local session run in the driver.
+    return driver if str(context.master).startswith("local[") else min(driver, executor)
+
+
+def has_delta(spark: "SparkSession") -> bool:
+    """Whether a session reads and writes Delta tables.
+
+    Where its settings do not say, it is asked to read one: it knows what Delta is, or it does not.
+    """
+    if _DELTA_EXTENSION in (setting(spark, "spark.sql.extensions") or ""):
+        return True
+    if not is_connect(spark):
+        return False
+    try:
+        # Nothing lies there; what counts is who says so.
+        spark.read.format("delta").load("/nonexistent/pylog").schema  # noqa: B018
+    except PySparkException as error:
+        return error.getCondition() not in _NO_SUCH_FORMAT
+    return True
+
+
+_NO_SUCH_FORMAT: Final = frozenset(
+    {"DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"}
+)
+
+
+def _slots_here(spark: "SparkSession") -> int:
+    if not is_connect(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # its usual name
+
+    # Spark cuts a range for the slots that it has; its last partition has the largest number.
+    parts = spark.range(_PROBE_ROWS).select(F.spark_partition_id().alias("part"))
+    last = parts.agg(F.max("part").alias("last")).collect()[0]["last"]
+    return int(last) + 1
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

@@ -1,0 +1,58 @@
+"""What the doctor prints to be run, taken from its answer and run as a shell would run it."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pylog_spark.cli.exit_codes import ExitCode
+
+_CLOCK = re.compile(r"\$\(date \+%s000\)")
+# How a command begins that stands behind the prose of a fix.
+_COMMAND = re.compile(r"(?:^|: )((?:rm|mv|pylog) .*)$")
+
+
+class Shell:
+    """Runs what was printed.
+
+    Args:
+        pylog: Calls the program in this process.
+        now_ms: What ``date`` says.
+    """
+
+    def __init__(self, pylog: Any, now_ms: int) -> None:
+        self._pylog = pylog
+        self._now_ms = now_ms
+
+    def ask(self, *arguments: object) -> tuple[int, dict[str, Any]]:
+        """Ask the doctor."""
+        words = ("doctor", *arguments, "--now-ms", self._now_ms, "--output", "json")
+        result = self._pylog(*words)
+        assert result.stdout, result.stderr
+        return result.exit_code, json.loads(result.stdout)
+
+    def run(self, command: str) -> Any:
+        """Run a line; return the result of the program's own last call in it."""
+        result = None
+        for part in _CLOCK.sub(str(self._now_ms), command).split(" && "):
+            name, *words = shlex.split(part)
+            if name == "rm":
+                [option, path] = words
+                assert option == "-f"
+                Path(path).unlink(missing_ok=True)
+            elif name == "mv":
+                old, new = words
+                Path(old).rename(new)
+            else:
+                assert name == "pylog", command
+                result = self._pylog(*words)
+                assert result.exit_code == ExitCode.DONE, f"{command}: {result.stderr}"
+        return result
+
+
+def commands_in(findings: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the commands that fixes of findings end with, each once, in order."""
+    found = (_COMMAND.search(finding["fix"]) for finding in findings)
+    return list(dict.fromkeys(match[1] for match in found if match is not None))

@@ -1,0 +1,42 @@
+"""Partitions of many keys: no cell of any plan is large, and the bytes are the same."""
+
+import pytest
+
+from pylog_spark.config import Tuning
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.recover import recover
+from pylog_spark.operations.verify import verify
+from pylog_spark.planning import Strategy
+from pylog_spark.tasks.cells import MOST_CELL_BYTES
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.large_partitions import MANY_KEYS, MIB, large_root
+from tests.pylog_spark.operations.cell_watch import largest_of, watch_cells
+
+pytestmark = pytest.mark.spark
+
+NAME = f"{MANY_KEYS.topic}-0"
+
+
+@pytest.mark.timeout(400)
+def test_no_plan_has_a_cell_above_eight_megabytes_and_all_strategies_leave_the_same(
+    spark, tmp_path, monkeypatch
+):
+    """Half a million keys a segment travelled as one cell of 12 MB, and their map as one of 24."""
+    watch_cells(monkeypatch, tmp_path / "cells")
+    made = large_root(tmp_path / "log")
+    # A wave of one partition with its scans apart; then both passes in each way.
+    apart = Tuning(unit_min_bytes=MIB, unit_max_bytes=4 * MIB)
+    trees = {}
+    for strategy in (s for s in Strategy if s is not Strategy.AUTO):
+        root = made.copy(tmp_path / strategy.value)
+        (root.path / ".kafka_cleanshutdown").unlink()
+        options = root.options(MANY_KEYS.now_ms, tuning=apart)
+        assert recover(spark, [root.path], options).exit_code == 0
+        report = compact(spark, [root.path], options, strategy=strategy)
+        assert report.results["status"].to_pylist() == ["done"]
+        trees[strategy] = read_tree(root.path / NAME)
+    assert verify(spark, [root.path], options).exit_code == 0
+    assert trees[Strategy.WHOLE] == trees[Strategy.FILES]
+    assert trees[Strategy.WHOLE] == trees[Strategy.BROADCAST]
+    assert trees[Strategy.WHOLE] == trees[Strategy.SHUFFLE]
+    assert 0 < largest_of(tmp_path / "cells") <= MOST_CELL_BYTES

@@ -1,0 +1,145 @@
+"""Rows in pieces, and what the stages hand on: no cell is larger than Spark's row path bears."""
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.schemas import PARTIAL_INDEX, SEGMENT_SCAN
+from pylog_spark.tasks.cells import (
+    MOST_CELL_BYTES,
+    PART,
+    PIECE_BYTES,
+    cut_batches,
+    join_rows,
+    join_table,
+    largest_cell,
+    slice_table,
+    with_part,
+)
+from pylog_spark.tasks.compaction import index_segments
+from storage_core.log.segment_scan import scan_segment
+from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.store import LocalStore
+from storage_core.testing.compare import read_tree
+from tests.pylog_spark.broker_roots import cleaner
+from tests.pylog_spark.large_partitions import MANY_KEYS, large_root
+from tests.pylog_spark.tasks.pipeline import Pipeline
+
+SCHEMA = pa.schema(
+    [
+        pa.field("ordinal", pa.int64()),
+        pa.field("content", pa.binary()),
+        pa.field("text", pa.string()),
+        pa.field("names", pa.list_(pa.string())),
+        pa.field("sizes", pa.list_(pa.int64())),
+    ]
+)
+BIG = 3 * PIECE_BYTES + 17
+ROWS = [
+    {"ordinal": 0, "content": b"small", "text": "a", "names": ["x"], "sizes": []},
+    {"ordinal": 1, "content": bytes(range(256)) * (BIG // 256), "text": None, "names": None},
+    {"ordinal": 2, "content": None, "text": "ü€𝄞" * (PIECE_BYTES // 4), "names": [], "sizes": None},
+    {
+        "ordinal": 3,
+        "content": b"",
+        "text": "",
+        "names": ["n" * 90] * 30_000,
+        "sizes": [7] * 400_000,
+    },
+    {"ordinal": 4, "content": b"x" * BIG, "text": "t" * BIG, "names": ["last"], "sizes": [1, 2]},
+]
+
+
+def batch_of(rows) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("order", [ROWS, ROWS[::-1], ROWS[:1], [ROWS[1]] * 2, []])
+def test_rows_that_were_cut_are_the_same_when_they_are_joined(order):
+    pieces = list(cut_batches([batch_of(order), batch_of(ROWS[:1])]))
+    table = pa.Table.from_batches(pieces, schema=with_part(SCHEMA))
+    expected = pa.Table.from_batches([batch_of(order), batch_of(ROWS[:1])])
+    assert join_table(table, SCHEMA).to_pylist() == expected.to_pylist()
+    plain = [
+        {name: bytes(v) if isinstance(v, memoryview) else v for name, v in row.items()}
+        for row in join_rows(pieces)
+    ]
+    assert plain == expected.to_pylist()
+
+
+def test_no_piece_is_larger_than_a_megabyte_and_no_batch_much_larger():
+    pieces = list(cut_batches([batch_of(ROWS * 3)]))
+    assert max(map(largest_cell, pieces)) <= PIECE_BYTES
+    assert max(piece.nbytes for piece in pieces) <= len(SCHEMA) * PIECE_BYTES
+    assert largest_cell(batch_of(ROWS)) > PIECE_BYTES
+
+
+def test_every_piece_has_the_numbers_that_its_row_is_dealt_out_and_sorted_by():
+    rows = [row for piece in cut_batches([batch_of(ROWS)]) for row in piece.to_pylist()]
+    counts = {
+        row["ordinal"]: [r[PART] for r in rows if r["ordinal"] == row["ordinal"]] for row in ROWS
+    }
+    assert counts[0] == [0]
+    assert counts[1] == list(range(3))
+    assert all(parts == list(range(len(parts))) for parts in counts.values())
+
+
+def test_small_rows_are_handed_on_together():
+    (piece,) = cut_batches([batch_of(ROWS[:1] * 500)])
+    assert piece.num_rows == 500
+
+
+def test_a_table_is_handed_to_spark_in_slices_that_are_no_larger_than_a_cell():
+    table = pa.table({"text": ["x" * 100_000] * 300})
+    slices = list(slice_table(table))
+    assert pa.concat_tables(slices) == table
+    assert max(part.nbytes for part in slices) <= MOST_CELL_BYTES
+    assert list(slice_table(table.slice(0, 0))) == []
+
+
+def test_stages_hand_on_no_cell_above_the_limit_however_many_keys_a_segment_has(tmp_path):
+    root = large_root(tmp_path / "log")
+    pipeline = Pipeline(root, MANY_KEYS.now_ms)
+    raw = list(index_segments([(0, 0)], pipeline.encoded, {0: 0}, pipeline.context))
+    assert max(map(largest_cell, raw)) > MOST_CELL_BYTES
+    assert max(map(largest_cell, cut_batches(raw))) <= PIECE_BYTES
+    pipeline.exchange(buckets=1)
+    assert 0 < max(pipeline.cells) <= PIECE_BYTES
+
+
+def test_a_scan_of_many_batches_travels_in_pieces(tmp_path):
+    root = large_root(tmp_path / "log")
+    log = next((root.path / f"{MANY_KEYS.topic}-0").glob("*.log"))
+    store = LocalStore(log.parent)
+    reader = store.open_file(log.name)
+    try:
+        scan = scan_segment(reader, 0, index_interval_bytes=0, max_index_bytes=1 << 30)
+    finally:
+        reader.close()
+    row = {"ordinal": 0, "unit": 0, "base_offset": 0, "scan": scan.to_bytes() * 4, "duration_ms": 1}
+    batch = pa.RecordBatch.from_pylist([row], schema=SEGMENT_SCAN)
+    assert max(map(largest_cell, cut_batches([batch]))) <= PIECE_BYTES
+    (again,) = join_rows(cut_batches([batch]))
+    assert bytes(again["scan"]) == row["scan"]
+
+
+@pytest.mark.parametrize("in_files", [False, True], ids=["in rows", "in files"])
+def test_many_keys_leave_the_bytes_of_the_process_in_pieces_too(tmp_path, in_files):
+    root = large_root(tmp_path / "log")
+    alone = root.copy(tmp_path / "alone")
+    clean_partition(
+        alone.path / f"{MANY_KEYS.topic}-0",
+        config=root.config(MANY_KEYS.topic),
+        cleaner=cleaner(),
+        request=root.request(MANY_KEYS.topic, MANY_KEYS.now_ms),
+    )
+    rows = Pipeline(root, MANY_KEYS.now_ms).run(tasks=2, in_files=in_files)
+    assert [row["error"] for row in rows] == [None]
+    left = {
+        n: c for n, c in read_tree(root.path / f"{MANY_KEYS.topic}-0").items() if "pylog" not in n
+    }
+    assert left == read_tree(alone.path / f"{MANY_KEYS.topic}-0")
+
+
+def test_pieces_of_partial_indexes_are_those_of_their_schema():
+    assert PART not in PARTIAL_INDEX.names
+    assert with_part(PARTIAL_INDEX).names == [*PARTIAL_INDEX.names, PART]

@@ -1,0 +1,110 @@
+"""Files of a root are opened through one door: nobody goes around it without being named here.
+
+``storage_core.local_files`` says what the door is for.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[1]
+DOOR = "storage_core/local_files.py"
+METHODS = frozenset(
+    {"read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "glob", "rglob", "touch"}
+)
+FUNCTIONS = {
+    "os": frozenset({"chmod", "chown", "listdir", "open", "remove", "scandir", "truncate", "walk"}),
+    "np": frozenset({"fromfile", "memmap"}),
+    "shutil": frozenset({"copy", "copy2", "copyfile", "copytree", "move", "rmtree"}),
+}
+MODE = re.compile(r"[rwax]b?\+?")
+ALLOWED = {
+    "pylog_spark/cli/doctor_roots.py": "glob: asks of each name whether it may be read",
+    "pylog_spark/cli/program.py": "os.open: /dev/null",
+    "pylog_spark/cli/warmup_log.py": "a folder of this process's own",
+    "pylog_spark/config/config_file.py": "a file that the user names",
+    "pylog_spark/config/load.py": "files that the user names",
+    "pylog_spark/jars.py": "the user's cache",
+    "pylog_spark/java.py": "the user's cache",
+    "pylog_spark/java_trust.py": "certificates of the machine",
+    "pylog_spark/operations/materialize.py": "iterdir: sizes of what this program has written",
+    "pylog_spark/operations/plan_file.py": "a file that the user names",
+    "pylog_spark/operations/root_guards.py": "names in the root itself; the mount table",
+    "pylog_spark/report_page.py": "a file that the user names",
+    "pylog_spark/session.py": "a file that the user names",
+    "pylog_spark/tasks/commit_claim.py": "os.open without links; the kernel's boot id; touch",
+    "pylog_spark/tasks/key_folder.py": "glob: names of scratch files, to unlink them",
+    "pylog_spark/tasks/scratch.py": "rmtree: follows no link",
+    "storage_core/checkpoint/lock.py": "the kernel's boot id",
+    "storage_core/checkpoint/lock_query.py": "/proc",
+    "storage_core/maintenance/compaction/key_files.py": "np.memmap of files that the door opened",
+    "storage_core/maintenance/compaction/rewrite.py": "/dev/null",
+    "storage_core/maintenance/materialize/target.py": "os.open of a directory, to lock it",
+    "storage_core/maintenance/purge/trash.py": "iterdir: links are left out",
+    "storage_core/maintenance/trash/hold.py": "os.open of a directory, to lock it",
+    "storage_core/maintenance/trash/record.py": "os.walk: follows no link",
+    "storage_core/store/copying.py": "a temporary file of this process's own",
+    "storage_core/store/local.py": "os.open of a directory, to sync it",
+    "storage_core/store/memory_objects.py": "for tests",
+}
+
+
+def calls_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="open"):
+                yield "open"
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if name in FUNCTIONS.get(
+                module, ()
+            ):
+                yield f"{module}.{name}"
+            case ast.Attribute(attr="open") if _has_mode(node):
+                yield ".open"
+            case ast.Attribute(attr=name) if name in METHODS:
+                yield f".{name}"
+
+
+def _has_mode(call: ast.Call) -> bool:
+    """Whether a method called ``open`` is that of a path: its mode comes first."""
+    first = call.args[0] if call.args else None
+    return isinstance(first, ast.Constant) and bool(MODE.fullmatch(str(first.value)))
+
+
+def sources() -> list[Path]:
+    found = [
+        path
+        for package in ("storage_core", "pylog_spark")
+        for path in (HOME / package).rglob("*.py")
+    ]
+    return [path for path in found if "testing" not in path.parts]
+
+
+def test_files_are_opened_through_the_door_or_by_those_who_say_why():
+    around = {}
+    for path in sources():
+        name = path.relative_to(HOME).as_posix()
+        calls = sorted(set(calls_of(ast.parse(path.read_text()))))
+        if calls and name != DOOR:
+            around[name] = calls
+    assert {name: calls for name, calls in around.items() if name not in ALLOWED} == {}
+    assert ALLOWED.keys() - around.keys() == set(), "they need not be named any more"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('x')", "path.open('rb')", "os.open(path, 0)", "os.scandir(p)", "path.read_bytes()",
+        "np.memmap(path)", "p.iterdir()", "shutil.copyfile(a, b)", "(p / 'x').glob('*')",
+    ],
+)  # fmt: skip
+def test_what_goes_around_the_door_is_noticed(line):
+    assert list(calls_of(ast.parse(line)))
+
+
+def test_what_goes_through_it_is_not():
+    assert not list(calls_of(ast.parse("store.open('t-0')\nos.fdopen(open_in(folder, 'x'), 'rb')")))
