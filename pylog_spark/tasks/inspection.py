@@ -399,7 +399,11 @@ def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
     try:
         with closing(store.open_file(log.name)) as reader:
             for window in scan_windows(
-                reader, window_bytes=_FIRST_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
+                reader,
+                window_bytes=_FIRST_WINDOW_BYTES,
+                crc=CrcCheck.NOTE,
+                tail=Tail.STOP,
+                large=Large.VALID,
             ):
                 found = _first_timestamp(window, log_start)
                 if found is not None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pylog_spark.tasks.inspection import _read_tail
+from pylog_spark.tasks.inspection import _oldest, _read_tail
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import log_file, segment_file
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.log.batch_search import find_batch_for_offset, first_batch_timestamp
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
@@ -64,6 +65,16 @@ def test_a_recovery_reads_it_in_pieces_and_cuts_it(sparse, reads):
     log = plan_recovery(sparse, config=LogConfig.from_topic_overrides({}), **LOAD)
     (cut,) = log.repairs.cuts
     assert (cut.size_bytes, "the CRC of the batch" in cut.reason) == (CLAIMED, True)
+    assert max(reads) <= MOST
+
+
+def test_a_first_batch_without_end_does_not_keep_an_inspection(sparse, reads):
+    path = Path(sparse.location, log_file(0))
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack(">i", CLAIMED - 12))
+    (log,) = [file for file in sparse.list_files() if file.name == log_file(0)]
+    assert _oldest(sparse, log, 0) == NO_TIMESTAMP
     assert max(reads) <= MOST
 
 
