@@ -1,9 +1,16 @@
 # What a person and CI run. Needs make and Python 3.11 or newer; `make setup` brings the rest by pip.
 
-# The first of these that is new enough; `make PYTHON=/path/to/python` says another.
+# The first of these that is new enough. `make test PYTHON=/path/to/python3.13`, and so every other
+# target, takes that one, in an environment of its own below build/.
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+ifeq ($(origin PYTHON),command line)
+VENV := build/venv-$(notdir $(PYTHON))
+MADE_FOR := $(CURDIR) $(PYTHON)
+else
 VENV := .venv
+MADE_FOR := $(CURDIR)
+endif
 RUN := $(VENV)/bin/python -m
 LOCK := conf/requirements.lock
 SETTINGS := pyproject.toml $(LOCK)
@@ -12,8 +19,9 @@ LEDGER := build/ledger
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-k cleaner -x"
 
-# A tree that was copied together with its .venv: the paths inside are those of the old place.
-ifneq ($(shell cat $(VENV)/.created 2>/dev/null),$(CURDIR))
+# A tree that was copied together with its .venv, where the paths inside are those of the old place;
+# or one of another Python of the same name.
+ifneq ($(shell cat $(VENV)/.created 2>/dev/null),$(MADE_FOR))
 $(shell rm -f $(VENV)/.created)
 endif
 
@@ -54,7 +62,7 @@ types: $(VENV)/.for-all ## Check types (mypy --strict)
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run all tests
+test: $(VENV)/.for-all ## Run all tests; on another interpreter by PYTHON=/path/to/python3.13
 	$(RUN) pytest $(PYTEST)
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (two hours)
@@ -94,7 +102,7 @@ clean: ## Remove what make has made, except .cache (jars that were fetched)
 $(VENV)/.created:
 	@test -n "$(PYTHON)" || { echo 'make: no Python 3.11 or newer; say PYTHON=/path/to/python' >&2; exit 2; }
 	$(PYTHON) -m venv --clear $(VENV)
-	@printf '%s\n' '$(CURDIR)' > $@
+	@printf '%s\n' '$(MADE_FOR)' > $@
 
 $(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[local]'

@@ -53,7 +53,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
 
@@ -244,10 +244,10 @@ def _describe_files(files: Sequence[FileInfo]) -> Row:
         file.name for file in files if file.name not in _KNOWN_NAMES and kind_of(file.name) is None
     ]
     # Transient files have a number in front as well, and a suffix behind the suffix.
-    leftovers = [offset_of(name) is not None for name in others]
+    is_leftover = [offset_of(name) is not None for name in others]
     return _describe_segments(files) | {
-        "leftover_files": list(compress(others, leftovers)),
-        "unknown_files": list(compress(others, map(not_, leftovers))),
+        "leftover_files": list(compress(others, is_leftover)),
+        "unknown_files": list(compress(others, map(not_, is_leftover))),
     }
 
 
@@ -372,6 +372,7 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
             window_bytes=_WINDOW_BYTES,
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
+            large=Large.HEADER,
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
@@ -398,7 +399,11 @@ def _oldest(store: LogStore, log: FileInfo, log_start: int) -> int:
     try:
         with closing(store.open_file(log.name)) as reader:
             for window in scan_windows(
-                reader, window_bytes=_FIRST_WINDOW_BYTES, crc=CrcCheck.SKIP, tail=Tail.STOP
+                reader,
+                window_bytes=_FIRST_WINDOW_BYTES,
+                crc=CrcCheck.NOTE,
+                tail=Tail.STOP,
+                large=Large.VALID,
             ):
                 found = _first_timestamp(window, log_start)
                 if found is not None:

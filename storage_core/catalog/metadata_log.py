@@ -11,7 +11,7 @@ import numpy as np
 from storage_core.errors import CorruptClusterMetadataError, CorruptRecordError
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
 
@@ -98,7 +98,9 @@ class MetadataFile:
             for window in scan_windows(reader, start=start, end=end):
                 yield window, len(window.batches)
             return
-        windows = scan_windows(reader, start=start, end=end, crc=CrcCheck.NOTE, tail=Tail.STOP)
+        windows = scan_windows(
+            reader, start=start, end=end, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.VALID
+        )
         for window in windows:
             bad = np.flatnonzero(window.batches.crc_ok == 0)
             yield window, int(bad[0]) if bad.size else len(window.batches)

@@ -16,7 +16,7 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.records.payload import Limits, open_batches
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
 # What lies behind the last index entry is little, but for a segment without an index.
@@ -68,6 +68,7 @@ def find_batch_for_offset(
         window_bytes=_WINDOW_BYTES,
         crc=CrcCheck.SKIP,
         tail=Tail.STOP,
+        large=Large.HEADER,
     ):
         reaching = np.flatnonzero(window.batches.base_offset >= offset)
         if reaching.size:
@@ -98,6 +99,7 @@ def first_batch_timestamp(reader: FileReader) -> int:
         window_bytes=1,  # it grows to the one batch
         crc=CrcCheck.SKIP,
         tail=Tail.STOP,
+        large=Large.HEADER,
     )
     first = next(windows, None)
     return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])

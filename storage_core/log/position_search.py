@@ -7,7 +7,7 @@ from storage_core.errors import BadBytesError
 from storage_core.filenames import MAX_OFFSET, OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.end_offset import MAX_INDEX_BYTES
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 # What lies behind the last index entry is little, but for a segment without an index.
@@ -73,6 +73,7 @@ def checked_start(
         window_bytes=1,  # it grows to the one batch
         crc=CrcCheck.NOTE,
         tail=Tail.STOP,
+        large=Large.HEADER,
     )
     try:
         first = next(windows, None)
@@ -102,6 +103,7 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
             window_bytes=_WINDOW_BYTES,
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
+            large=Large.HEADER,
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
     return end_offset

@@ -25,7 +25,7 @@ from storage_core.log.producer_snapshot import (
     parse_producer_snapshot,
 )
 from storage_core.log.producer_state import ProducerState
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 
 _REPLAY_WINDOW_BYTES = 8 << 20
 
@@ -194,5 +194,6 @@ class ProducerStateManager:
                     window_bytes=_REPLAY_WINDOW_BYTES,
                     crc=CrcCheck.SKIP,
                     tail=Tail.STOP,
+                    large=Large.HEADER,
                 )
                 self.state.replay(name, events_of_windows(windows))

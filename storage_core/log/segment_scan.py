@@ -26,7 +26,14 @@ from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
 from storage_core.log.producer_events import events_of, join_events
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.packing import pack_arrays, unpack_arrays
-from storage_core.records.reader import DEFAULT_WINDOW_BYTES, CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import (
+    DEFAULT_WINDOW_BYTES,
+    CrcCheck,
+    Large,
+    Tail,
+    Window,
+    scan_windows,
+)
 from storage_core.store.base import FileReader
 
 
@@ -138,7 +145,9 @@ def scan_segment(
         StorageError: The file cannot be read.
     """
     scan = _Scan(reader.name, base_offset, index_interval_bytes, max_index_bytes)
-    windows = scan_windows(reader, window_bytes=window_bytes, crc=CrcCheck.NOTE, tail=Tail.STOP)
+    windows = scan_windows(
+        reader, window_bytes=window_bytes, crc=CrcCheck.NOTE, tail=Tail.STOP, large=Large.HEADER
+    )
     try:
         for window in windows:
             if not scan.add(window):

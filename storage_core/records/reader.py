@@ -5,21 +5,25 @@ overwrites the last one's bytes: keep nothing but what you copied.
 """
 
 import enum
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import (
     BATCH_LENGTH_AT,
+    CRC_START,
     HEADER_BYTES,
     HEADER_UP_TO_MAGIC_BYTES,
     LENGTH_OVERHEAD,
     MAGIC_V2,
     MIN_ENTRY_LENGTH,
 )
+from storage_core.formats.legacy import ENTRY_CRC_START
 from storage_core.kernels import batch_scan
 from storage_core.kernels.batch_scan import (
     COLUMN_COUNT,
@@ -31,6 +35,9 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import FileReader
 
 DEFAULT_WINDOW_BYTES = 8 * 1024 * 1024
+# As large as a window: Kafka's brokers take batches of 1 MiB by default.
+LARGE_BATCH_BYTES = DEFAULT_WINDOW_BYTES
+_PIECE_BYTES = 1 << 20
 # A window begins with room for the headers of small batches and grows when there are more.
 _FIRST_CAPACITY = 4096
 _MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
@@ -49,6 +56,19 @@ class CrcCheck(enum.Enum):
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
     RAISE = "raise"  # a wrong one is corruption
+
+
+class Large(enum.Enum):
+    """What to read of a batch of more than LARGE_BATCH_BYTES: a file with holes has any length.
+
+    Its checksum is found piece by piece first. Of one that is not read whole the window has the
+    header, and zeros that take no memory as long as nobody looks at them. Control batches are
+    read whole.
+    """
+
+    WHOLE = "whole"  # all, unless CrcCheck.RAISE refuses it before
+    VALID = "valid"  # all if its CRC is right, which CrcCheck.NOTE finds out
+    HEADER = "header"  # never more than the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +92,7 @@ class Window:
         return self.file_position + int(self.batches.position[row])
 
 
-def scan_windows(
+def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
     reader: FileReader,
     *,
     start: int = 0,
@@ -80,6 +100,7 @@ def scan_windows(
     window_bytes: int = DEFAULT_WINDOW_BYTES,
     crc: CrcCheck = CrcCheck.RAISE,
     tail: Tail = Tail.RAISE,
+    large: Large = Large.WHOLE,
 ) -> Iterator[Window]:
     """Read the batches of a segment between two positions.
 
@@ -94,6 +115,7 @@ def scan_windows(
         window_bytes: How much to hold at a time, unless one batch is larger.
         crc: What to do about checksums.
         tail: What to do where no whole batch follows.
+        large: What to read of a batch that is larger than others are.
 
     Yields:
         Windows with at least one batch, in file order.
@@ -124,12 +146,68 @@ def scan_windows(
             needed = _bytes_of_first_batch(reader.name, position, buffer[:filled], stop, tail)
             if needed is None:
                 return
-            buffer = np.empty(needed, np.uint8)
+            window = None
+            if needed > LARGE_BATCH_BYTES:
+                window = _read_header(reader, position, needed, crc, large)
+            if window is None:
+                buffer = np.empty(needed, np.uint8)
+                continue
+            yield window
+            position += needed
             continue
         batches = BatchTable(table[:, :count])
         _check(reader.name, position, buffer, batches, crc)
         yield Window(reader.name, position, buffer[:used], batches)
         position += used
+
+
+def _read_header(
+    reader: FileReader, position: int, size_bytes: int, crc: CrcCheck, large: Large
+) -> Window | None:
+    """Return a window of one large batch without its records, None if all of it is to be read.
+
+    Raises:
+        CorruptRecordError: Its CRC is wrong (CrcCheck.RAISE).
+        StorageError: The file cannot be read.
+    """
+    data = np.zeros(size_bytes, np.uint8)  # pages that nobody touches take no memory
+    if reader.read_into(position, data[:HEADER_BYTES]) < HEADER_BYTES:
+        return None
+    table = np.empty((COLUMN_COUNT, 2), np.int64)
+    scan_batches(data, 0, size_bytes, table)
+    batches = BatchTable(table[:, :1])
+    is_valid = crc is CrcCheck.SKIP or _has_right_crc(reader, position, batches)
+    if crc is CrcCheck.RAISE and not is_valid:
+        raise CorruptRecordError(
+            reader.name,
+            position,
+            _what_is_wrong(batches, 0),
+            offset=int(batches.base_offset[0]),
+        )
+    is_left_out = large is Large.HEADER or (large is Large.VALID and not is_valid)
+    if not is_left_out or batches.is_control[0]:
+        return None
+    if crc is not CrcCheck.SKIP:
+        table[batch_scan.CRC_OK, 0] = is_valid
+    read_control_types(data, batches.columns, 1)
+    return Window(reader.name, position, data, batches)
+
+
+def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bool:
+    """Whether a batch's checksum is right, read in pieces."""
+    is_modern = batches.magic[0] >= MAGIC_V2
+    found = 0
+    place = position + (CRC_START if is_modern else ENTRY_CRC_START)
+    end = position + int(batches.size[0])
+    piece = np.empty(_PIECE_BYTES, np.uint8)
+    while place < end:
+        filled = reader.read_into(place, piece[: end - place])
+        if not filled:
+            return False
+        data = piece[:filled].data
+        found = crc32c.crc32c(data, found) if is_modern else zlib.crc32(data, found)
+        place += filled
+    return found == int(batches.crc[0])
 
 
 def _bytes_of_first_batch(

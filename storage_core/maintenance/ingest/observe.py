@@ -30,7 +30,7 @@ from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_TIMESTAMP
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.index.time_index import TimeIndex
 from storage_core.maintenance.ingest.state import MirrorListing, MirrorSegment, SegmentEdges
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 MAX_COMPANION_BYTES: Final = 1 << 30
@@ -154,7 +154,12 @@ def _scan_from(reader: FileReader, start: int) -> _End:
     end = _End(start)
     try:
         for window in scan_windows(
-            reader, start=start, window_bytes=_TAIL_BYTES, crc=CrcCheck.NOTE, tail=Tail.STOP
+            reader,
+            start=start,
+            window_bytes=_TAIL_BYTES,
+            crc=CrcCheck.NOTE,
+            tail=Tail.STOP,
+            large=Large.HEADER,
         ):
             batches = window.batches
             if (batches.crc_ok == 0).any():

@@ -9,7 +9,7 @@ from storage_core.errors import CorruptRecordError
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, LENGTH_OVERHEAD
 from storage_core.log.loaded_log import Cut
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 
@@ -36,7 +36,12 @@ def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
             after = position
             try:
                 for window in scan_windows(
-                    reader, start=position, end=end, crc=CrcCheck.NOTE, tail=Tail.STOP
+                    reader,
+                    start=position,
+                    end=end,
+                    crc=CrcCheck.NOTE,
+                    tail=Tail.STOP,
+                    large=Large.HEADER,
                 ):
                     after = window.file_position + window.data.size
                     good = np.flatnonzero(window.batches.crc_ok == 1)

@@ -27,7 +27,7 @@ from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.kernels.crc32c import crc32c
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader
 
 _SEARCH_WINDOW_BYTES: Final = 4 << 20
@@ -121,6 +121,7 @@ class BatchStream:
                 window_bytes=self._window_bytes,
                 crc=CrcCheck.NOTE,
                 tail=Tail.STOP,
+                large=Large.VALID,
             ):
                 self.end_position = window.file_position + window.data.size
                 yield window

@@ -13,6 +13,8 @@ fewer than four bytes is ignored, and something that only begins like a header e
 """
 
 import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import cramjam
@@ -44,19 +46,19 @@ def decompress(data: bytes | bytearray | memoryview, *, limit_bytes: int) -> byt
     if not view:
         raise DecompressionError(_NAME, "truncated: the stream is empty")
     is_framed = len(view) >= len(_HEADER) and bytes(view[: len(_MAGIC)]) == _MAGIC
-    blocks = _chunks(view) if is_framed else [view]
-    # The claims are added up before anything is allocated.
-    sizes = []
+    # Its frames first; then the claims are added up; nothing is allocated before. None of that is
+    # kept: of a chunk of one byte a list would hold a hundred times as much.
+    if is_framed:
+        deque(_chunks(view), maxlen=0)
     room = limit_bytes
-    for block in blocks:
-        size = _claimed_size(block, room=room, limit_bytes=limit_bytes)
-        sizes.append(size)
-        room -= size
-    return _decompress_blocks(blocks, sizes)
+    for block in _chunks(view) if is_framed else (view,):
+        room -= _claimed_size(block, room=room, limit_bytes=limit_bytes)
+    out = bytearray(limit_bytes - room)
+    _decompress_blocks(_chunks(view) if is_framed else (view,), memoryview(out))
+    return out
 
 
-def _chunks(view: memoryview) -> list[memoryview]:
-    chunks = []
+def _chunks(view: memoryview) -> Iterator[memoryview]:
     position = len(_HEADER)
     while position + _LENGTH.size <= len(view):
         (length,) = _LENGTH.unpack_from(view, position)
@@ -78,9 +80,8 @@ def _chunks(view: memoryview) -> list[memoryview]:
                 f"truncated: a chunk at {position - _LENGTH.size} has {length} bytes, "
                 f"{len(view) - position} are left",
             )
-        chunks.append(view[position : position + length])
+        yield view[position : position + length]
         position += length
-    return chunks
 
 
 def _is_header_at(view: memoryview, position: int) -> bool:
@@ -112,16 +113,14 @@ def _claimed_size(block: memoryview, *, room: int, limit_bytes: int) -> int:
     return size
 
 
-def _decompress_blocks(blocks: list[memoryview], sizes: list[int]) -> bytearray:
-    out = bytearray(sum(sizes))
-    free = memoryview(out)
-    for block, size in zip(blocks, sizes, strict=True):
+def _decompress_blocks(blocks: Iterable[memoryview], free: memoryview) -> None:
+    for block in blocks:
         try:
+            size = cramjam.snappy.decompress_raw_len(block)
             cramjam.snappy.decompress_raw_into(block, free[:size])
         except cramjam.DecompressionError as error:
             raise DecompressionError(_NAME, f"corrupt: {error}") from error
         free = free[size:]
-    return out
 
 
 def compress(data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:

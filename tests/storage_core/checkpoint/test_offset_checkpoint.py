@@ -1,6 +1,7 @@
 """Offset checkpoints: what Kafka reads and refuses, byte for byte."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -213,3 +214,30 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
     assert path.read_bytes() == (old if fails_at < 2 else new)
     # What is left beside it is the temporary file, of which a broker takes no notice.
     assert {entry.name for entry in tmp_path.iterdir()} <= {path.name, f"{path.name}.tmp"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"0\n9\n" + b"t 0 0\n" * 200_000, "expected at most 1000 entries", id="lines"),
+        pytest.param(b"0\n1\n" + b"a " * 600_000, "expected 3 fields, found", id="fields"),
+        pytest.param(b"0\n" * 600_000, "expected 3 fields, found", id="numbers"),
+        pytest.param(b"\n" * 1_200_000, "expected a number", id="nothing"),
+    ],
+)
+def test_a_file_of_any_content_takes_no_multiple_of_its_size(
+    content: bytes, reason: str, monkeypatch
+):
+    monkeypatch.setattr("storage_core.checkpoint.checkpoint_text.MAX_ENTRIES", 1000)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=reason):
+        parse_offset_checkpoint(content, file="f")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * len(content) + (4 << 20)
+
+
+def test_a_byte_that_is_no_text_is_found_wherever_it_is():
+    content = b"0\n1\n" + "ä".encode() * (1 << 20)
+    with pytest.raises(CheckpointError, match="3: byte 2097156 is not UTF-8"):
+        parse_offset_checkpoint(content + b"\xff", file="f")

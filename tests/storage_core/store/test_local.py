@@ -363,3 +363,15 @@ def test_a_closed_reader_lets_go_of_its_file(directory, store):
     file.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(file._descriptor)
+
+
+def test_a_file_that_is_one_hole_of_terabytes_is_refused_unread(tmp_path, monkeypatch):
+    with (tmp_path / "0.index").open("wb") as file:
+        file.truncate(8 << 40)
+
+    def no_read(*_: object) -> bytes:
+        raise AssertionError("its size says enough")
+
+    monkeypatch.setattr(os, "pread", no_read)
+    with pytest.raises(StorageError, match=f"is longer than the {1 << 30} bytes it may have"):
+        LocalStore(tmp_path).read_file("0.index", limit_bytes=1 << 30)

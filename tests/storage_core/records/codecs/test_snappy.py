@@ -1,6 +1,7 @@
 """snappy's two ways to stand in a batch, and its lies."""
 
 import struct
+import tracemalloc
 
 import cramjam
 import pytest
@@ -110,3 +111,18 @@ def test_a_block_that_claims_more_than_the_limit_is_refused_before_it_is_read():
 def test_the_densest_block_there_is_still_expands():
     zeros = bytes(2**20)
     assert snappy.decompress(block_of(zeros), limit_bytes=2**20) == zeros
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expanded"),
+    [(b"\x00\x00\x00\x01\x00", 0), (b"\x00\x00\x00\x03\x01\x00x", 1)],
+    ids=["of nothing", "of one byte"],
+)
+def test_chunks_beyond_counting_take_no_memory_of_their_own(chunk: bytes, expanded: int):
+    count = 40_000
+    stream = HEADER + chunk * count
+    tracemalloc.start()
+    assert snappy.decompress(stream, limit_bytes=count) == b"x" * expanded * count
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * count  # the outcome, the expected one, and little else

@@ -1,0 +1,147 @@
+"""A batch that says it is very large, in a file with holes, is not taken into memory for that."""
+
+import struct
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pylog_spark.tasks.inspection import _oldest, _read_tail
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.errors import CorruptRecordError
+from storage_core.filenames import log_file, segment_file
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.log.batch_search import find_batch_for_offset, first_batch_timestamp
+from storage_core.log.segment_scan import scan_segment
+from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.records import reader as reader_module
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.store.local import LocalFileReader, LocalStore
+from storage_core.testing.builders import BatchSpec, RecordSpec, some_batches
+from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.golden_data import goldens
+
+CLAIMED = 256 << 20
+MOST = 8 << 20
+LOAD = {"cleaner": CleanerConfig(), "now_ms": 10**13}
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> LocalStore:
+    """A partition of two good batches, and one that says that all the rest, a hole, is its own."""
+    directory = tmp_path / "t-0"
+    write_partition(directory, [SegmentSpec(base_offset=0, batches=some_batches(count=3))])
+    path = directory / log_file(0)
+    data = bytearray(path.read_bytes())
+    starts = [0]
+    for _ in range(2):
+        starts.append(starts[-1] + 12 + struct.unpack_from(">i", data, starts[-1] + 8)[0])
+    struct.pack_into(">i", data, starts[2] + 8, CLAIMED - 12)
+    with path.open("wb") as file:
+        file.write(data)
+        file.truncate(starts[2] + CLAIMED)
+    for suffix in (".index", ".timeindex"):
+        (directory / segment_file(0, suffix)).write_bytes(b"")
+    return LocalStore(directory)
+
+
+@pytest.fixture
+def reads(monkeypatch) -> list[int]:
+    """How much each read asked for."""
+    sizes: list[int] = []
+    plain = LocalFileReader.read_into
+
+    def read_into(self: LocalFileReader, position: int, target: np.ndarray) -> int:
+        sizes.append(target.size)
+        return plain(self, position, target)
+
+    monkeypatch.setattr(LocalFileReader, "read_into", read_into)
+    return sizes
+
+
+def test_a_recovery_reads_it_in_pieces_and_cuts_it(sparse, reads):
+    log = plan_recovery(sparse, config=LogConfig.from_topic_overrides({}), **LOAD)
+    (cut,) = log.repairs.cuts
+    assert (cut.size_bytes, "the CRC of the batch" in cut.reason) == (CLAIMED, True)
+    assert max(reads) <= MOST
+
+
+def test_a_first_batch_without_end_does_not_keep_an_inspection(sparse, reads):
+    path = Path(sparse.location, log_file(0))
+    with path.open("r+b") as file:
+        file.seek(8)
+        file.write(struct.pack(">i", CLAIMED - 12))
+    (log,) = [file for file in sparse.list_files() if file.name == log_file(0)]
+    assert _oldest(sparse, log, 0) == NO_TIMESTAMP
+    assert max(reads) <= MOST
+
+
+def test_looks_at_headers_read_no_more_than_headers(sparse, reads):
+    with closing(sparse.open_file(log_file(0))) as reader:
+        size = reader.size_bytes
+        found = find_batch_for_offset(reader, 10**6)
+        assert found is None
+        first_batch_timestamp(reader)
+    sizes = {file.name: file.size_bytes for file in sparse.list_files()}
+    log = next(file for file in sparse.list_files() if file.name == log_file(0))
+    assert _read_tail(sparse, log, sizes)[0] is not None
+    assert max(reads) <= MOST
+    assert sum(reads) < size // 4
+
+
+@pytest.mark.parametrize("crc", [CrcCheck.NOTE, CrcCheck.RAISE])
+def test_a_wrong_checksum_is_found_before_any_of_it_is_kept(sparse, reads, crc):
+    with closing(sparse.open_file(log_file(0))) as reader:
+        windows = scan_windows(reader, crc=crc, tail=Tail.STOP, large=Large.VALID)
+        next(windows)
+        if crc is CrcCheck.RAISE:
+            with pytest.raises(CorruptRecordError, match="CRC-32C of the batch at offset"):
+                next(windows)
+        else:
+            assert next(windows).batches.crc_ok.tolist() == [0]
+    assert max(reads) <= MOST
+
+
+@pytest.mark.parametrize("large", Large)
+@pytest.mark.parametrize("crc", CrcCheck)
+def test_a_large_batch_that_is_right_says_the_same_however_it_is_read(
+    tmp_path, monkeypatch, crc, large
+):
+    monkeypatch.setattr(reader_module, "LARGE_BATCH_BYTES", 10_000)
+    records = [RecordSpec(value=bytes([number]) * 9_000) for number in range(3)]
+    batches = [*some_batches(count=2), BatchSpec(base_offset=100, records=records)]
+    write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
+    store = LocalStore(tmp_path / "t-0")
+
+    def rows(**options) -> list:
+        """Of each batch all but its position, which counts from its window."""
+        with closing(store.open_file(log_file(0))) as reader:
+            windows = scan_windows(reader, crc=crc, **options)
+            return [row for of in windows for row in of.batches.columns[1:].T.tolist()]
+
+    expected = rows()
+    small = rows(window_bytes=400, large=large)
+    assert small == expected
+
+
+@pytest.mark.parametrize("golden", goldens("recover-*")[:12], ids=lambda golden: golden.name)
+def test_scans_of_segments_are_the_same_where_every_batch_is_large(golden, tmp_path, monkeypatch):
+    store = LocalStore(golden.unpack(tmp_path))
+    logs = [file.name for file in store.list_files() if file.name.endswith(".log")]
+
+    def scans(**options) -> list:
+        found = []
+        for name in logs:
+            with closing(store.open_file(name)) as reader:
+                scan = scan_segment(
+                    reader, 0, index_interval_bytes=100, max_index_bytes=1 << 20, **options
+                )
+                plain = replace(scan, epochs=None, events=None)
+                found.append((plain, scan.epochs.tolist(), scan.events.tolist()))
+        return found
+
+    expected = scans()
+    monkeypatch.setattr(reader_module, "LARGE_BATCH_BYTES", 1)
+    assert scans(window_bytes=1) == expected
