@@ -31,6 +31,7 @@ from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.filenames import is_text
+from storage_core.local_files import folder_names
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
@@ -184,7 +185,7 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
         if path is None or root.role is Role.MANAGED:
             return None
         with storage_errors(path):
-            count += sum(1 for _ in path.iterdir())
+            count += len(folder_names(path))
     return count
 
 

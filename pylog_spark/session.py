@@ -156,7 +156,7 @@ def build_session(
 
 
 def _start_spark(settings: Mapping[str, str]) -> None:
-    """Start a JVM and Spark in it.
+    """Start a JVM and Spark in it, unless that is there.
 
     pyspark itself says every setting as an argument of Java, and everybody on the machine may read
     those. A file says it here that nobody else may open, and that is gone when this returns.
@@ -164,6 +164,8 @@ def _start_spark(settings: Mapping[str, str]) -> None:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - pyspark is an extra
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - pyspark is an extra
 
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001  # somebody's, without a session
+        return
     gateway = SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
     if gateway is None:
         said = os.environ.get(_SUBMIT_ARGUMENTS)

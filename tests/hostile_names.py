@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-NOT_UTF8: Final = (b"bad\xff-0", b"caf\xe9", b"a\xff-0." + b"0" * 32 + b"-delete")
+NOT_UTF8: Final = (b"bad\xff-0", b"topic\xe9", b"a\xff-0." + b"0" * 32 + b"-delete")
 STEERING: Final = (b"\x1b[31mred\n-0", b"<script>-0", b"[red]-0")
 # What a loader would remove, refuse, or take for a segment if the name were UTF-8.
 FILES_NOT_UTF8: Final = (

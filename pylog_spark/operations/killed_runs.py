@@ -11,7 +11,7 @@ a run writes down what every partition looks like.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,8 @@ _MOST_BYTES: Final = 64 << 20
 # The field in which is written down what ``observe_partitions`` says.
 PARTITIONS: Final = "partitions"
 _FUTURE: Final = "future"
+# A broker loads what a link leads to; no run of ours looks there, so nobody knows what it is.
+_LINK: Final = "link"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +130,31 @@ def observe_partitions(log_directory: Path) -> dict[str, str]:
     with storage_errors(log_directory):
         entries = scan_folder(log_directory, may_be_link=True)
     return {
-        entry.name: observe_partition(log_directory / entry.name)
+        entry.name: _LINK if entry.is_link else observe_partition(log_directory / entry.name)
         for entry in entries
-        # One that is a link no run of ours has changed.
-        if entry.is_folder and _is_loaded(entry.name)
+        if (entry.is_folder or entry.is_link) and _is_loaded(entry.name)
     }
+
+
+def changed_partitions(
+    known: Mapping[str, str], log_directory: Path, *, verified: Collection[str]
+) -> list[str]:
+    """Return the partitions that somebody else may have changed, by name.
+
+    Args:
+        known: What ``observe_partitions`` said once.
+        log_directory: Where they are.
+        verified: Those of which it is known otherwise that nobody has.
+
+    Raises:
+        StorageError: One of them cannot be listed.
+    """
+    found = observe_partitions(log_directory)
+    return sorted(
+        name
+        for name in (known.keys() | found.keys()) - set(verified)
+        if known.get(name) != found.get(name) or found[name] == _LINK
+    )
 
 
 def observe_partition(directory: Path) -> str:
@@ -193,16 +215,11 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
         return None
     if boot is None or boot != current_boot():
         return None
-    found = observe_partitions(log_directory)
-    changed = sorted(
-        name
-        for name in (known.keys() | found.keys()) - finished
-        if known.get(name) != found.get(name)
-    )
+    changed = changed_partitions(known, log_directory, verified=finished)
     if changed:
         _log.warning(
-            "%s: not marked as cleanly shut down: since a run was killed somebody else has changed "
-            "%d of its partitions, %s among them",
+            "%s: not marked as cleanly shut down: since a run was killed somebody else has, or may "
+            "have, changed %d of its partitions, %s among them",
             log_directory,
             len(changed),
             changed[0],

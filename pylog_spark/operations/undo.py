@@ -23,7 +23,12 @@ from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.guards import check_ledger
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
-from pylog_spark.operations.killed_runs import PARTITIONS, decode_partitions, observe_partitions
+from pylog_spark.operations.killed_runs import (
+    PARTITIONS,
+    changed_partitions,
+    decode_partitions,
+    observe_partitions,
+)
 from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.operations.recording import STEPS
@@ -523,7 +528,7 @@ def _remember_marker(path: Path, held: BrokerRoot, *, verified: Collection[str])
         held: The log directory.
         verified: The partitions that are, file by file, what the run or its undo left.
     """
-    found = observe_partitions(Path(held.location))
+    directory = Path(held.location)
     if path.is_file():
         content = LocalStore(path.parent).read_file(path.name, limit_bytes=_MOST_MARKER_BYTES)
         said = parse_json_object(content, str(path))
@@ -533,9 +538,8 @@ def _remember_marker(path: Path, held: BrokerRoot, *, verified: Collection[str])
             if PARTITIONS not in said.names():
                 return False  # written by a version that did not say
             known = decode_partitions(said)
-            others = (known.keys() | found.keys()) - set(verified)
-            return all(known.get(name) == found.get(name) for name in others)
-    seen = {_IS_CLEAN: held.was_clean, PARTITIONS: found}
+            return not changed_partitions(known, directory, verified=verified)
+    seen = {_IS_CLEAN: held.was_clean, PARTITIONS: observe_partitions(directory)}
     write_record(path, json.dumps(seen).encode())
     return held.was_clean
 

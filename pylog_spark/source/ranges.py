@@ -40,11 +40,12 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import Limits
 from storage_core.store import ManagedStore, open_store
+from storage_core.store.open_store import is_url
 
 # Consecutive segments share a task up to this size; one segment is never split.
 _RANGE_BYTES: Final = 128 * 1024 * 1024
-# How long to wait before each attempt to plan a partition whose files change meanwhile, in seconds.
-_PAUSES: Final = (0.0, 0.1, 0.5)
+# How long to wait before each new attempt to plan a partition whose files changed, in seconds.
+_PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
 _LIMITS: Final = Limits(
     max_record_bytes=LogConfig().max_decompressed_message_bytes,
@@ -58,6 +59,8 @@ class _Log:
 
     Attributes:
         partition: Topic and number.
+        location: Where it was found.
+        is_managed: Whether its manifest says what checkpoint files say of others.
         store: Its files.
         segments: In offset order; at least one.
         log_start_offset: First offset that a consumer may see.
@@ -65,6 +68,8 @@ class _Log:
     """
 
     partition: TopicPartition
+    location: str
+    is_managed: bool
     store: SettledStore
     segments: tuple[ListedSegment, ...]
     log_start_offset: int
@@ -109,42 +114,64 @@ def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
     _validate_choice(options, directories)
     for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         _validate_coverage(name, bound, chosen)
-    starts = read_offset_checkpoint(root, LOG_START_FILE)
-    cleaned = read_offset_checkpoint(root, CLEANER_FILE)
-    ranges: list[ReadRange] = []
-    for partition in sorted(chosen):
-        ranges += _plan_partition(
-            chosen[partition],
-            partition,
-            options,
-            now_ms,
-            log_start=starts.get(partition, 0),
-            cleaned_to=cleaned.get(partition),
-        )
-    return ranges
+    planner = _Planner(root, options, now_ms)
+    logs = [_list_log(partition, chosen[partition]) for partition in sorted(chosen)]
+    planner.read_checkpoints()
+    return [wanted for log in logs if log is not None for wanted in planner.plan(log)]
 
 
-def _plan_partition(
-    location: str,
-    partition: TopicPartition,
-    options: SourceOptions,
-    now_ms: int,
-    *,
-    log_start: int,
-    cleaned_to: int | None,
-) -> list[ReadRange]:
-    """Return the ranges of a partition, planned anew if its files change meanwhile."""
-    changed: ChangedWhileReadError | None = None
-    for pause in _PAUSES:
-        time.sleep(pause)
-        try:
-            log = _list_log(partition, location, log_start, cleaned_to=cleaned_to)
-            if log is None:
+class _Planner:
+    """Plans partition by partition; one whose files change meanwhile is planned anew.
+
+    Checkpoints are read after the listings that they are for: whoever removes segments raises the
+    log start first, so that no listing with some of them left is taken for the whole log.
+    """
+
+    def __init__(self, root: RootFiles, options: SourceOptions, now_ms: int) -> None:
+        self._root = root
+        self._options = options
+        self._now_ms = now_ms
+        self._starts: Mapping[TopicPartition, int] = {}
+        self._cleaned: Mapping[TopicPartition, int] = {}
+
+    def read_checkpoints(self) -> None:
+        """Read what the root's files say of logs that were listed."""
+        self._starts = read_offset_checkpoint(self._root, LOG_START_FILE)
+        self._cleaned = read_offset_checkpoint(self._root, CLEANER_FILE)
+
+    def plan(self, listed: _Log) -> list[ReadRange]:
+        """Return the ranges of a partition.
+
+        Raises:
+            ChangedWhileReadError: It was changed again and again.
+        """
+        for pause in _PAUSES:
+            try:
+                return self._plan(listed)
+            except ChangedWhileReadError:
+                time.sleep(pause)
+            again = _list_log(listed.partition, listed.location)
+            if again is None:
                 return []
-            return list(_split(log, _find_extent(log, options, now_ms), options))
-        except ChangedWhileReadError as error:
-            changed = error
-    raise changed or AssertionError("no attempt was made")
+            listed = again
+            self.read_checkpoints()
+        return self._plan(listed)
+
+    def _plan(self, log: _Log) -> list[ReadRange]:
+        known = self._with_checkpoints(log)
+        extent = _find_extent(known, self._options, self._now_ms)
+        return list(_split(known, extent, self._options))
+
+    def _with_checkpoints(self, log: _Log) -> _Log:
+        """Return a log with what checkpoints say of it; a managed one has its own."""
+        if log.is_managed:
+            return log
+        start = self._starts.get(log.partition, 0)
+        return replace(
+            log,
+            log_start_offset=max(start, log.log_start_offset),
+            cleaned_to=self._cleaned.get(log.partition),
+        )
 
 
 def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
@@ -189,13 +216,9 @@ def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, 
         )
 
 
-def _list_log(
-    partition: TopicPartition, location: str, log_start: int, *, cleaned_to: int | None
-) -> _Log | None:
+def _list_log(partition: TopicPartition, location: str) -> _Log | None:
     store = open_store(location)
-    if isinstance(store, ManagedStore):
-        log_start = store.checkpoints.log_start_offset or 0
-        cleaned_to = store.checkpoints.cleaner_offset
+    said = store.checkpoints if isinstance(store, ManagedStore) else None
     settled = settle(store)
     segments = []
     for file in settled.list_files():
@@ -213,12 +236,15 @@ def _list_log(
     if not segments:
         return None
     segments.sort(key=lambda segment: segment.base_offset)
+    start = 0 if said is None else said.log_start_offset or 0
     return _Log(
         partition=partition,
+        location=location,
+        is_managed=said is not None,
         store=settled,
         segments=tuple(segments),
-        log_start_offset=max(log_start, segments[0].base_offset),
-        cleaned_to=cleaned_to,
+        log_start_offset=max(start, segments[0].base_offset),
+        cleaned_to=None if said is None else said.cleaner_offset,
     )
 
 
@@ -280,7 +306,10 @@ def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadR
     """Cut the segments that a query reads into ranges of about equal size."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
-            report_gap(gap, log.store.location, is_error=options.fail_on_data_loss)
+            # A sync that is under way may have brought the newest indexes and not yet their log.
+            is_on_its_way = gap.end_offset is None and is_url(log.location)
+            is_error = options.fail_on_data_loss and not is_on_its_way
+            report_gap(gap, log.store.location, is_error=is_error)
     bases = [segment.base_offset for segment in log.segments]
     following = dict(pairwise(bases))
     for group in _group(_overlapping(log.segments, extent)):

@@ -141,7 +141,8 @@ def _addressed(
         for row in work():
             yield head | {"unit": route.group_units[row["group"]]} | row
     except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
-        row = {"unit": route.group_units[0], "group": 0, "kind": _START}
+        # Of no segment: it must not come between the pieces of what the fold says of the group.
+        row = {"unit": route.group_units[0], "group": 0, "kind": _START, "segment": -1}
         yield head | row | describe_failure(error) | {"duration_ms": _milliseconds(started)}
 
 

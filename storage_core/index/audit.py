@@ -6,8 +6,9 @@ at, and that entries rise. With the segment's batches: each offset entry against
 position, each time entry against the batch that holds the offset it names.
 
 What look-ups work with is right, whichever version wrote it. Before 3.9.1 an append of many batches
-gave one offset entry, of its first batch's position and its last batch's last offset; before 3.8 a
-time entry named the record with the largest timestamp, not the end of that record's batch.
+gave one offset entry, of its first batch's position and its last batch's last offset, or of that
+batch's last record where the cleaner wrote it; before 3.8 a time entry named the record with the
+largest timestamp, not the end of that record's batch.
 
 A finding stands for every entry that breaks the same rule and shows the first, so that an index of
 a million wrong entries gives as short a list as one of a single wrong entry.
@@ -155,9 +156,9 @@ def audit_offset_index(
     row, is_there = _find(batches.position, position)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.position, row), position)
     last_offset = _at(batches.last_offset, row)
-    # The end of any batch from there on: of whatever is looked up by the entry, nothing is before.
-    ends_at, is_end = _find(batches.last_offset, offset)
-    is_right = is_end & (ends_at >= row)
+    # Within any batch from there on: of whatever is looked up by the entry, nothing is before.
+    holder, is_held = _find_holder(batches, offset)
+    is_right = is_held & (holder >= row)
     check.rows(IndexFault.WRONG_OFFSET, is_there & ~is_right, last_offset, offset)
     return findings
 
@@ -316,8 +317,7 @@ def _compare_times(
 ) -> None:
     # Last offsets rise in any log that can be read; where they do not, the search finds what it
     # finds and the log has findings of its own.
-    row, _ = _find(batches.last_offset, offset)
-    is_there = (row < len(batches.last_offset)) & (_at(batches.base_offset, row) <= offset)
+    row, is_there = _find_holder(batches, offset)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
     found = _at(batches.max_timestamp, row)
     check.rows(IndexFault.WRONG_TIMESTAMP, is_there & (found != timestamp), found, timestamp)
@@ -345,6 +345,16 @@ def _find(
     """Return for each wanted value the row with the smallest value >= it, and if it is equal."""
     row = np.searchsorted(column, wanted).astype(np.int64)
     return row, (row < len(column)) & (_at(column, row) == wanted)
+
+
+def _find_holder(
+    batches: SegmentBatches, offset: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return for each offset the first batch that ends at or above it, and if that holds it."""
+    row, _ = _find(batches.last_offset, offset)
+    is_held: NDArray[np.bool_] = row < len(batches.last_offset)
+    is_held = is_held & (_at(batches.base_offset, row) <= offset)
+    return row, is_held
 
 
 def _at(column: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -48,9 +48,8 @@ def is_loaded_otherwise(directory: Path) -> bool:
         index = name.replace(LOG_SUFFIX, OFFSET_INDEX_SUFFIX)
         if name.endswith(SWAP_SUFFIX) and index not in names:
             return True
-        transactions = name.replace(LOG_SUFFIX, TXN_INDEX_SUFFIX)
-        has_txns = transactions in names
-        if (index not in names or has_txns) and _overflows(directory / name, has_txns=has_txns):
+        has_txns = name.replace(LOG_SUFFIX, TXN_INDEX_SUFFIX) in names
+        if (index not in names or has_txns) and _overflows(directory / name):
             return True
     return False
 
@@ -75,10 +74,10 @@ def _is_bad_set(entry: bytes) -> bool:
     return is_compressed and zlib.crc32(entry[ENTRY_CRC_START:]) != stored
 
 
-def _overflows(log: Path, *, has_txns: bool) -> bool:
+def _overflows(log: Path) -> bool:
     """Return whether an offset of a segment does not fit it, nor has its first part its name."""
     data, base_offset = log.read_bytes(), offset_of(log.name) or 0
-    if data[:OFFSET_BYTES] == base_offset.to_bytes(OFFSET_BYTES, "big") and not has_txns:
+    if data[:OFFSET_BYTES] == base_offset.to_bytes(OFFSET_BYTES, "big"):
         return False
     for position, size in batch_positions(data):
         (last,) = struct.unpack_from(">q", data, position)

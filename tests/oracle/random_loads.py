@@ -87,13 +87,24 @@ def load_cases() -> st.SearchStrategy[LoadCase]:
     fractions = st.sampled_from((0.0, 0.0, 0.0, 0.2, 0.5, 0.8, 0.95, 1.0, 1.3))
     return st.builds(
         LoadCase,
-        damages=st.lists(damages(), min_size=0, max_size=4).map(tuple),
+        damages=st.one_of(
+            st.lists(damages(), min_size=0, max_size=4).map(tuple),
+            st.integers(0, 2**20).map(_merged_without_indexes),
+        ),
         interrupted_clean=st.one_of(st.none(), st.none(), st.none(), st.floats(0, 1)),
         recovery_point=fractions,
         log_start=st.one_of(st.just(0.0), st.just(0.0), fractions),
         offset_shift=st.sampled_from((0, 0, 0, -1, 1)),
         clean_shutdown=st.sampled_from((False, False, True)),
         wait_ms=st.sampled_from((0, 1, DAY_MS - 1, DAY_MS, 2 * DAY_MS)),
+    )
+
+
+def _merged_without_indexes(seed: int) -> tuple[Damage, ...]:
+    """Return what an old compaction of far offsets and a careless copy leave together."""
+    return (
+        Damage(accident=Accident.SEGMENTS_MERGED, seed=seed),
+        Damage(accident=Accident.INDEXES_GONE, seed=seed),
     )
 
 

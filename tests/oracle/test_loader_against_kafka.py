@@ -8,6 +8,7 @@ a failing one small.
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from tests.oracle.loading import (
     play_loads,
     play_truncations,
 )
-from tests.oracle.log_writer import Append, Contents, Roll, Step
+from tests.oracle.log_writer import Append, Contents, EndTransaction, Roll, Step
 from tests.oracle.our_loading import load_by_us, truncate_by_us
 from tests.oracle.random_loads import LoadCase, LoadPlan, load_plans
 from tests.oracle.rounds import DIRECTORY
@@ -35,6 +36,7 @@ from tests.oracle.rounds import DIRECTORY
 EXAMPLES = int(os.environ.get("PYLOG_ORACLE_EXAMPLES", "60"))
 FIXED = os.environ.get("PYLOG_ORACLE_RANDOM", "0") != "1"
 SHRINK = os.environ.get("PYLOG_ORACLE_SHRINK", "0") == "1"
+ONE_ABORTED = 34
 UNIQUE = "0123456789abcdef0123456789abcdef"
 # Both sides sync all the time; in memory that costs nothing.
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - only a parent
@@ -115,6 +117,33 @@ def test_the_referee_sees_that_something_was_changed(accident, tmp_path):
 def test_any_log_after_any_accident_is_loaded_byte_for_byte_as_kafka_does(plan: LoadPlan) -> None:
     for played in loads_of(plan):
         compare_load(played)
+
+
+def test_the_first_part_of_a_split_keeps_what_was_aborted_in_it(tmp_path):
+    """Found while the segment is opened: Kafka replaces none but the files that it has anew."""
+    contents = Contents(record_count=3, seed=1, keys=3)
+    aborted = (
+        Append(contents=contents, producer=1, transactional=True),
+        EndTransaction(producer=1, commit=False),
+    )
+    far = (Roll(), Append(contents=contents, gap_before=2**31))
+    case = LoadCase(
+        damages=(Damage(accident=Accident.SEGMENTS_MERGED, seed=0),),
+        interrupted_clean=None,
+        recovery_point=1.0,
+        log_start=0.0,
+        offset_shift=0,
+        clean_shutdown=True,
+        wait_ms=0,
+    )
+    gone = Damage(accident=Accident.INDEXES_GONE, seed=0)
+    cases = (replace(case, damages=(*case.damages, gone)), case)
+    plan = LoadPlan(config={}, rounds=((*aborted, *far),), ends_cleanly=True, cases=cases)
+    without, _ = played = list(play_loads(plan, tmp_path))
+    assert (without.after / "00000000000000000000.txnindex").stat().st_size == ONE_ABORTED
+    for one in played:
+        assert one.answer is not None
+        compare_load(one)
 
 
 @pytest.mark.item("REC-22")

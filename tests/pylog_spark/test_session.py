@@ -7,6 +7,7 @@ from pathlib import Path
 
 import javaproperties
 import pytest
+from pyspark import SparkContext, java_gateway
 
 from pylog_spark import session
 from pylog_spark.java import MissingSoftwareError
@@ -157,6 +158,12 @@ def test_no_setting_stands_on_the_command_line_of_java(tmp_path):
     told = javaproperties.loads(content)
     assert told.items() >= (SECRETS | {"spark.master": "local[1]"}).items()
     assert not Path(arguments[1]).exists()
+
+
+def test_a_context_that_has_no_session_yet_is_used_as_it_is(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())
+    monkeypatch.setattr(java_gateway, "launch_gateway", lambda: pytest.fail("launched"))
+    session._start_spark({"spark.master": "local[1]"})
 
 
 def test_what_the_user_says_to_spark_submit_stays(tmp_path):

@@ -1,6 +1,7 @@
 """``pylog inspect``: the truth about directories, broken ones included."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -298,3 +299,41 @@ def test_names_cannot_steer_the_terminal(pylog, tmp_path: Path):
     result = pylog("inspect", tmp_path)
     assert "\x1b" not in result.stdout
     assert "\\x1b[31mred" in result.stdout
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("meta.properties", "fifo"),
+        ("cleaner-offset-checkpoint", "fifo"),
+        ("replication-offset-checkpoint", "link"),
+        ("events-0/leader-epoch-checkpoint", "fifo"),
+        ("events-0/partition.metadata", "fifo"),
+        ("events-0/00000000000000000000.log", "link"),
+        ("events-0", "link"),
+    ],
+)
+def test_what_is_no_regular_file_neither_hangs_nor_is_quoted(
+    pylog, broker_dir: Path, tmp_path: Path, name: str, kind: str
+):
+    root = shutil.copytree(broker_dir, tmp_path / "log")
+    secret = tmp_path / "secret"
+    secret.write_text("0\n1\nroot:x:19000\n")
+    if (root / name).is_dir():
+        shutil.move(root / name, tmp_path / "elsewhere")
+        secret = tmp_path / "elsewhere"
+    (root / name).unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(root / name)
+    else:
+        (root / name).symlink_to(secret)
+    result = pylog("inspect", root, "--output", "json")
+    said = result.stdout + result.stderr
+    assert "19000" not in said
+    is_ignored = kind == "fifo" and name.startswith("events-0")  # as by Kafka: it is no file
+    assert is_ignored or f"is a {'FIFO' if kind == 'fifo' else 'link'}, expected" in said
+    assert result.exit_code == 0 if is_ignored else result.exit_code in {0, 4, 5}
+    if not name.startswith("meta"):
+        rows = lines_of(result)
+        assert [row["topic"] for row in rows if row["error"] is None].count("compacted") == 2

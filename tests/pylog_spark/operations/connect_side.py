@@ -42,7 +42,8 @@ def main(folder: Path, names: list[str]) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    server = SparkSession.builder.remote("local[2]").getOrCreate()
+    builder = SparkSession.builder.remote("local[2]")
+    server = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     # It says "auto" where a number was expected once, and nothing else of itself.
     spark: Any = ServerlessSession(server, RefusingConf({"spark.sql.shuffle.partitions": "auto"}))
     tasks = note_tasks()
@@ -72,16 +73,15 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def note_tasks() -> list[int]:
-    """Return a list that gets the number of tasks that each stage of ours is cut into."""
+    """Return a list that gets the number of tasks that look at partitions, stage by stage."""
     counts: list[int] = []
-    for name in ("repartition", "repartitionById"):
-        original = getattr(DataFrame, name)
+    original = DataFrame.repartition
 
-        def counted(self: Any, number: int, *more: Any, original: Any = original) -> Any:
-            counts.append(number)
-            return original(self, number, *more)
+    def counted(self: Any, number: int, *columns: Any) -> Any:
+        counts.append(number)
+        return original(self, number, *columns)
 
-        setattr(DataFrame, name, counted)
+    DataFrame.repartition = counted  # type: ignore[method-assign]
     return counts
 
 

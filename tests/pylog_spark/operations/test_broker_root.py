@@ -213,6 +213,17 @@ def test_no_marker_goes_back_where_a_partition_without_a_commit_was_changed(dire
 
 
 @pytest.mark.item("DIR-03", "FLT-08")
+def test_no_marker_goes_back_where_a_partition_is_a_link_that_nobody_looks_through(directory):
+    far = directory.parent / "far-0"
+    far.mkdir()
+    (directory / "linked-0").symlink_to(far)
+    kill_amid_a_commit(directory)
+    with open_root(directory) as root:
+        assert not root.was_clean
+        assert (directory / "ours-0" / "second").exists()
+
+
+@pytest.mark.item("DIR-03", "FLT-08")
 def test_the_marker_goes_back_though_what_waited_for_its_end_is_gone(directory):
     for name in ("ours-0/0.log.deleted", "gone-0.2cbd1f3c2e4d4c1c8d1f2a3b4c5d6e7f-delete/0.log"):
         (directory / name).parent.mkdir(exist_ok=True)

@@ -98,6 +98,24 @@ def test_a_run_with_nothing_to_do_changes_nothing_and_starts_no_pass(spark, tmp_
     assert took < 30
 
 
+def test_a_partition_that_leads_into_another_log_directory_is_a_failed_row(spark, tmp_path):
+    """A broker may hold the lock of that one; the other partitions are cleaned."""
+    other = broker_directory(tmp_path / "other", ["clean-hw-none-s161"])
+    root = broker_directory(tmp_path / "log", SMALL)
+    linked = root.path / "clean-hw-none-s161-0"
+    shutil.rmtree(linked)
+    linked.symlink_to(other.path / "clean-hw-none-s161-0")
+    before = state_of(other.path)
+    with LogDirectoryLock(other.path):
+        report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
+        assert [state for state in state_of(other.path) if LOCK_FILE not in state[0]] == before
+    rows = rows_of(report)
+    assert rows["clean-hw-none-s161"]["status"] == "failed"
+    assert "is a link, expected a directory" in rows["clean-hw-none-s161"]["error"]
+    assert rows["clean-headers-none-s101"]["status"] == "done"
+    assert report.exit_code == 4
+
+
 def test_a_dry_run_says_what_would_be_done_and_writes_nothing(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [*SMALL, NOT_DUE])
     ledger = tmp_path / "ledger"

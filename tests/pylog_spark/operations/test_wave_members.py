@@ -277,8 +277,9 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
         ),
         write_context=lambda _: None,
     )
+    context: Any = SimpleNamespace(run=SimpleNamespace(trash=None))
     outcomes: dict[int, Outcome] = {}
-    for ended in SweepWaves(run, SimpleNamespace(run=None)).sweep(RETENTION_PLAN.empty_table()):
+    for ended in SweepWaves(run, context).sweep(RETENTION_PLAN.empty_table()):
         outcomes |= ended
     assert says_why(outcomes[0])
     is_spent = bool(limits)

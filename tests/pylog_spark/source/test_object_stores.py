@@ -51,6 +51,14 @@ def records(wanted):
     return [row for one in wanted for batch in read_range(one) for row in batch.to_pylist()]
 
 
+def test_indexes_that_a_sync_brought_before_their_log_are_warned_of_in_a_mirror(mirror, caplog):
+    expected = records(ranges(mirror))
+    index = f"{NAME}-0/00000000000000999999.index"
+    open_object_store(mirror).put(index, b"")
+    assert records(ranges(mirror)) == expected
+    assert "offsets 999999 to the end are missing" in caplog.text
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_mirror_at_a_url_shows_the_records_of_the_directory(origin, mirror, isolation):
     options = {"kafka.isolation.level": isolation, "includeHeaders": "true"}

@@ -174,6 +174,40 @@ def test_beside_a_round_that_is_running_there_are_the_rows_before_or_after_or_a_
     assert all(str(directory) in text for text in refused)
 
 
+def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or_not_at_all(
+    gapped, monkeypatch
+):
+    """It strikes between any two of the reader's steps: each is given the chance to see it."""
+    seen = set()
+    original = ranges._list_log
+    start_file = gapped.parent / "log-start-offset-checkpoint"
+
+    def removing(count: int) -> None:
+        start_file.write_text("0\n1\nt 0 30\n")
+        for base in (0, 10, 20)[:count]:
+            lose(gapped, base)
+
+    for count in range(4):
+        backup = gapped.parent / f"backup-{count}"
+        shutil.copytree(gapped, backup)
+        for is_before in (True, False):
+
+            def list_log(*arguments, count=count, is_before=is_before):
+                if is_before:
+                    removing(count)
+                found = original(*arguments)
+                if not is_before:
+                    removing(count)
+                return found
+
+            monkeypatch.setattr(ranges, "_list_log", list_log)
+            seen.add(tuple(offsets_of(gapped)))
+            shutil.rmtree(gapped)
+            shutil.copytree(backup, gapped)
+            start_file.unlink()
+    assert seen == {tuple(range(30, 40))}
+
+
 def test_an_unfinished_file_without_a_segment_is_refused_by_name(tmp_path):
     directory = one_group(tmp_path / "t-0")
     (directory / "strange.log.swap").write_bytes(b"")

@@ -229,7 +229,9 @@ def table(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Table:
 
 def sort(rows: pa.Table, *names: str) -> list[pa.RecordBatch]:
     """Return rows in the order that a stage asks for; pieces of a row in theirs."""
-    ordered = rows.sort_by([(name, "ascending") for name in (*names, PART)])
+    # A shuffle brings them in any order, and a sort leaves equal ones in that.
+    shuffled = rows.take(list(reversed(range(rows.num_rows))))
+    ordered = shuffled.sort_by([(name, "ascending") for name in (*names, PART)])
     return ordered.to_batches(max_chunksize=7)
 
 

@@ -11,6 +11,7 @@ from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
+from storage_core.maintenance.compaction.exchanged_index import encode_start
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.testing.compare import read_tree
@@ -120,6 +121,25 @@ def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_pa
     errors = {row["ordinal"]: row["error_class"] for row in rows if row["error_class"]}
     assert errors == {damaged: "CorruptRecordError"}
     assert all(row["error_class"] for row in rows if row["ordinal"] == damaged)
+
+
+def test_an_error_of_a_bucket_is_the_partitions_however_large_the_start_of_a_group_is(
+    tmp_path, monkeypatch
+):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pylog_spark.tasks.exchange.KeyBucket.survivors", fail)
+    # Longer than a piece: the tracker of a log with very many open transactions.
+    monkeypatch.setattr(
+        "pylog_spark.tasks.exchange.encode_start",
+        lambda start: encode_start(start) + b" " * 3_000_000,
+    )
+    rows = Pipeline(root, FIRST_ROUNDS_MS).exchange(buckets=2)
+    first = next(row for row in rows if row["group"] == 0)
+    assert first["error_class"] == "ZeroDivisionError"
 
 
 def test_a_partition_cleaned_whole_in_one_task_is_the_same(tmp_path):

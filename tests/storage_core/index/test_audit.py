@@ -104,7 +104,7 @@ def test_indexes_that_fit_their_log_are_fine():
             offsets((119, 49)), [(IndexFault.NO_BATCH, 0, 50, 49)], id="inside of a batch"
         ),
         pytest.param(
-            offsets((118, 50)), [(IndexFault.WRONG_OFFSET, 0, 119, 118)], id="shifted offset"
+            offsets((108, 50)), [(IndexFault.WRONG_OFFSET, 0, 119, 108)], id="shifted offset"
         ),
         pytest.param(offsets((119, -1)), [(IndexFault.NO_BATCH, 0, 0, -1)], id="negative position"),
     ],
@@ -180,9 +180,14 @@ def test_an_offset_entry_may_end_with_a_later_batch_of_the_same_append():
     assert faults(audit_offset_index(BASE, offsets((109, 50)), BATCHES)) == [
         (IndexFault.WRONG_OFFSET, 0, 119, 109)
     ]
-    assert faults(audit_offset_index(BASE, offsets((118, 50)), BATCHES)) == [
-        (IndexFault.WRONG_OFFSET, 0, 119, 118)
-    ]
+
+
+@pytest.mark.parametrize("offset", [118, 127])
+def test_an_offset_entry_of_the_cleaner_may_end_inside_of_a_batch(offset):
+    """It names the last record that was kept; the batch still ends where it ended."""
+    assert audit_offset_index(BASE, offsets((offset, 50)), BATCHES) == []
+    gap = dataclasses.replace(BATCHES, base_offset=np.array([100, 110, 128, 130]))
+    assert bool(audit_offset_index(BASE, offsets((offset, 50)), gap)) == (offset == 127)
 
 
 @pytest.mark.item("IDX-18")
@@ -241,7 +246,7 @@ def test_the_log_tells_which_aborted_transactions_are_missing_or_made_up():
 
 
 def test_one_finding_stands_for_all_entries_that_break_a_rule():
-    shifted = offsets((118, 50), (128, 100), (138, 150))
+    shifted = offsets((108, 50), (118, 100), (128, 150))
     [finding] = audit_offset_index(BASE, shifted, BATCHES)
     assert (finding.fault, finding.entry, finding.position) == (IndexFault.WRONG_OFFSET, 0, 0)
     assert finding.count == 3

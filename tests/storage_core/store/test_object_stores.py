@@ -2,8 +2,10 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from storage_core.errors import ConfigError, MissingDriverError, UnsafeStoreError
@@ -33,7 +35,7 @@ def test_a_url_says_which_store_it_is(tmp_path: Path):
     assert isinstance(open_object_store(str(tmp_path)), LocalObjectStore)
     assert isinstance(open_object_store(f"file://{tmp_path}"), LocalObjectStore)
     assert isinstance(open_object_store("memory://a/b"), MemoryObjectStore)
-    assert isinstance(open_object_store("local://" + str(tmp_path)), FsspecObjectStore)
+    assert isinstance(open_object_store("http://127.0.0.1:1/mirror"), FsspecObjectStore)
     assert open_object_store(f"file://{tmp_path}").url == str(tmp_path)
     assert open_object_store(f"managed+{tmp_path}").url == str(tmp_path)
 
@@ -56,24 +58,32 @@ def test_a_url_that_nothing_reaches_is_wrong_usage(url: str, said: str):
     assert url in str(refused.value)
 
 
-def test_any_filesystem_of_fsspec_can_be_read(tmp_path: Path):
-    (tmp_path / "t-0").mkdir()
-    (tmp_path / "t-0" / "b.log").write_bytes(b"0123456789")
-    (tmp_path / "t-0" / "a.log").write_bytes(b"")
-    objects = open_object_store(f"local://{tmp_path}")
-    assert list(objects.list_folders()) == ["t-0"]
-    assert [info.key for info in objects.list_folder("t-0/")] == ["t-0/a.log", "t-0/b.log"]
-    assert [(info.key, info.size_bytes) for info in objects.list()] == [
+@pytest.fixture
+def of_fsspec() -> Iterator[FsspecObjectStore]:
+    """Objects in a filesystem of fsspec's own."""
+    yield FsspecObjectStore("memory://of-fsspec/root")
+    fsspec.filesystem("memory").rm("/of-fsspec", recursive=True)
+
+
+def test_any_filesystem_of_fsspec_can_be_read(of_fsspec: FsspecObjectStore):
+    of_fsspec.put("t-0/b.log", b"0123456789")
+    of_fsspec.put("t-0/a.log", b"")
+    assert list(of_fsspec.list_folders()) == ["t-0"]
+    assert [info.key for info in of_fsspec.list_folder("t-0/")] == ["t-0/a.log", "t-0/b.log"]
+    assert [(info.key, info.size_bytes) for info in of_fsspec.list()] == [
         ("t-0/a.log", 0),
         ("t-0/b.log", 10),
     ]
-    assert objects.get_range("t-0/b.log", 8, 4) == b"89"
-    assert objects.head("t-0/b.log").modified_ms > 1_600_000_000_000
+    assert of_fsspec.get_range("t-0/b.log", 8, 4) == b"89"
+    assert of_fsspec.head("t-0/b.log").modified_ms > 1_600_000_000_000
 
 
-def test_a_filesystem_without_conditional_writes_holds_no_managed_root(tmp_path: Path):
+def test_a_filesystem_without_conditional_writes_holds_no_managed_root(
+    of_fsspec: FsspecObjectStore,
+):
+    of_fsspec.put("something", b"")
     with pytest.raises(UnsafeStoreError, match="no conditional"):
-        require_conditional_writes(open_object_store(f"local://{tmp_path}"))
+        require_conditional_writes(of_fsspec)
 
 
 class _Careless(MemoryObjectStore):
