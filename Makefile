@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash kills fuzz bench scale s3 spread check lock clean
+.PHONY: help setup run fmt lint types imports test crash kills fuzz brokers bench scale s3 spread check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -74,6 +74,9 @@ kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, a
 fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-range reads checked; a sample without
 	NUMBA_BOUNDSCHECK=1 PYLOG_FUZZ_ROUNDS=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
 	PYLOG_FUZZ_ROUNDS=2000 PYLOG_FUZZ_SEED=$(or $(N),35000) $(RUN) pytest tests/fuzz $(PYTEST)
+
+brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
+	$(RUN) pytest -m brokers tests/brokers $(PYTEST)
 
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)

@@ -125,14 +125,14 @@ class Broker:
         place: Place | None = None,
     ) -> None:
         self._place = place
-        self._node_id = NODE_ID if place is None else place.node_id
+        self.node_id = NODE_ID if place is None else place.node_id
         self.log_directory = log_directory.absolute()
         self.log_file = scratch.absolute() / "broker.log"
         self._output_file = scratch.absolute() / "broker.out"
-        self._properties_file = scratch.absolute() / "server.properties"
+        self.properties_file = scratch.absolute() / "server.properties"
         self._log4j_file = scratch.absolute() / "broker-log4j2.properties"
-        self._settings = {**SETTINGS, "node.id": str(self._node_id), **(settings or {})}
-        self._port: int | None = None
+        self.said = {**SETTINGS, "node.id": str(self.node_id), **(settings or {})}
+        self.port: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -149,14 +149,14 @@ class Broker:
     @property
     def settings(self) -> Mapping[str, str]:
         """Its settings but for what depends on the machine: ports and paths."""
-        return self._settings
+        return self.said
 
     @property
     def bootstrap_servers(self) -> str:
         """Where clients find it, once it was started."""
-        if self._port is None:
+        if self.port is None:
             raise BrokerFailure("the broker was never started", "")
-        return f"127.0.0.1:{self._port}"
+        return f"127.0.0.1:{self.port}"
 
     def format(self, *, cluster_id: str = CLUSTER_ID) -> None:
         """Make an empty log directory of a one-node cluster, as ``kafka-storage format`` does."""
@@ -167,7 +167,7 @@ class Broker:
         with kafka_failures():
             formatter = java("org.apache.kafka.metadata.storage.Formatter")()
             formatter.setPrintStream(silent)
-            formatter.setNodeId(self._node_id)
+            formatter.setNodeId(self.node_id)
             formatter.setClusterId(cluster_id)
             formatter.addDirectory(str(self.log_directory))
             formatter.setMetadataLogDirectory(str(self.log_directory))
@@ -194,11 +194,19 @@ class Broker:
         if self._process is not None:
             raise BrokerFailure("the broker runs already", "")
         if self._place is None:
-            self._port, controller_port = free_ports(2)
+            self.port, controller_port = free_ports(2)
         else:
-            self._port, controller_port = self._place.port, self._place.controller_port
-        self._write_files(self._own_settings(controller_port))
+            self.port, controller_port = self._place.port, self._place.controller_port
+        self.write_files(self.own_settings(controller_port))
         self._launch()
+
+    def class_path(self) -> list[Path]:
+        """Return what its Java runs with."""
+        return [*logging_jars(), *kafka_jars()]
+
+    def is_ready(self) -> bool:
+        """Whether it answers, and has a controller that does."""
+        return is_ready(self.bootstrap_servers)
 
     @property
     def pid(self) -> int:
@@ -212,8 +220,8 @@ class Broker:
                     str(find_java().runtime / "bin" / "java"),
                     *_JVM_OPTIONS,
                     f"-Dlog4j2.configurationFile={self._log4j_file.as_uri()}",
-                    *("-cp", os.pathsep.join(map(str, _class_path()))),
-                    *("kafka.Kafka", str(self._properties_file)),
+                    *("-cp", os.pathsep.join(map(str, self.class_path()))),
+                    *("kafka.Kafka", str(self.properties_file)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -262,11 +270,11 @@ class Broker:
             raise BrokerFailure("the broker does not run", "")
         return self._process
 
-    def _own_settings(self, controller_port: int) -> dict[str, str]:
+    def own_settings(self, controller_port: int) -> dict[str, str]:
         controller = f"127.0.0.1:{controller_port}"
         listeners = f"PLAINTEXT://{self.bootstrap_servers}"
         return {
-            **self._settings,
+            **self.said,
             "log.dirs": str(self.log_directory),
             "listeners": f"{listeners},{CONTROLLER_LISTENER}://{controller}",
             "advertised.listeners": listeners,
@@ -274,13 +282,13 @@ class Broker:
                 f"PLAINTEXT:PLAINTEXT,{CONTROLLER_LISTENER}:PLAINTEXT"
             ),
             "controller.quorum.voters": (
-                f"{self._node_id}@{controller}" if self._place is None else self._place.voters
+                f"{self.node_id}@{controller}" if self._place is None else self._place.voters
             ),
         }
 
-    def _write_files(self, settings: Mapping[str, str]) -> None:
+    def write_files(self, settings: Mapping[str, str]) -> None:
         lines = (f"{name}={value}\n" for name, value in sorted(settings.items()))
-        self._properties_file.write_text("".join(lines))
+        self.properties_file.write_text("".join(lines))
         self._log4j_file.write_text(_LOG4J.format(file=self.log_file))
 
     def wait_until_ready(self) -> None:
@@ -291,7 +299,7 @@ class Broker:
         """
         process = self._running()
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_ready(self.bootstrap_servers):
+        while not self.is_ready():
             status = process.poll()
             if status is not None:
                 self._process = None
@@ -304,16 +312,15 @@ class Broker:
             time.sleep(_POLL_S)
 
 
-def _class_path() -> list[Path]:
-    """Return Kafka's jars behind a backend for its log, which its jars do not bring: pyspark's.
+def logging_jars() -> list[Path]:
+    """Return a backend for Kafka's log, which its jars do not bring: pyspark's.
 
-    SLF4J and Log4j have to be of one make, so pyspark's come before Kafka's own.
+    SLF4J and Log4j have to be of one make, so these come before Kafka's own.
     """
     pyspark = find_spec("pyspark")
     folders = (pyspark.submodule_search_locations if pyspark else None) or []
-    patterns = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar")
-    backend = [jar for folder in folders for p in patterns for jar in Path(folder, "jars").glob(p)]
-    return [*backend, *kafka_jars()]
+    patterns = ("slf4j-api-*.jar", "log4j-*.jar")
+    return [jar for folder in folders for p in patterns for jar in Path(folder, "jars").glob(p)]
 
 
 def free_ports(count: int) -> list[int]:

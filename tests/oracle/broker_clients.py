@@ -58,12 +58,13 @@ class Message:
     headers: Headers = ()
 
 
-def is_ready(bootstrap_servers: str) -> bool:
-    """Whether a broker answers, and has a controller that does."""
+def is_ready(bootstrap_servers: str, *, has_quorum: bool = True) -> bool:
+    """Whether a broker answers, and has a controller that does, if it has a quorum of them."""
     try:
         with _admin(bootstrap_servers, timeout_ms=READY_MS) as admin:
             nodes = _wait(admin.describeCluster().nodes())
-            _wait(admin.describeMetadataQuorum().quorumInfo())
+            if has_quorum:
+                _wait(admin.describeMetadataQuorum().quorumInfo())
             return bool(nodes.size())
     except KafkaFailure as failure:
         if failure.java_class in _NOT_READY:

@@ -1,6 +1,7 @@
 """Apache Kafka's jars: fetched once for a checkout, or those of a folder that somebody names.
 
-``python -m tests.oracle.jars`` fetches them ahead of the first test that asks Kafka.
+``python -m tests.oracle.jars`` fetches them ahead of the first test that asks Kafka; with versions
+as arguments, those of brokers of these versions.
 """
 
 import os
@@ -11,9 +12,13 @@ from typing import Final
 from pylog_spark.jars import Exclusion, Library, fetch_jars
 
 JARS_VARIABLE: Final = "PYLOG_KAFKA_JARS"
-KAFKA: Final = Library(group="org.apache.kafka", artifact="kafka_2.13", version="4.4.0")
+_GROUP: Final = "org.apache.kafka"
+_ARTIFACT: Final = "kafka_2.13"
+KAFKA: Final = Library(group=_GROUP, artifact=_ARTIFACT, version="4.4.0")
+# Brokers whose directories people bring along: the last with ZooKeeper alone, and later ones.
+OLD_VERSIONS: Final = ("2.8.2", "3.3.2", "3.9.1", "4.1.1")
 # Not published for this version; only command-line tools of Kafka's would need it.
-_UNPUBLISHED: Final = Exclusion(group=KAFKA.group, artifact="kafka-tools-api")
+_UNPUBLISHED: Final = Exclusion(group=_GROUP, artifact="kafka-tools-api")
 _CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 
 
@@ -30,8 +35,20 @@ def kafka_jars() -> list[Path]:
     said = os.environ.get(JARS_VARIABLE)
     if said:
         return sorted(Path(said).glob("*.jar"))
-    return fetch_jars([KAFKA], _CACHE / f"kafka-{KAFKA.version}", exclusions=[_UNPUBLISHED])
+    return jars_of(KAFKA.version)
+
+
+def jars_of(version: str) -> list[Path]:
+    """Return the jars of a broker of another version and of what it needs, by name.
+
+    Raises:
+        JavaNotFoundError: There is no Java to fetch them with.
+        JarsUnavailableError: They cannot be fetched.
+    """
+    library = Library(group=_GROUP, artifact=_ARTIFACT, version=version)
+    return fetch_jars([library], _CACHE / f"kafka-{version}", exclusions=[_UNPUBLISHED])
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{len(kafka_jars())} jars of Apache Kafka {KAFKA.version}\n")
+    for wanted in sys.argv[1:] or [KAFKA.version]:
+        sys.stdout.write(f"{len(jars_of(wanted))} jars of Apache Kafka {wanted}\n")

@@ -1,0 +1,1 @@
+"""Directories that brokers of other versions of Apache Kafka leave; ``make brokers``."""

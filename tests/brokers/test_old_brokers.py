@@ -1,0 +1,103 @@
+"""Directories of brokers of other versions: whole ones are found whole, damaged ones are mended.
+
+``PYLOG_BROKERS_SEED`` says which random traffic and damage.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pylog_spark.cli.program import app
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.clock import SystemClock
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.maintenance.verification.findings import Code, Severity
+from storage_core.testing.file_damage import Accident, Damage, damage
+from tests.brokers.old_broker import OldBroker
+from tests.brokers.random_traffic import SETTINGS, write_traffic
+from tests.oracle.jars import KAFKA, OLD_VERSIONS
+from tests.pylog_spark.cli.prescriptions import Shell, commands_in
+
+SEED = int(os.environ.get("PYLOG_BROKERS_SEED", "1"))
+ONLY_LOOKS = {Code.SEGMENTS_OVERLAP}
+
+pytestmark = [
+    pytest.mark.brokers,
+    pytest.mark.usefixtures("kafka_jvm"),
+    pytest.mark.timeout(1800, method="thread"),
+]
+
+
+@pytest.fixture(scope="module", params=[*OLD_VERSIONS, KAFKA.version])
+def left(request, tmp_path_factory, kafka_jvm) -> Iterator[Path]:
+    """The log directory of a broker of this version that was shut down in order."""
+    scratch = tmp_path_factory.mktemp(f"kafka-{request.param}")
+    directory = scratch / "log"
+    with OldBroker(request.param, directory, scratch=scratch, settings=SETTINGS) as broker:
+        broker.format()
+        broker.start()
+        write_traffic(broker.bootstrap_servers, request.param, SEED)
+        broker.stop()
+    assert (directory / CLEAN_SHUTDOWN_FILE).exists()
+    return directory
+
+
+@pytest.fixture
+def shell() -> Shell:
+    runner = CliRunner()
+
+    def pylog(*arguments: object) -> Any:
+        return runner.invoke(app, [str(argument) for argument in arguments], prog_name="pylog")
+
+    return Shell(pylog, SystemClock().now_ms())
+
+
+def above(answer: dict[str, Any], least: Severity) -> list[dict[str, Any]]:
+    return [f for f in answer["findings"] if Severity(f["severity"]).rank >= least.rank]
+
+
+def partitions_of(directory: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_dir() and classify_directory(path.name)[0] is DirectoryKind.PARTITION
+    )
+
+
+def test_a_directory_that_was_closed_has_no_finding_above_info(left, shell):
+    assert len(partitions_of(left)) > 10
+    for options in ([], ["--deep"]):
+        _, answer = shell.ask(left, "--show", 1000, *options)
+        found = [(f["code"], f["file"], f["message"]) for f in above(answer, Severity.HARMLESS)]
+        assert found == []
+        assert answer["advice"] == "start-broker"
+
+
+def test_damage_is_mended_by_what_the_doctor_prints(spark, left, shell, tmp_path):
+    """Each partition has its accident, round after round until all have happened."""
+    accidents = list(Accident)
+    for number in range(0, len(accidents), len(partitions_of(left))):
+        root = tmp_path / f"round-{number}" / "log"
+        shutil.copytree(left, root)
+        for place, path in enumerate(partitions_of(root)):
+            accident = accidents[(number + place) % len(accidents)]
+            damage(path, Damage(accident=accident, seed=SEED * 1000 + number + place))
+        _, answer = shell.ask(root, "--show", 5000)
+        for found in above(answer, Severity.WARN):
+            if not commands_in([found]) or found["code"] in ONLY_LOOKS:
+                shutil.rmtree(root / f"{found['topic']}-{found['partition']}", ignore_errors=True)
+        for _ in range(5):
+            _, answer = shell.ask(root, "--show", 5000)
+            if not answer["commands"]:
+                break
+            for command in answer["commands"]:
+                shell.run(command)
+        rest = [(f["code"], f["file"], f["message"]) for f in above(answer, Severity.ERROR)]
+        assert rest == []
+        assert answer["advice"] == "start-broker"
+        shutil.rmtree(root.parent)
