@@ -135,15 +135,22 @@ def test_a_frame_has_the_rows_before_or_after_a_commit_at_any_point_of_it(spark,
     register(spark)
     directory = one_group(tmp_path / "t-0")
     plan = prepare(directory, cleaning()).commit_of()
-    frame = spark.read.format("kafka-log").option("columns", "offset").load(str(tmp_path))
+    read = spark.read.format("kafka-log").option("columns", "offset")
+    first = read.load(str(tmp_path))
+    assert first.count() == 40
     points = {
         number
         for number, step in enumerate(plan.operations)
         if isinstance(step, SyncDirectory | DeleteFile)
     }
-    counts = [frame.count() for number in steps_of(plan, directory) if number in points]
+    counts = [
+        read.load(str(tmp_path)).count() for number in steps_of(plan, directory) if number in points
+    ]
     assert counts == sorted(counts, reverse=True)
     assert set(counts) == {40, 8}
+    # A frame keeps the plan that it was first used with.
+    with pytest.raises(Exception, match="ChangedWhileReadError"):
+        first.count()
 
 
 def test_a_frame_refuses_a_log_whose_middle_is_missing(spark, tmp_path):
