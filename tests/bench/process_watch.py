@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-_INTERVAL_SECONDS: Final = 0.1
+_INTERVAL_SECONDS: Final = 0.25
 _KIB: Final = 1024
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
