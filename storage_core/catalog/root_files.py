@@ -6,10 +6,12 @@ the manifest of each partition.
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from shlex import quote
+from threading import Thread
 from typing import Final, Protocol, TypeVar
 
 from storage_core.catalog.roles import Role, guess_role, local_path
@@ -302,12 +304,43 @@ def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -
     # In this thread, where a signal is heard, unless others can ask meanwhile.
     if isinstance(root, LocalRoot) or len(several) == 1:
         return [look(item) for item in several]
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+    asked: SimpleQueue[tuple[Future[R], T]] = SimpleQueue()
+    answers: list[Future[R]] = []
+    for item in several:
+        answers.append(Future())
+        asked.put((answers[-1], item))
+    # An executor's threads are waited for, at the latest when the program ends: a look at an object
+    # store that does not answer would keep it from ending.
+    threads = [
+        Thread(target=_answer, args=(look, asked), name="pylog-look", daemon=True)
+        for _ in range(min(_LOOKS_AT_ONCE, len(several)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        return [answer.result() for answer in answers]
+    except BaseException as error:
+        for answer in answers:
+            answer.cancel()
+        if isinstance(error, Exception):  # else the program is asked to end
+            for thread in threads:
+                thread.join()
+        raise
+
+
+def _answer(look: Callable[[T], R], asked: SimpleQueue[tuple[Future[R], T]]) -> None:
+    """Look at what nobody else has looked at yet, as long as there is any."""
+    while True:
         try:
-            return list(pool.map(look, several))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            answer, item = asked.get_nowait()
+        except Empty:
+            return
+        if not answer.set_running_or_notify_cancel():
+            continue
+        try:
+            answer.set_result(look(item))
+        except BaseException as error:  # noqa: BLE001  # raised where the answer is waited for
+            answer.set_exception(error)
 
 
 def _find_partition(name: str) -> TopicPartition | None:

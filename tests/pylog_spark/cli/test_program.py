@@ -24,6 +24,16 @@ from storage_core.errors import (
     RecoveryRequiredError,
     StorageError,
 )
+from storage_core.filenames import TopicPartition, log_file
+from storage_core.store import open_object_store
+from storage_core.store.managed_root import create_root
+from storage_core.store.manifest import (
+    FileEntry,
+    Manifest,
+    data_key,
+    encode_manifest,
+    manifest_key,
+)
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
@@ -239,15 +249,84 @@ def warmup() -> None:
     time.sleep(60)
 sys.exit(run(["warmup"]))
 """
+    assert end_when_ready(code) == (ExitCode.TERMINATED, "pylog: terminated\n")
+
+
+def end_when_ready(code: str) -> tuple[int, str]:
+    """Run a program, end it by SIGTERM when it has said "ready"; return its status and stderr."""
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == ExitCode.TERMINATED
-    assert said == "pylog: terminated\n"
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+def test_sigterm_does_not_wait_for_an_object_store_that_does_not_answer():
+    code = """
+import sys, threading
+from pylog_spark.cli.program import run
+from storage_core.store import open_object_store
+url = "memory://unanswered/logs"
+store = open_object_store(url)
+for name in ("a-0", "b-0", "c-0"):
+    store.put(f"{name}/00000000000000000000.log", b"")
+several = threading.Barrier(2)
+def unanswered(plain):
+    def ask(*arguments, **options):
+        if threading.current_thread() is threading.main_thread():
+            return plain(*arguments, **options)
+        if several.wait() == 0:
+            print("ready", flush=True)
+        threading.Event().wait()
+    return ask
+for name in ("get", "list"):
+    setattr(type(store), name, unanswered(getattr(type(store), name)))
+sys.exit(run(["inspect", url]))
+"""
+    status, said = end_when_ready(code)
+    assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one partition", "several"])
+def test_sigterm_ends_a_look_at_a_manifest_with_very_many_files(names: list[str], tmp_path: Path):
+    objects = open_object_store(str(tmp_path))
+    create_root(objects, now_ms=1_700_000_000_000)
+    for name in names:
+        partition = TopicPartition(name, 0)
+        files = {
+            log_file(offset): FileEntry(
+                key=data_key(partition, "attempt", log_file(offset)),
+                start=0,
+                size_bytes=100,
+                etag="e",
+                modified_ms=1,
+            )
+            for offset in range(20_000)
+        }
+        manifest = Manifest(
+            partition=partition, generation=1, run_id="r", attempt_id="attempt", files=files
+        )
+        objects.put(manifest_key(partition), encode_manifest(manifest))
+    code = f"""
+import sys
+from pylog_spark.cli.program import run
+from storage_core.store import manifest
+plain = manifest._parse_file
+def parse(*arguments):
+    manifest._parse_file = plain
+    print("ready", flush=True)
+    return plain(*arguments)
+manifest._parse_file = parse
+sys.exit(run(["inspect", "managed+{tmp_path}"]))
+"""
+    status, said = end_when_ready(code)
+    assert (status, said) == (ExitCode.TERMINATED, "pylog: terminated\n")
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(broker_dir: Path):

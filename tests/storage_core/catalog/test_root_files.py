@@ -1,12 +1,14 @@
 """What a root is taken for, and what somebody is told who names another directory."""
 
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from storage_core.catalog.root_files import check_log_directory
-from storage_core.errors import ConfigError
+from storage_core.catalog.root_files import MirrorRoot, check_log_directory, map_over_root
+from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import log_file
+from storage_core.store import open_object_store
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 
@@ -35,3 +37,26 @@ def test_a_log_directory_may_be_named_as_a_partition_is(tmp_path: Path):
     root = tmp_path / "kafka-1"
     (root / "orders-0").mkdir(parents=True)
     check_log_directory(str(root), root)
+
+
+def test_looks_at_a_root_on_an_object_store_answer_in_order():
+    root = MirrorRoot(open_object_store("memory://looks/logs"))
+    numbers = range(100)
+    assert map_over_root(root, lambda number: number * number, numbers) == [n * n for n in numbers]
+    assert map_over_root(root, str, ()) == []
+
+
+def test_the_error_of_a_look_is_raised_when_no_other_look_runs_any_more():
+    root = MirrorRoot(open_object_store("memory://looks/logs"))
+    meeting = Barrier(3)
+
+    def look(number: int) -> None:
+        if number == 1:
+            raise StorageError("looks", "the disk failed")
+        meeting.wait(timeout=10)
+        ended.append(number)
+
+    ended: list[int] = []
+    with pytest.raises(StorageError, match="the disk failed"):
+        map_over_root(root, look, range(4))
+    assert sorted(ended) == [0, 2, 3]
