@@ -57,7 +57,7 @@ class LineWriter(Protocol):
         ...
 
     def error(self, error: BadBytesError) -> str:
-        """Return the line of an error that ended the file."""
+        """Return the line of what cannot be read, most often the end of the file."""
         ...
 
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
@@ -232,6 +232,9 @@ def _dump_file(  # what, how, and where to
             for block in dump_segment(store, name, view):
                 if isinstance(block, TornTail):
                     output.write(lines.tail(block))
+                    continue
+                if isinstance(block, BadBytesError):
+                    output.write(lines.error(block))
                     continue
                 for position, reason in block.wrong_checksums:
                     problems.add(name, position, reason)

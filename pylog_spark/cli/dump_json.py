@@ -65,7 +65,7 @@ class JsonLines:
         return _line(fields | {"size": tail.size_bytes})
 
     def error(self, error: BadBytesError) -> str:
-        """Return the line that says where and why reading of a file stopped."""
+        """Return the line that says where and why something cannot be read."""
         fields = {"type": "error", "file": self._file, "position": error.position}
         return _line(fields | {"message": error.reason})
 

@@ -15,14 +15,13 @@ from storage_core.errors import (
     UnsupportedCompressionError,
 )
 from storage_core.filenames import offset_of
-from storage_core.formats.batch_v2 import MAGIC_V2, Codec
 from storage_core.kernels import record_scan
 from storage_core.log.committed_view import CommittedView
 from storage_core.log.isolation import ReadCommitted
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 from storage_core.records.payload import Limits, Payload, open_batches
-from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 # A line of text for each record is made of many small Python objects, so that a small window
@@ -89,8 +88,10 @@ class TornTail:
 
 def dump_segment(
     store: LogStore, name: str, committed: CommittedView | None
-) -> Iterator[DecodedBatches | TornTail]:
+) -> Iterator[DecodedBatches | TornTail | CorruptRecordError]:
     """Yield everything that a segment file holds.
+
+    An error that is yielded is about a batch of which only the header was read; others follow.
 
     Args:
         store: Its directory.
@@ -105,7 +106,10 @@ def dump_segment(
         position = 0
         chooser = _Chooser(name, committed)
         for window in _scan(reader):
-            yield from _decode(window, chooser.choose(window), chooser.end_offset)
+            chosen = chooser.choose(window)
+            yield from _decode(window, chosen & window.is_whole, chooser.end_offset)
+            if not window.is_whole and chosen[0]:
+                yield _not_shown(window)
             position = window.file_position + len(window.data)
         if position < reader.size_bytes:
             yield TornTail(file=name, position=position, size_bytes=reader.size_bytes - position)
@@ -117,6 +121,19 @@ def _scan(reader: FileReader) -> Iterator[Window]:
         window_bytes=_WINDOW_BYTES,
         crc=CrcCheck.NOTE,
         tail=Tail.STOP,
+        large=Large.VALID,
+    )
+
+
+def _not_shown(window: Window) -> CorruptRecordError:
+    """Return what is to be said of a large batch of which only the header was read."""
+    batches = window.batches
+    return CorruptRecordError(
+        window.file,
+        window.file_position,
+        f"the batch at offset {batches.base_offset[0]} has {batches.size[0]} bytes and a wrong "
+        "CRC: its records are not shown",
+        offset=int(batches.base_offset[0]),
     )
 
 
@@ -153,7 +170,7 @@ def _decode(
             records = records.select(records.offset < end_offset)
         # The batch that is bad is shown too: its header says what it claims to be. Only a message
         # set has no header of its own, and says its first offset where it can be opened.
-        is_shown = bad is not None and not _is_message_set(window, end_row)
+        is_shown = bad is not None and not window.batches.is_message_set[end_row]
         shown_end = end_row + is_shown
         yield DecodedBatches(
             window=window,
@@ -215,12 +232,6 @@ def _read_records(
     elif status == record_scan.LEFTOVER:
         table = table[:, :-1]
     return RecordColumns(payload=payload, table=table), payload.error(status, bad_row, position)
-
-
-def _is_message_set(window: Window, row: int) -> bool:
-    """Return whether an entry is a compressed one of an old format."""
-    batches = window.batches
-    return bool(batches.magic[row] < MAGIC_V2 and batches.codec[row] != Codec.NONE)
 
 
 def _row_at(window: Window, error: BadBytesError) -> int:

@@ -47,7 +47,7 @@ class TextLines:
         )
 
     def error(self, error: BadBytesError) -> str:
-        """Return the line that says where and why reading of a file stopped."""
+        """Return the line that says where and why something cannot be read."""
         return (
             f"{self._take_heading()}  ERROR at position {error.position}: {escaped(error.reason)}\n"
         )

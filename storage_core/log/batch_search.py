@@ -13,7 +13,6 @@ from storage_core.formats.batch_v2 import (
     MAGIC_V2,
     MAX_TIMESTAMP_AT,
     NO_TIMESTAMP,
-    Codec,
 )
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
@@ -117,7 +116,7 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
         PylogError: It cannot be opened.
     """
     batches = window.batches
-    if batches.is_legacy[row] and batches.codec[row] != Codec.NONE:
+    if batches.is_message_set[row]:
         wanted = np.zeros(len(batches), np.bool_)
         wanted[row] = True
         batches = open_batches(window, wanted, row, limits).batches

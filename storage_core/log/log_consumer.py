@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from storage_core.log.isolation import ReadCommitted
 from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.records.reader import Tail, Window, scan_windows
+from storage_core.records.reader import DEFAULT_WINDOW_BYTES, Tail, Window, scan_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ def consume(
                 file,
                 start=fetch.position,
                 end=fetch.position + fetch.size_bytes,
-                window_bytes=fetch.size_bytes,
+                # A batch that is larger comes whole, if its CRC is right.
+                window_bytes=min(fetch.size_bytes, DEFAULT_WINDOW_BYTES),
                 tail=Tail.STOP,
             ):
                 batches = window.batches

@@ -13,7 +13,7 @@ from storage_core.log.position_search import checked_start
 from storage_core.log.time_search import TimedOffset, find_record_from
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, read_whole, scan_windows
 
 NO_TIERED_OFFSET = -1
 _WINDOW_BYTES = 1 << 20
@@ -181,6 +181,7 @@ def _find_newest(reader: LogReader, limits: Limits) -> TimedOffset | None:
             window_bytes=_WINDOW_BYTES,
             crc=CrcCheck.SKIP,
             tail=Tail.STOP,
+            large=Large.HEADER,
         ):
             batches = window.batches
             rows = np.flatnonzero(batches.max_timestamp == newest.timestamp)
@@ -191,7 +192,7 @@ def _find_newest(reader: LogReader, limits: Limits) -> TimedOffset | None:
                 return None
             wanted = np.zeros(len(batches), np.bool_)
             wanted[row] = True
-            for records in decode_records(window, wanted, limits):
+            for records in decode_records(read_whole(file, window), wanted, limits):
                 matches = np.flatnonzero(records.timestamp == newest.timestamp)
                 if matches.size:
                     offset = int(records.offset[matches[0]])

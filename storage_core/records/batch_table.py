@@ -83,6 +83,15 @@ class BatchTable:
         return legacy
 
     @property
+    def is_message_set(self) -> NDArray[np.bool_]:
+        """Which entries of a format before v2 are compressed.
+
+        Their headers tell neither the first offset inside nor how many messages there are.
+        """
+        compressed: NDArray[np.bool_] = self.is_legacy & (self.codec != 0)
+        return compressed
+
+    @property
     def counted_records(self) -> NDArray[np.int64]:
         """How many records the headers tell of; an entry of a format before v2 counts as one."""
         counted: NDArray[np.int64] = np.where(self.is_legacy, 1, np.maximum(self.record_count, 0))
@@ -93,8 +102,7 @@ class BatchTable:
 
         A compressed legacy message tells the first offset inside only when it is opened.
         """
-        is_unknown = self.is_legacy & (self.codec != 0)
-        below: NDArray[np.bool_] = (self.base_offset < offset) | is_unknown
+        below: NDArray[np.bool_] = (self.base_offset < offset) | self.is_message_set
         return below
 
     @property

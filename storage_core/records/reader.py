@@ -62,8 +62,8 @@ class Large(enum.Enum):
     """What to read of a batch of more than LARGE_BATCH_BYTES: a file with holes has any length.
 
     Its checksum is found piece by piece first. Of one that is not read whole the window has the
-    header, and zeros that take no memory as long as nobody looks at them. Control batches are
-    read whole.
+    header, of a control batch the first MiB, and zeros that take no memory as long as nobody looks
+    at them.
     """
 
     WHOLE = "whole"  # all, unless CrcCheck.RAISE refuses it before
@@ -80,12 +80,14 @@ class Window:
         file_position: Where in the file ``data[0]`` lies.
         data: uint8[n], the bytes; valid until the next window is asked for.
         batches: The batches in it; their positions count from ``data[0]``.
+        is_whole: False where it is one large batch of which only the header was read.
     """
 
     file: str
     file_position: int
     data: NDArray[np.uint8]
     batches: BatchTable
+    is_whole: bool = True
 
     def position_of(self, row: int) -> int:
         """Return where in the file a batch begins."""
@@ -161,6 +163,24 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         position += used
 
 
+def read_whole(reader: FileReader, window: Window) -> Window:
+    """Return the same batches with their records, where a scan of Large.HEADER needs those.
+
+    Args:
+        reader: The open .log file.
+        window: What the scan gave.
+
+    Raises:
+        CorruptRecordError: The batch is large, and its CRC is wrong.
+        StorageError: The file cannot be read.
+    """
+    if window.is_whole:
+        return window
+    start = window.file_position
+    (whole,) = scan_windows(reader, start=start, end=start + window.data.size, window_bytes=1)
+    return whole
+
+
 def _read_header(
     reader: FileReader, position: int, size_bytes: int, crc: CrcCheck, large: Large
 ) -> Window | None:
@@ -185,12 +205,14 @@ def _read_header(
             offset=int(batches.base_offset[0]),
         )
     is_left_out = large is Large.HEADER or (large is Large.VALID and not is_valid)
-    if not is_left_out or batches.is_control[0]:
+    if not is_left_out:
         return None
+    if batches.is_control[0]:  # its first record says what it is
+        reader.read_into(position, data[:_PIECE_BYTES])
     if crc is not CrcCheck.SKIP:
         table[batch_scan.CRC_OK, 0] = is_valid
     read_control_types(data, batches.columns, 1)
-    return Window(reader.name, position, data, batches)
+    return Window(reader.name, position, data, batches, is_whole=False)
 
 
 def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bool:

@@ -5,7 +5,6 @@ Before message format v2 a compressed message does not say how many it holds.
 
 from typing import Final
 
-from storage_core.formats.batch_v2 import Codec
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import Window
 
@@ -21,7 +20,7 @@ def count_records_in(window: Window) -> int:
     """
     batches = window.batches
     is_legacy = batches.is_legacy
-    is_set = is_legacy & (batches.codec != Codec.NONE)
+    is_set = batches.is_message_set
     count = int(batches.record_count[~is_legacy].sum()) + int((is_legacy & ~is_set).sum())
     row = 0
     while is_set[row:].any():

@@ -1,5 +1,6 @@
 """A batch that says it is very large, in a file with holes, is not taken into memory for that."""
 
+import json
 import struct
 from contextlib import closing
 from dataclasses import replace
@@ -8,19 +9,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pylog_spark.tasks.inspection import _oldest, _read_tail
+from pylog_spark.cli.dump_files import dump_path
+from pylog_spark.tasks.inspection import _LIMITS, _oldest, _read_tail
+from pylog_spark.tasks.record_count import count_records
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
-from storage_core.filenames import log_file, segment_file
-from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
+from storage_core.formats.batch_v2 import NO_TIMESTAMP, Codec
+from storage_core.formats.control import ControlType
+from storage_core.log.batch_lookup import find_batch_base_offset
 from storage_core.log.batch_search import find_batch_for_offset, first_batch_timestamp
+from storage_core.log.committed_view import scan_batch_tables, scan_committed_view
+from storage_core.log.log_consumer import consume
+from storage_core.log.log_loader import load_log
+from storage_core.log.log_reader import Isolation, LogReader
+from storage_core.log.offset_lookup import OffsetTarget, find_offset
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records import reader as reader_module
+from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.local import LocalFileReader, LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec, some_batches
+from storage_core.testing.builders import (
+    BatchSpec,
+    RecordSpec,
+    encode_batch,
+    end_txn_marker,
+    segment_bytes,
+    some_batches,
+)
 from storage_core.testing.directories import SegmentSpec, write_partition
+from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.golden_data import goldens
 
 CLAIMED = 256 << 20
@@ -101,6 +120,106 @@ def test_a_wrong_checksum_is_found_before_any_of_it_is_kept(sparse, reads, crc):
                 next(windows)
         else:
             assert next(windows).batches.crc_ok.tolist() == [0]
+    assert max(reads) <= MOST
+
+
+def dumped(path: Path, capsys) -> tuple[bool, list[dict]]:
+    is_whole = dump_path(path, as_json=True, committed_only=False)
+    return is_whole, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_dump_shows_its_header_and_no_records(sparse, reads, capsys):
+    is_whole, lines = dumped(Path(sparse.location, log_file(0)), capsys)
+    assert [line["type"] for line in lines if line["type"] != "record"] == [*["batch"] * 3, "error"]
+    assert lines[-2]["size"] == CLAIMED
+    assert (lines[-2]["crc_ok"], lines[-1]["position"]) == (False, lines[-2]["position"])
+    assert not is_whole
+    assert max(reads) <= MOST
+
+
+def test_a_dump_goes_on_behind_a_large_batch_that_is_wrong(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(reader_module, "LARGE_BATCH_BYTES", 2_000_000)
+    large = BatchSpec(base_offset=0, records=[RecordSpec(value=bytes(3_000_000))])
+    data = bytearray(segment_bytes([large, BatchSpec(base_offset=1, records=[RecordSpec()])]))
+    path = tmp_path / log_file(0)
+    path.write_bytes(data)
+    assert len(dumped(path, capsys)[1]) == 4
+    data[1_000_000] ^= 1
+    path.write_bytes(data)
+    kinds = [line["type"] for line in dumped(path, capsys)[1]]
+    assert kinds == ["batch", "error", "batch", "record"]
+
+
+def test_counts_of_records_and_searches_for_transactions_read_headers(sparse, reads):
+    size = next(file.size_bytes for file in sparse.list_files() if file.name == log_file(0))
+    assert count_records(sparse, [log_file(0)]) == 3
+    assert scan_committed_view(sparse).last_stable_offset == 3
+    assert find_batch_base_offset(sparse, [0], 2) == 2
+    assert max(reads) <= MOST
+    assert sum(reads) < size // 4
+
+
+def test_a_compressed_message_of_old_has_its_checksum_looked_at_before_it_is_opened(sparse, reads):
+    path = Path(sparse.location, log_file(0))
+    data = bytearray(encode_entry(LegacySet(messages=[LegacyMessage(offset=0)], codec=Codec.GZIP)))
+    struct.pack_into(">i", data, 8, CLAIMED - 12)
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate(CLAIMED)
+    with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
+        count_records(sparse, [log_file(0)])
+    with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
+        find_batch_base_offset(sparse, [0], 0)
+    assert max(reads) <= MOST
+
+
+def test_a_control_batch_without_end_is_known_by_its_beginning(sparse, reads):
+    path = Path(sparse.location, log_file(0))
+    marker = bytearray(
+        encode_batch(
+            end_txn_marker(
+                base_offset=0, producer_id=1, producer_epoch=0, control_type=ControlType.ABORT
+            )
+        )
+    )
+    struct.pack_into(">i", marker, 8, CLAIMED - 12)
+    with path.open("r+b") as file:
+        file.write(marker)
+        file.truncate(CLAIMED)
+    (table,) = [batches.columns.copy() for batches in scan_batch_tables(sparse, log_file(0))]
+    assert BatchTable(table).control_type.tolist() == [ControlType.ABORT]
+    assert max(reads) <= MOST
+
+
+def loaded(store: LocalStore) -> LogReader:
+    """The log as far as a load without recovery takes it: with the large batch."""
+    log = load_log(
+        store,
+        config=LogConfig.from_topic_overrides({}),
+        **LOAD,
+    )
+    return LogReader(store, log)
+
+
+def test_a_consumer_gets_what_stands_before_it_and_an_error(sparse, reads):
+    windows = consume(loaded(sparse), 0, isolation=Isolation.LOG_END, max_bytes=1 << 20)
+    with pytest.raises(CorruptRecordError, match="CRC-32C of the batch at offset"):
+        for _ in windows:
+            pass
+    assert max(reads) <= MOST
+
+
+def test_the_newest_record_is_looked_for_with_headers_and_a_large_batch_checked_first(
+    sparse, reads
+):
+    with closing(sparse.open_file(log_file(0))) as file:
+        *_, last = scan_windows(file, crc=CrcCheck.SKIP, tail=Tail.STOP, large=Large.HEADER)
+    offset, timestamp = int(last.batches.last_offset[-1]), int(last.batches.max_timestamp[-1])
+    times = Path(sparse.location, segment_file(0, TIME_INDEX_SUFFIX))
+    times.write_bytes(struct.pack(">qi", timestamp, offset))
+    reader = loaded(sparse)
+    with pytest.raises(CorruptRecordError, match="CRC-32C of the batch at offset"):
+        find_offset(reader, OffsetTarget.MAX_TIMESTAMP, limits=_LIMITS)
     assert max(reads) <= MOST
 
 
