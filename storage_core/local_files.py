@@ -32,6 +32,8 @@ from typing import Final
 PUBLIC_FILE_MODE: Final = 0o666
 _ROOT_USER: Final = 0
 _PRIVATE_MODE: Final = 0o600
+# Of a file that grows while it is read.
+_GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
     (stat.S_ISLNK, "a link"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -214,12 +216,14 @@ def read_limited(descriptor: int, limit_bytes: int) -> bytes:
         raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have: {size}")
     parts: list[bytes] = []
     position = 0
+    wanted = size + 1  # all at once: parts that are joined take twice the room
     while position <= limit_bytes:
-        part = os.pread(descriptor, min(1 << 20, limit_bytes + 1 - position), position)
+        part = os.pread(descriptor, min(wanted, limit_bytes + 1 - position), position)
         if not part:
             return b"".join(parts)
         parts.append(part)
         position += len(part)
+        wanted = _GROWN_BYTES
     raise OSError(errno.EFBIG, f"is longer than the {limit_bytes} bytes it may have")
 
 

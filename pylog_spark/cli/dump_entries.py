@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+import numpy as np
+
 from storage_core.checkpoint.clean_shutdown import parse_clean_shutdown
 from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
 from storage_core.checkpoint.meta_properties import (
@@ -36,8 +38,8 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.index.offset_index import OffsetIndex
-from storage_core.index.time_index import TimeIndex
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.index.entry_pieces import read_entries
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_producer_snapshot
@@ -48,6 +50,8 @@ Entry = tuple[str, dict[str, Any]]
 EntryParser = Callable[[LogStore, str], Iterator[Entry]]
 
 _CHECKPOINT: Final = "checkpoint"
+# Of an index, as Python's objects: those take many times the room of the file.
+_ENTRIES_AT_A_TIME: Final = 1 << 12
 
 
 def parser_of(name: str) -> EntryParser | None:
@@ -56,18 +60,14 @@ def parser_of(name: str) -> EntryParser | None:
 
 
 def _offset_index(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    entries = OffsetIndex.parse(_base(name), data).entries
-    for row, (relative, position) in enumerate(entries.tolist()):
+    for row, (relative, position) in enumerate(_entries(store, name, OFFSET_INDEX_ENTRY)):
         if _is_padding(row, relative):
             return
         yield "index", {"offset": _base(name) + relative, "position": position}
 
 
 def _time_index(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    entries = TimeIndex.parse(_base(name), data).entries
-    for row, (timestamp, relative) in enumerate(entries.tolist()):
+    for row, (timestamp, relative) in enumerate(_entries(store, name, TIME_INDEX_ENTRY)):
         if _is_padding(row, relative):
             return
         yield "timeindex", {"timestamp": timestamp, "offset": _base(name) + relative}
@@ -115,6 +115,12 @@ def _clean_shutdown(store: LogStore, name: str) -> Iterator[Entry]:
 def _quorum_state(store: LogStore, name: str) -> Iterator[Entry]:
     data = store.read_file(name, limit_bytes=MAX_QUORUM_STATE_BYTES)
     yield _CHECKPOINT, parse_quorum_state(data, file=name)
+
+
+def _entries(store: LogStore, name: str, entry: np.dtype[Any]) -> Iterator[tuple[int, int]]:
+    for piece in read_entries(store, name, entry, limit_bytes=MAX_INDEX_BYTES):
+        for start in range(0, len(piece), _ENTRIES_AT_A_TIME):
+            yield from piece[start : start + _ENTRIES_AT_A_TIME].tolist()
 
 
 def _base(name: str) -> int:

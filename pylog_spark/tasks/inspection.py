@@ -46,6 +46,8 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.index.entry_pieces import read_entries
+from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.settled_store import settle
@@ -60,7 +62,6 @@ from storage_core.store.local import LocalStore
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
 _FIRST_WINDOW_BYTES: Final = 1 << 14
-_MAX_INDEX_BYTES: Final = 1 << 30
 _LIMITS: Final = Limits(
     max_record_bytes=LogConfig().max_decompressed_message_bytes,
     max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
@@ -383,10 +384,8 @@ def _last_indexed_position(store: LogStore, log: FileInfo, sizes: dict[str, int]
     name = log.name.removesuffix(LOG_SUFFIX) + OFFSET_INDEX_SUFFIX
     if name not in sizes:
         return 0
-    data = store.read_file(name, limit_bytes=_MAX_INDEX_BYTES)
-    count = len(data) // OFFSET_INDEX_ENTRY.itemsize
-    positions = np.frombuffer(data, OFFSET_INDEX_ENTRY, count)["position"]
-    position = int(positions.max(initial=0))
+    pieces = read_entries(store, name, OFFSET_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES)
+    position = max((int(piece["position"].max(initial=0)) for piece in pieces), default=0)
     return position if position < log.size_bytes else 0
 
 

@@ -5,10 +5,10 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.index.entry_pieces import read_entries
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.position_search import ListedSegment, find_start_position
 from storage_core.records.columns import decode_records
@@ -62,31 +62,42 @@ def find_offset_for_time(
         PylogError: A batch that had to be read is corrupt, or the store failed.
     """
     for number, segment in enumerate(segments):
-        times = _read_times(store, segment)
+        newest, last_older = _look_up(store, segment, target_ms)
         is_active = number == len(segments) - 1
-        if not is_active and len(times) and int(times["timestamp"][-1]) < target_ms:
+        if not is_active and newest is not None and newest < target_ms:
             continue
         # All records up to the offset of the last entry that is older are older.
-        older = np.flatnonzero(times["timestamp"] < target_ms)
         offset = log_start_offset
-        if older.size:
-            last_older = segment.base_offset + int(times["relative_offset"][older[-1]])
-            offset = max(offset, last_older)
+        if last_older is not None:
+            offset = max(offset, segment.base_offset + last_older)
         found = _scan(store, segment, offset, target_ms, log_start_offset, limits)
         if found is not None:
             return found
     return None
 
 
-def _read_times(store: LogStore, segment: ListedSegment) -> NDArray[np.void]:
-    """Return the entries of a time index, without the zeros of one that is preallocated."""
+def _look_up(
+    store: LogStore, segment: ListedSegment, target_ms: int
+) -> tuple[int | None, int | None]:
+    """Return a time index's last timestamp, and the relative offset of its last older entry.
+
+    The zeros in which a preallocated one ends do not count.
+    """
+    newest = older = last_seen = None
     if not segment.has_time_index:
-        return np.empty(0, TIME_INDEX_ENTRY)
+        return newest, older
     name = segment_file(segment.base_offset, TIME_INDEX_SUFFIX)
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    entries = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)
-    used = np.flatnonzero(entries["timestamp"] > 0)
-    return entries[: used[-1] + 1 if used.size else 0]
+    for entries in read_entries(store, name, TIME_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES):
+        timestamps, offsets = entries["timestamp"], entries["relative_offset"]
+        used = np.flatnonzero(timestamps > 0)
+        is_older = np.flatnonzero(timestamps < target_ms)
+        if used.size:
+            newest = int(timestamps[used[-1]])
+            counted = is_older[is_older <= used[-1]]
+            older = int(offsets[counted[-1]]) if counted.size else last_seen
+        if is_older.size:
+            last_seen = int(offsets[is_older[-1]])
+    return newest, older
 
 
 def find_record_from(  # noqa: PLR0913  # where, what and how far
