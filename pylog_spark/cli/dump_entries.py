@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.checkpoint.clean_shutdown import parse_clean_shutdown
 from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
@@ -38,9 +39,9 @@ from storage_core.filenames import (
     kind_of,
     offset_of,
 )
-from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index.entry_pieces import read_entries
-from storage_core.index.transaction_index import parse_transaction_index
+from storage_core.index.transaction_index import read_transactions
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_producer_snapshot
 from storage_core.store.base import LogStore
@@ -60,23 +61,25 @@ def parser_of(name: str) -> EntryParser | None:
 
 
 def _offset_index(store: LogStore, name: str) -> Iterator[Entry]:
-    for row, (relative, position) in enumerate(_entries(store, name, OFFSET_INDEX_ENTRY)):
+    for row, (relative, position) in enumerate(_pairs(store, name, OFFSET_INDEX_ENTRY)):
         if _is_padding(row, relative):
             return
         yield "index", {"offset": _base(name) + relative, "position": position}
 
 
 def _time_index(store: LogStore, name: str) -> Iterator[Entry]:
-    for row, (timestamp, relative) in enumerate(_entries(store, name, TIME_INDEX_ENTRY)):
+    for row, (timestamp, relative) in enumerate(_pairs(store, name, TIME_INDEX_ENTRY)):
         if _is_padding(row, relative):
             return
         yield "timeindex", {"timestamp": timestamp, "offset": _base(name) + relative}
 
 
 def _transaction_index(store: LogStore, name: str) -> Iterator[Entry]:
-    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
-    for transaction in parse_transaction_index(name, _base(name), data):
-        yield "txnindex", asdict(transaction)
+    position = 0
+    for entries in _entries(store, name, TXN_INDEX_ENTRY):
+        for transaction in read_transactions(name, _base(name), entries, start=position):
+            yield "txnindex", asdict(transaction)
+        position += entries.nbytes
 
 
 def _snapshot(store: LogStore, name: str) -> Iterator[Entry]:
@@ -117,10 +120,15 @@ def _quorum_state(store: LogStore, name: str) -> Iterator[Entry]:
     yield _CHECKPOINT, parse_quorum_state(data, file=name)
 
 
-def _entries(store: LogStore, name: str, entry: np.dtype[Any]) -> Iterator[tuple[int, int]]:
+def _pairs(store: LogStore, name: str, entry: np.dtype[Any]) -> Iterator[tuple[int, int]]:
+    for entries in _entries(store, name, entry):
+        yield from entries.tolist()
+
+
+def _entries(store: LogStore, name: str, entry: np.dtype[Any]) -> Iterator[NDArray[np.void]]:
     for piece in read_entries(store, name, entry, limit_bytes=MAX_INDEX_BYTES):
         for start in range(0, len(piece), _ENTRIES_AT_A_TIME):
-            yield from piece[start : start + _ENTRIES_AT_A_TIME].tolist()
+            yield piece[start : start + _ENTRIES_AT_A_TIME]
 
 
 def _base(name: str) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.errors import CorruptIndexError, IndexVersionError
 from storage_core.formats.index_entries import TXN_INDEX_ENTRY, TXN_INDEX_VERSION
@@ -35,9 +36,27 @@ def parse_transaction_index(file: str, base_offset: int, data: bytes) -> tuple[A
     """
     count = len(data) // TXN_INDEX_ENTRY.itemsize
     entries = np.frombuffer(data, TXN_INDEX_ENTRY, count)
+    return read_transactions(file, base_offset, entries, start=0)
+
+
+def read_transactions(
+    file: str, base_offset: int, entries: NDArray[np.void], *, start: int
+) -> tuple[AbortedTxn, ...]:
+    """Read some entries of a ``.txnindex`` file.
+
+    Args:
+        file: Its name, for messages.
+        base_offset: Of its segment.
+        entries: TXN_INDEX_ENTRY[n].
+        start: Position of the first of them in the file.
+
+    Raises:
+        IndexVersionError: An entry has an unknown version.
+        CorruptIndexError: An entry ends below the segment.
+    """
     is_unknown = entries["version"] != TXN_INDEX_VERSION
     for row in np.flatnonzero(is_unknown | (entries["last_offset"] < base_offset)).tolist():
-        position = row * TXN_INDEX_ENTRY.itemsize
+        position = start + row * TXN_INDEX_ENTRY.itemsize
         if is_unknown[row]:
             raise IndexVersionError(
                 file,

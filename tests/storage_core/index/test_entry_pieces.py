@@ -11,14 +11,15 @@ import pytest
 
 from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.tasks.inspection import _last_indexed_position
-from storage_core.errors import StorageError
+from storage_core.errors import IndexVersionError, StorageError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     log_file,
     segment_file,
 )
-from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index import entry_pieces
 from storage_core.index.entry_pieces import read_entries
 from storage_core.log import time_search
@@ -89,6 +90,18 @@ def test_one_that_is_longer_than_any_can_be_is_refused_unread(store: LocalStore)
     pieces = read_entries(store, TIMES, TIME_INDEX_ENTRY, limit_bytes=LONG - 1)
     with pytest.raises(StorageError, match="is longer than the"):
         next(pieces)
+
+
+def test_a_dump_of_transactions_holds_no_more_of_them_than_a_piece(tmp_path: Path):
+    name = segment_file(0, TXN_INDEX_SUFFIX)
+    (tmp_path / name).write_bytes(bytes(200_000 * TXN_INDEX_ENTRY.itemsize) + b"\0\t" + bytes(32))
+    entries = parser_of(name)(LocalStore(tmp_path), name)
+    with (
+        at_most(MOST),
+        pytest.raises(IndexVersionError, match=f"position {200_000 * 34}: expected version 0"),
+    ):
+        for _ in entries:
+            pass
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
