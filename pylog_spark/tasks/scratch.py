@@ -18,7 +18,7 @@ from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
-from storage_core.local_files import is_there, open_folder, scan_folder
+from storage_core.local_files import Entry, is_there, open_folder, scan_folder
 from storage_core.plan import DeleteFile, Operation
 from storage_core.store.local import LocalStore, storage_errors
 
@@ -124,9 +124,20 @@ def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
         above / folder.name / entry.name
         for folder in scan_folder(above, may_be_link=may_be_link)
         if folder.is_folder
-        for entry in scan_folder(above / folder.name)
+        for entry in _scan_if_open_to_us(above / folder.name)
         if fnmatchcase(entry.name, glob)
     ]
+
+
+def _scan_if_open_to_us(folder: Path) -> list[Entry]:
+    """Return what lies in a folder; nothing of one that is not ours to open, or is gone by now.
+
+    No run of ours has left anything in there, and the other partitions wait.
+    """
+    try:
+        return scan_folder(folder)
+    except (PermissionError, FileNotFoundError):
+        return []
 
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:

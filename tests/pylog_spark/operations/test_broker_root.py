@@ -1,13 +1,17 @@
+import errno
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.scratch import claim_path, scratch_home
+from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import (
@@ -399,6 +403,36 @@ def test_no_scratch_folder_is_made_in_a_directory_that_is_itself_a_log_directory
     (outer / "inner").mkdir(parents=True)
     (outer / "meta.properties").write_text("version=1\n")
     assert scratch_home(outer / "inner") is None
+
+
+@pytest.mark.parametrize("problem", [PermissionError, FileNotFoundError])
+def test_a_partition_that_is_not_ours_to_open_does_not_stop_the_others(
+    directory, problem, monkeypatch
+):
+    refuse_folder(monkeypatch, "foreign-3", problem)
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        root.settle_commits({OURS: 9}, is_whole=True)
+    assert marker(directory) == MARKER
+
+
+def test_a_partition_that_nobody_could_look_at_may_have_been_changed(directory, monkeypatch):
+    refuse_folder(monkeypatch, "foreign-3", PermissionError)
+    known = observe_partitions(directory)
+    assert changed_partitions(known, directory, verified=()) == ["foreign-3"]
+
+
+def refuse_folder(monkeypatch, name: str, problem: type[OSError]) -> None:
+    """Let a folder be one that this process may not open, or that is gone."""
+    original = local_files.open_folder
+
+    def refusing(path: Path, **options: bool) -> AbstractContextManager[int]:
+        if path.name == name:
+            raise problem(errno.EACCES, "refused")
+        return original(path, **options)
+
+    monkeypatch.setattr(local_files, "open_folder", refusing)
 
 
 @pytest.mark.item("DIR-02", "FLT-10")
