@@ -37,7 +37,8 @@ _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 64 << 20
 # The field in which is written down what ``observe_partitions`` says.
 PARTITIONS: Final = "partitions"
-_FUTURE: Final = "future"
+# The state of a partition that is being moved into a log directory.
+FUTURE: Final = "future"
 # A broker loads what a link leads to; no run of ours looks there, so nobody knows what it is.
 _LINK: Final = "link"
 # One that is not ours to open, or was taken away at this moment: nobody knows what it is, either.
@@ -180,7 +181,7 @@ def observe_partition(directory: Path) -> str:
 
 def _is_loaded(name: str) -> bool:
     """Whether a broker takes a directory of this name for a log of its own."""
-    if directory_state(name) == _FUTURE:
+    if directory_state(name) == FUTURE:
         return True
     try:
         parse_partition_directory(name)

@@ -18,6 +18,7 @@ from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
+    LOG_START_FILE,
     TopicPartition,
 )
 from storage_core.plan import Plan, WriteFile
@@ -403,6 +404,18 @@ def test_no_scratch_folder_is_made_in_a_directory_that_is_itself_a_log_directory
     (outer / "inner").mkdir(parents=True)
     (outer / "meta.properties").write_text("version=1\n")
     assert scratch_home(outer / "inner") is None
+
+
+def test_entries_of_a_deleted_partition_go_unless_it_is_here_again_or_being_moved_here(directory):
+    moved, gone = TopicPartition("moved", 0), TopicPartition("gone", 0)
+    (directory / "moved-0.0123456789abcdef0123456789abcdef-future").mkdir()
+    (directory / "gone-0.0123456789abcdef0123456789abcdef-stray").mkdir()
+    entries = {moved: 7, gone: 8, OURS: 9}
+    (directory / LOG_START_FILE).write_bytes(encode_offset_checkpoint(entries))
+    with open_root(directory) as root:
+        for partition in entries:
+            root.drop_entries(partition)
+    assert read_points(directory, LOG_START_FILE) == {moved: 7, OURS: 9}
 
 
 @pytest.mark.parametrize("problem", [PermissionError, FileNotFoundError])
