@@ -20,6 +20,7 @@ from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
 from storage_core.local_files import Entry, is_there, open_folder, scan_folder
 from storage_core.plan import DeleteFile, Operation
+from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 
 # What a run writes down of the marker that it takes away, in its scratch folder.
@@ -30,9 +31,9 @@ def scratch_home(log_directory: Path) -> Path | None:
     """Return the folder beside a log directory that holds its scratch folders.
 
     Returns:
-        None where scratch files have to lie inside the partition directories: the parent is on
-        another filesystem, or is a log directory itself, in which a broker would stop at an
-        unknown folder.
+        None where scratch files have to lie inside the partition directories: the log directory is
+        a mount point, across which nothing is renamed even within one filesystem; or its parent is
+        a log directory itself, in which a broker would stop at an unknown folder.
 
     Raises:
         StorageError: The disk failed.
@@ -41,6 +42,7 @@ def scratch_home(log_directory: Path) -> Path | None:
         real = log_directory.resolve(strict=True)
         parent = real.parent
         is_apart = parent == real or parent.stat().st_dev != real.stat().st_dev
+        is_apart = is_apart or is_mount_point(real, read_mount_table())
         if is_apart or (parent / META_PROPERTIES_FILE).exists():
             return None
     return parent / f"{SCRATCH_PREFIX}{real.name}"

@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -10,7 +11,7 @@ from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
 from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.scratch import claim_path, scratch_home
+from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home
 from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import GuardRefusedError, StorageError
@@ -20,8 +21,10 @@ from storage_core.filenames import (
     LOCK_FILE,
     LOG_START_FILE,
     TopicPartition,
+    log_file,
 )
 from storage_core.plan import Plan, WriteFile
+from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
@@ -446,6 +449,27 @@ def refuse_folder(monkeypatch, name: str, problem: type[OSError]) -> None:
         return original(path, **options)
 
     monkeypatch.setattr(local_files, "open_folder", refusing)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_scratch_files_lie_inside_where_a_folder_of_the_same_filesystem_is_mounted(
+    directory, tmp_path
+):
+    place = tmp_path / "host" / "log"
+    place.mkdir(parents=True)
+    if subprocess.run(["mount", "--bind", directory, place], check=False).returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        assert place.stat().st_dev == place.parent.stat().st_dev
+        with open_root(place) as root:
+            root.begin_writing()
+            path = scratch_folder(root.scratch, place / "ours-0") / "pylog-scratch-run-half"
+            path.write_bytes(b"x")
+            LocalStore(place / "ours-0").promote(str(path), log_file(0))
+        assert marker(place) == MARKER
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert [path.name for path in place.parent.iterdir()] == ["log"]
 
 
 @pytest.mark.item("DIR-02", "FLT-10")
