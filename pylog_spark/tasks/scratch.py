@@ -8,6 +8,7 @@ is a mount point, or its parent cannot be written) the files lie inside the part
 under names that Kafka's loader ignores.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -25,6 +26,8 @@ from storage_core.store.local import LocalStore, storage_errors
 
 # What a run writes down of the marker that it takes away, in its scratch folder.
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
+# A name has at most 255 bytes on Linux, and that of a claim may get another beginning yet.
+_MOST_CLAIM_NAME: Final = 255 - 32
 
 
 def scratch_home(log_directory: Path) -> Path | None:
@@ -160,8 +163,14 @@ def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
 
 
 def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
-    """Return the claim file of a partition in a run."""
+    """Return the claim file of a partition in a run.
+
+    A partition's name may be as long as a name can be: then a digest of it stands in the claim's.
+    """
     name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
+    if len(name) > _MOST_CLAIM_NAME:
+        digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
+        name = f"{SCRATCH_PREFIX}{run_id}-{digest}.claim"
     return scratch_folder(shared, partition_directory) / name
 
 

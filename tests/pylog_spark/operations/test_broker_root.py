@@ -10,7 +10,7 @@ import pytest
 from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
-from pylog_spark.tasks.commit_claim import hold_claim
+from pylog_spark.tasks.commit_claim import hold_claim, set_aside_claim
 from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home
 from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
@@ -380,6 +380,23 @@ def test_claims_end_with_the_run(directory):
         root.settle_commits({}, is_whole=True)
         with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(path):
             pass
+
+
+def test_partitions_of_the_longest_names_are_claimed_each_for_itself(directory):
+    names = [f"{'t' * 249}-{number}" for number in (10000, 10001)]
+    for name in names:
+        (directory / name).mkdir()
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits(directory / name for name in names)
+        paths = {claim_path(root.scratch, directory / name, "run") for name in names}
+        assert len(paths) == len(names)
+        for path in paths:
+            with hold_claim(path) as claim:
+                assert not claim.is_begun
+            set_aside_claim(path)
+        root.settle_commits({}, is_whole=True)
+    assert marker(directory) == MARKER
 
 
 def test_scratch_files_lie_beside_the_log_directory_and_are_gone_at_the_end(directory):
