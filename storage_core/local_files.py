@@ -290,7 +290,19 @@ def folder_names(path: Path) -> list[str]:
         OSError: It cannot be listed.
     """
     with os.scandir(path) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        return sorted(entry.name for entry in entries if _may_be_folder(entry))
+
+
+def _may_be_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a folder, or a link that may lead to one.
+
+    A link that leads in circles leads nobody anywhere. Where one leads that may not be followed, a
+    broker of another user may know.
+    """
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        return error.errno not in {errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 def _refuse_link(path: Path, folder: int | None, expected: str) -> None:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self
 
 from pylog_spark.operations.killed_runs import (
+    FUTURE,
     encode_remembered,
     observe_partition,
     observe_partitions,
@@ -51,8 +52,11 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
+    directory_state,
 )
+from storage_core.local_files import folder_names
 from storage_core.store import LocalStore
+from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
 _CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
@@ -243,9 +247,12 @@ class BrokerRoot:
 
     @_unless_failed
     def drop_entries(self, partition: TopicPartition) -> None:
-        """Take a partition that was deleted out of all checkpoints, unless it is here again."""
+        """Take a partition that was deleted out of all checkpoints, unless it is here again.
+
+        So is one that is being moved here: a broker loads it with the entries of that name.
+        """
         self._lock.validate_held()
-        if not self._holds(partition):
+        if not self._holds(partition) and not self._receives(partition):
             for name in _CHECKPOINTS:
                 self._merge(name, {partition: None})
 
@@ -373,6 +380,13 @@ class BrokerRoot:
 
     def _holds(self, partition: TopicPartition) -> bool:
         return (self._store.directory / str(partition)).is_dir()
+
+    def _receives(self, partition: TopicPartition) -> bool:
+        with storage_errors(self._store.directory):
+            names = folder_names(self._store.directory)
+        return any(
+            name.startswith(f"{partition}.") and directory_state(name) == FUTURE for name in names
+        )
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

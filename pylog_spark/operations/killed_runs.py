@@ -37,9 +37,12 @@ _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 64 << 20
 # The field in which is written down what ``observe_partitions`` says.
 PARTITIONS: Final = "partitions"
-_FUTURE: Final = "future"
+# The state of a partition that is being moved into a log directory.
+FUTURE: Final = "future"
 # A broker loads what a link leads to; no run of ours looks there, so nobody knows what it is.
 _LINK: Final = "link"
+# One that is not ours to open, or was taken away at this moment: nobody knows what it is, either.
+_UNSEEN: Final = "unseen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,7 @@ def changed_partitions(
     return sorted(
         name
         for name in (known.keys() | found.keys()) - set(verified)
-        if known.get(name) != found.get(name) or found[name] == _LINK
+        if known.get(name) != found.get(name) or found[name] in {_LINK, _UNSEEN}
     )
 
 
@@ -163,20 +166,22 @@ def observe_partition(directory: Path) -> str:
     But for files that only wait for their end: a purge removes them, and nobody reads them.
 
     Raises:
-        StorageError: It cannot be listed.
+        StorageError: The disk failed.
     """
+    try:
+        versions = observe_versions(directory)
+    except StorageError as error:
+        if isinstance(error.__cause__, PermissionError | FileNotFoundError):
+            return _UNSEEN
+        raise
     return digest_versions(
-        {
-            name: version
-            for name, version in observe_versions(directory).items()
-            if not name.endswith(DELETED_SUFFIX)
-        }
+        {name: version for name, version in versions.items() if not name.endswith(DELETED_SUFFIX)}
     )
 
 
 def _is_loaded(name: str) -> bool:
     """Whether a broker takes a directory of this name for a log of its own."""
-    if directory_state(name) == _FUTURE:
+    if directory_state(name) == FUTURE:
         return True
     try:
         parse_partition_directory(name)

@@ -126,8 +126,10 @@ class SweepWaves:
         outcomes |= {row["ordinal"]: _outcome(row) for row in rows}
         for location, members in _by_root(due).items():
             self._settle(location, members, outcomes)
-        if trash is not None and not self._failed(due):
-            drop_raised(Path(trash.folder))
+        if trash is not None:
+            roots = self._run.roots
+            ended = [location for location in _by_root(due) if roots[location].failure is None]
+            drop_raised(Path(trash.folder), ended)
         return outcomes
 
     def _units(self, due: Sequence[DueSweep]) -> list[list[SweepWork]]:

@@ -11,10 +11,10 @@ from storage_core.errors import GuardRefusedError, ObjectNotFoundError
 from storage_core.filenames import REMOTE_INDEX_CACHE_DIRECTORY
 from storage_core.store import open_object_store
 from storage_core.store.filesystems import (
-    MOUNT_TABLE,
     FilesystemKind,
     classify_filesystem,
     filesystem_of,
+    read_mount_table,
 )
 from storage_core.store.local import storage_errors
 
@@ -94,11 +94,7 @@ def _check_format(path: Path, overrides: frozenset[str]) -> None:
 
 
 def _check_filesystem(path: Path, overrides: frozenset[str]) -> None:
-    try:
-        table = MOUNT_TABLE.read_text(errors="surrogateescape")
-    except OSError:
-        table = ""
-    name = filesystem_of(path.resolve(), table)
+    name = filesystem_of(path.resolve(), read_mount_table())
     kind = classify_filesystem(name)
     if kind is FilesystemKind.UNSAFE:
         raise GuardRefusedError(

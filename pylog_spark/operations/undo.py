@@ -45,6 +45,7 @@ from storage_core.errors import (
     CheckpointError,
     ConfigError,
     GuardRefusedError,
+    PartitionNotFoundError,
     StorageError,
 )
 from storage_core.filenames import (
@@ -57,6 +58,7 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.record import (
+    RECORD_FILE,
     RUN_FILE,
     TrashedRoot,
     commit_folder,
@@ -169,10 +171,13 @@ class _Undo:
         return self.start is not None and self.start.is_left
 
     def is_undone(self) -> bool:
-        """Whether it is exactly what it was before the run."""
+        """Whether it is exactly what it was before the run; it is not if it is gone."""
         if self.has_raised_start:
             return False
-        return not self.commits or is_undone(LocalStore(self.directory), self.commits)
+        try:
+            return not self.commits or is_undone(LocalStore(self.directory), self.commits)
+        except PartitionNotFoundError:
+            return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -378,7 +383,7 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
             root=root.location,
             directory=directory,
             partition=partition,
-            commits=tuple(commit_folder(place, number) for number in commit_numbers(place)),
+            commits=_begun(place),
             start=starts.pop(partition, None),
         )
     others = [
@@ -393,6 +398,15 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
     ]
     chosen = [undo for undo in (*found.values(), *others) if topics.admits(undo.partition.topic)]
     return sorted(chosen, key=lambda undo: undo.partition)
+
+
+def _begun(place: Path) -> tuple[Path, ...]:
+    """Return the trash of the commits on a partition, oldest first, that had begun.
+
+    One that was killed while it still kept files has no record of them, and has changed nothing.
+    """
+    folders = (commit_folder(place, number) for number in commit_numbers(place))
+    return tuple(folder for folder in folders if (folder / RECORD_FILE).exists())
 
 
 def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _RaisedStart]:

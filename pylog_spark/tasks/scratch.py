@@ -8,6 +8,7 @@ is a mount point, or its parent cannot be written) the files lie inside the part
 under names that Kafka's loader ignores.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterable
@@ -18,21 +19,24 @@ from typing import Final
 
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
-from storage_core.local_files import is_there, open_folder, scan_folder
+from storage_core.local_files import Entry, is_there, open_folder, scan_folder
 from storage_core.plan import DeleteFile, Operation
+from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 
 # What a run writes down of the marker that it takes away, in its scratch folder.
 REMEMBERED_MARKER: Final = "clean-shutdown-marker"
+# A name has at most 255 bytes on Linux, and that of a claim may get another beginning yet.
+_MOST_CLAIM_NAME: Final = 255 - 32
 
 
 def scratch_home(log_directory: Path) -> Path | None:
     """Return the folder beside a log directory that holds its scratch folders.
 
     Returns:
-        None where scratch files have to lie inside the partition directories: the parent is on
-        another filesystem, or is a log directory itself, in which a broker would stop at an
-        unknown folder.
+        None where scratch files have to lie inside the partition directories: the log directory is
+        a mount point, across which nothing is renamed even within one filesystem; or its parent is
+        a log directory itself, in which a broker would stop at an unknown folder.
 
     Raises:
         StorageError: The disk failed.
@@ -41,6 +45,7 @@ def scratch_home(log_directory: Path) -> Path | None:
         real = log_directory.resolve(strict=True)
         parent = real.parent
         is_apart = parent == real or parent.stat().st_dev != real.stat().st_dev
+        is_apart = is_apart or is_mount_point(real, read_mount_table())
         if is_apart or (parent / META_PROPERTIES_FILE).exists():
             return None
     return parent / f"{SCRATCH_PREFIX}{real.name}"
@@ -124,9 +129,20 @@ def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
         above / folder.name / entry.name
         for folder in scan_folder(above, may_be_link=may_be_link)
         if folder.is_folder
-        for entry in scan_folder(above / folder.name)
+        for entry in _scan_if_open_to_us(above / folder.name)
         if fnmatchcase(entry.name, glob)
     ]
+
+
+def _scan_if_open_to_us(folder: Path) -> list[Entry]:
+    """Return what lies in a folder; nothing of one that is not ours to open, or is gone by now.
+
+    No run of ours has left anything in there, and the other partitions wait.
+    """
+    try:
+        return scan_folder(folder)
+    except (PermissionError, FileNotFoundError):
+        return []
 
 
 def find_remembered_markers(log_directory: Path) -> list[Path]:
@@ -147,8 +163,14 @@ def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
 
 
 def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
-    """Return the claim file of a partition in a run."""
+    """Return the claim file of a partition in a run.
+
+    A partition's name may be as long as a name can be: then a digest of it stands in the claim's.
+    """
     name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
+    if len(name) > _MOST_CLAIM_NAME:
+        digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
+        name = f"{SCRATCH_PREFIX}{run_id}-{digest}.claim"
     return scratch_folder(shared, partition_directory) / name
 
 

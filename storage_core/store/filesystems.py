@@ -5,6 +5,7 @@ Source: ``/proc/self/mountinfo``, proc(5).
 """
 
 import enum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -54,15 +55,28 @@ def filesystem_of(path: Path, mount_table: str) -> str | None:
         mount_table: Content of the mount table; of two mounts on one place the later one counts.
     """
     best: tuple[int, str] | None = None
-    for line in mount_table.splitlines():
-        head, separator, tail = line.partition(" - ")
-        fields, kinds = head.split(" "), tail.split(" ")
-        if not separator or len(fields) < 5:  # noqa: PLR2004  # up to the mount point
-            continue
-        place = Path(_unescape(fields[4]))
+    for place, kind in _mounts(mount_table):
         if path.is_relative_to(place) and (best is None or len(place.parts) >= best[0]):
-            best = (len(place.parts), kinds[0])
+            best = (len(place.parts), kind)
     return None if best is None else best[1]
+
+
+def is_mount_point(path: Path, mount_table: str) -> bool:
+    """Whether something is mounted at a path; a folder of the same filesystem, too (``--bind``).
+
+    Args:
+        path: Absolute, without symbolic links.
+        mount_table: Content of the mount table.
+    """
+    return path in (place for place, _ in _mounts(mount_table))
+
+
+def read_mount_table() -> str:
+    """Return the content of the mount table; nothing where there is none."""
+    try:
+        return MOUNT_TABLE.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def classify_filesystem(name: str | None) -> FilesystemKind:
@@ -72,6 +86,15 @@ def classify_filesystem(name: str | None) -> FilesystemKind:
     if name is not None and (name in _UNSAFE or name.startswith(_FUSE_PREFIX)):
         return FilesystemKind.UNSAFE
     return FilesystemKind.UNKNOWN
+
+
+def _mounts(mount_table: str) -> Iterator[tuple[Path, str]]:
+    """Yield the place and the type of each filesystem that is mounted."""
+    for line in mount_table.splitlines():
+        head, separator, tail = line.partition(" - ")
+        fields, kinds = head.split(" "), tail.split(" ")
+        if separator and len(fields) >= 5:  # noqa: PLR2004  # up to the mount point
+            yield Path(_unescape(fields[4])), kinds[0]
 
 
 def _unescape(text: str) -> str:

@@ -34,9 +34,12 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
 from storage_core.maintenance.trash.record import (
+    KEPT_FOLDER,
     RUN_FILE,
     TrashedRun,
+    commit_folder,
     list_commits,
+    partition_folder,
     read_run,
     write_raised,
 )
@@ -325,6 +328,28 @@ def test_an_undo_touches_no_partition_whose_checkpoint_is_malformed_and_says_so(
     points.write_bytes(encode_offset_checkpoint({}))
     compaction.undo()
     compaction.check_undone("the file was put in order")
+
+
+def test_a_partition_that_was_deleted_since_the_run_does_not_stop_the_undo_of_the_others(
+    compaction,
+):
+    gone, other = (f"{name}-0" for name in NAMES)
+    shutil.rmtree(compaction.root.path / gone)
+    report = undo(RUN, compaction.options)
+    rows = {Path(row["directory"]).name: row for row in report.results.to_pylist()}
+    assert (rows[gone]["status"], rows[other]["status"]) == ("failed", "done")
+    assert report.exit_code == 4
+    assert partitions(compaction.root.path) == {other: compaction.before[other]}
+
+
+def test_a_commit_that_was_killed_before_it_began_does_not_stop_an_undo(compaction):
+    # It had begun to keep files: the machine went down, and a loader finished nothing of it.
+    place = partition_folder(
+        Path(compaction.options.trash, RUN), compaction.root.path / f"{NAMES[0]}-0"
+    )
+    (commit_folder(place, 1) / KEPT_FOLDER).mkdir(parents=True)
+    assert compaction.undo() == len(NAMES)
+    compaction.check_undone("with a commit that did not begin")
 
 
 def test_what_was_malformed_before_the_run_is_not_put_back_by_its_undo(compaction):

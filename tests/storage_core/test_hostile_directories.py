@@ -134,6 +134,14 @@ def test_a_partition_that_is_a_link_is_named_and_not_left_out(root, tmp_path):
         plan_purge_partition(root / "linked-0", now_ms=1 << 60, delay_ms=0)
 
 
+def test_a_link_that_leads_in_circles_hides_nobody_elses_partition(root):
+    (root / "circle").symlink_to("circle")
+    (root / "broken").symlink_to("nowhere")
+    (root / "through-0").symlink_to("meta.properties/t-0")
+    assert "t-0" in LocalRoot(root).directories()
+    assert "circle" not in LocalRoot(root).directories()
+
+
 @pytest.mark.parametrize("name", [LOG, "leader-epoch-checkpoint", "partition.metadata"])
 def test_a_log_with_a_linked_file_is_refused_and_not_loaded_without_it(root, secret, name):
     (root / "t-0" / name).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ commits a partition twice (retention, then compaction) has ``0001`` beside ``000
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -247,23 +247,38 @@ def read_run(run_folder: Path) -> TrashedRun:
 def write_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
     """Write down to what log starts are going to be raised, before they are; durable.
 
+    What stands there of other log directories stays: their disks failed, and nobody has given
+    these log starts back.
+
     Args:
         run_folder: The run's.
         raised: New log starts, by log directory and ``<topic>-<partition>``.
 
     Raises:
+        CheckpointError: What is there already cannot be understood.
         StorageError: The disk failed.
     """
-    roots = [{"location": root, "log_starts": dict(starts)} for root, starts in raised.items()]
-    write_record(run_folder / RAISED_FILE, _encode(_RAISED_FORMAT, {"roots": roots}))
+    _put_raised(run_folder, {**_read_all_raised(run_folder), **raised})
 
 
-def drop_raised(run_folder: Path) -> None:
-    """Take it away: the commits that log starts were raised for have ended, or given them back.
+def drop_raised(run_folder: Path, locations: Collection[str]) -> None:
+    """Take that away again: the commits that log starts were raised for have ended.
+
+    Or the log starts have been given back.
+
+    Args:
+        run_folder: The run's.
+        locations: Of these log directories.
 
     Raises:
+        CheckpointError: What is there cannot be understood.
         StorageError: The disk failed.
     """
+    raised = _read_all_raised(run_folder)
+    left = {root: starts for root, starts in raised.items() if root not in locations}
+    if left:
+        _put_raised(run_folder, left)
+        return
     path = run_folder / RAISED_FILE
     with storage_errors(path):
         path.unlink(missing_ok=True)
@@ -278,16 +293,23 @@ def read_raised(run_folder: Path, location: str) -> dict[str, int]:
         CheckpointError: It cannot be understood.
         StorageError: It cannot be read.
     """
+    return _read_all_raised(run_folder).get(location, {})
+
+
+def _put_raised(run_folder: Path, raised: Mapping[str, Mapping[str, int]]) -> None:
+    roots = [{"location": root, "log_starts": dict(starts)} for root, starts in raised.items()]
+    write_record(run_folder / RAISED_FILE, _encode(_RAISED_FORMAT, {"roots": roots}))
+
+
+def _read_all_raised(run_folder: Path) -> dict[str, dict[str, int]]:
     path = run_folder / RAISED_FILE
     if not path.exists():
         return {}
     with _malformed():
         fields = _decode(_RAISED_FORMAT, _read(path), file=str(path))
-        found = [root for root in fields.objects("roots") if root.text("location") == location]
         return {
-            name: start
-            for root in found
-            for name, start in _parse_entries(root.fields("log_starts")).items()
+            root.text("location"): _parse_entries(root.fields("log_starts"))
+            for root in fields.objects("roots")
         }
 
 

@@ -1,22 +1,30 @@
+import errno
+import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.scratch import claim_path, scratch_home
+from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
+from pylog_spark.tasks.commit_claim import hold_claim, set_aside_claim
+from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home
+from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
+    LOG_START_FILE,
     TopicPartition,
+    log_file,
 )
 from storage_core.plan import Plan, WriteFile
+from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
@@ -374,6 +382,23 @@ def test_claims_end_with_the_run(directory):
             pass
 
 
+def test_partitions_of_the_longest_names_are_claimed_each_for_itself(directory):
+    names = [f"{'t' * 249}-{number}" for number in (10000, 10001)]
+    for name in names:
+        (directory / name).mkdir()
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits(directory / name for name in names)
+        paths = {claim_path(root.scratch, directory / name, "run") for name in names}
+        assert len(paths) == len(names)
+        for path in paths:
+            with hold_claim(path) as claim:
+                assert not claim.is_begun
+            set_aside_claim(path)
+        root.settle_commits({}, is_whole=True)
+    assert marker(directory) == MARKER
+
+
 def test_scratch_files_lie_beside_the_log_directory_and_are_gone_at_the_end(directory):
     with open_root(directory) as root:
         assert not list(directory.parent.glob("pylog-scratch*"))
@@ -399,6 +424,69 @@ def test_no_scratch_folder_is_made_in_a_directory_that_is_itself_a_log_directory
     (outer / "inner").mkdir(parents=True)
     (outer / "meta.properties").write_text("version=1\n")
     assert scratch_home(outer / "inner") is None
+
+
+def test_entries_of_a_deleted_partition_go_unless_it_is_here_again_or_being_moved_here(directory):
+    moved, gone = TopicPartition("moved", 0), TopicPartition("gone", 0)
+    (directory / "moved-0.0123456789abcdef0123456789abcdef-future").mkdir()
+    (directory / "gone-0.0123456789abcdef0123456789abcdef-stray").mkdir()
+    entries = {moved: 7, gone: 8, OURS: 9}
+    (directory / LOG_START_FILE).write_bytes(encode_offset_checkpoint(entries))
+    with open_root(directory) as root:
+        for partition in entries:
+            root.drop_entries(partition)
+    assert read_points(directory, LOG_START_FILE) == {moved: 7, OURS: 9}
+
+
+@pytest.mark.parametrize("problem", [PermissionError, FileNotFoundError])
+def test_a_partition_that_is_not_ours_to_open_does_not_stop_the_others(
+    directory, problem, monkeypatch
+):
+    refuse_folder(monkeypatch, "foreign-3", problem)
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.allow_commits([directory / "ours-0"])
+        root.settle_commits({OURS: 9}, is_whole=True)
+    assert marker(directory) == MARKER
+
+
+def test_a_partition_that_nobody_could_look_at_may_have_been_changed(directory, monkeypatch):
+    refuse_folder(monkeypatch, "foreign-3", PermissionError)
+    known = observe_partitions(directory)
+    assert changed_partitions(known, directory, verified=()) == ["foreign-3"]
+
+
+def refuse_folder(monkeypatch, name: str, problem: type[OSError]) -> None:
+    """Let a folder be one that this process may not open, or that is gone."""
+    original = local_files.open_folder
+
+    def refusing(path: Path, **options: bool) -> AbstractContextManager[int]:
+        if path.name == name:
+            raise problem(errno.EACCES, "refused")
+        return original(path, **options)
+
+    monkeypatch.setattr(local_files, "open_folder", refusing)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_scratch_files_lie_inside_where_a_folder_of_the_same_filesystem_is_mounted(
+    directory, tmp_path
+):
+    place = tmp_path / "host" / "log"
+    place.mkdir(parents=True)
+    if subprocess.run(["mount", "--bind", directory, place], check=False).returncode:
+        pytest.skip("this machine lets nobody mount")
+    try:
+        assert place.stat().st_dev == place.parent.stat().st_dev
+        with open_root(place) as root:
+            root.begin_writing()
+            path = scratch_folder(root.scratch, place / "ours-0") / "pylog-scratch-run-half"
+            path.write_bytes(b"x")
+            LocalStore(place / "ours-0").promote(str(path), log_file(0))
+        assert marker(place) == MARKER
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert [path.name for path in place.parent.iterdir()] == ["log"]
 
 
 @pytest.mark.item("DIR-02", "FLT-10")

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from pylog_spark.config import JobOptions, RunLimits
-from pylog_spark.operations import root_guards
 from pylog_spark.operations.root_guards import (
     check_local_directory,
     check_off_object,
@@ -13,7 +12,7 @@ from pylog_spark.operations.root_guards import (
 )
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
-from storage_core.store import open_object_store
+from storage_core.store import filesystems, open_object_store
 
 
 def options_with(*overrides):
@@ -57,7 +56,7 @@ def test_another_systems_directory_is_refused_by_its_name(tmp_path):
 def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem, code):
     table = tmp_path / "mountinfo"
     table.write_text(f"22 1 0:1 / / rw - {filesystem} somewhere rw\n")
-    monkeypatch.setattr(root_guards, "MOUNT_TABLE", table)
+    monkeypatch.setattr(filesystems, "MOUNT_TABLE", table)
     assert refusal(tmp_path).code == code
     if code == "FILESYSTEM_UNKNOWN":
         check_local_directory(str(tmp_path), options_with(code))

@@ -9,6 +9,7 @@ from storage_core.store.filesystems import (
     FilesystemKind,
     classify_filesystem,
     filesystem_of,
+    is_mount_point,
 )
 
 TABLE = """\
@@ -41,6 +42,14 @@ def test_the_deepest_and_latest_mount_counts(path, name):
 def test_a_table_that_says_nothing_is_no_answer():
     assert filesystem_of(Path("/data"), "") is None
     assert filesystem_of(Path("/data"), "1 2 3\n4 - \n") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [("/data", True), ("/data/logs", True), ("/with blank", True), ("/data/log", False)],
+)
+def test_a_mount_point_is_told_by_the_table(path, is_one):
+    assert is_mount_point(Path(path), TABLE) == is_one
 
 
 def test_the_table_of_this_machine_names_its_root():

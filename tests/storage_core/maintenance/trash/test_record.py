@@ -26,11 +26,14 @@ from storage_core.maintenance.trash.record import (
     TrashedRun,
     TrashRecord,
     commit_folder,
+    drop_raised,
     find_run_folder,
     list_commits,
     partition_folder,
     read_commit,
+    read_raised,
     read_run,
+    write_raised,
 )
 from storage_core.plan.fingerprint import FileFingerprint
 
@@ -235,3 +238,16 @@ def test_a_filesystem_without_locks_is_a_storage_error_with_the_path(tmp_path, m
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(StorageError, match=f"{tmp_path}: No locks available"), hold_run(tmp_path):
         pass
+
+
+def test_log_starts_raised_where_the_disk_failed_are_known_after_later_waves_elsewhere(tmp_path):
+    failed, sound = "/failed", "/sound"
+    write_raised(tmp_path, {failed: {"t-0": 7}, sound: {"t-1": 8}})
+    drop_raised(tmp_path, [sound])
+    write_raised(tmp_path, {sound: {"t-2": 9}})
+    assert read_raised(tmp_path, failed) == {"t-0": 7}
+    assert read_raised(tmp_path, sound) == {"t-2": 9}
+    drop_raised(tmp_path, [sound])
+    assert read_raised(tmp_path, failed) == {"t-0": 7}
+    drop_raised(tmp_path, [failed])
+    assert list(tmp_path.iterdir()) == []
