@@ -51,11 +51,16 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
+    directory_state,
 )
+from storage_core.local_files import folder_names
 from storage_core.store import LocalStore
+from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
 _CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+# What Kafka appends to the name of a directory that it fills beside the partition's own.
+_FUTURE: Final = "future"
 _P = ParamSpec("_P")
 
 
@@ -243,9 +248,17 @@ class BrokerRoot:
 
     @_unless_failed
     def drop_entries(self, partition: TopicPartition) -> None:
-        """Take a partition that was deleted out of all checkpoints, unless it is here again."""
+        """Take a partition that was deleted out of all checkpoints, unless it is here again.
+
+        Or is on its way here: the entries of a ``-future`` copy stand under the partition's name.
+        """
         self._lock.validate_held()
-        if not self._holds(partition):
+        with storage_errors(self._store.directory):
+            names = folder_names(self._store.directory)
+        is_coming = any(
+            name.startswith(f"{partition}.") and directory_state(name) == _FUTURE for name in names
+        )
+        if not is_coming and not self._holds(partition):
             for name in _CHECKPOINTS:
                 self._merge(name, {partition: None})
 
