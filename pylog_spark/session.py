@@ -196,7 +196,13 @@ def submit_arguments(said: str | None, file: str, settings: Mapping[str, str]) -
     Raises:
         ConfigError: The user's file cannot be read.
     """
-    arguments = shlex.split(said or "pyspark-shell")
+    arguments = [
+        part
+        for argument in shlex.split(said or "pyspark-shell")
+        for part in (
+            argument.split("=", 1) if argument.startswith(f"{_PROPERTIES}=") else [argument]
+        )
+    ]
     found: dict[str, str] = {}
     place = next((n for n, argument in enumerate(arguments) if argument == _PROPERTIES), None)
     if place is not None and place + 1 < len(arguments):

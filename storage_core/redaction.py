@@ -4,13 +4,16 @@ import re
 from typing import Final
 
 _MASK: Final = "***"
+# A URL ends at a blank or a quote at the latest.
+_WORD: Final = re.compile(r"""[^\s"']+""")
 # The user, then the password up to the @. An unescaped slash in it ends a URL's host for a parser,
 # but not for who reads it; a number before the slash is a port.
 _PASSWORD: Final = re.compile(
     r"""(://[^\s/?\#@:"']*):(?:[^\s/?\#"']*|(?!\d+[/;?\#])[^\s@"']+)@""", re.VERBOSE
 )
 _PARAMETER: Final = re.compile(
-    r"""([;?&](?:sig|[\w.-]*(?:token|secret|passw|signature|credential|access[._-]?key)[\w.-]*))
+    r"""([;?&](?:sig(?==)
+        |(?=[\w.-]*(?:token|secret|passw|signature|credential|access[._-]?key))[\w.-]++))
     =[^\s;&\#"'\\]+""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -19,14 +22,31 @@ _SECRET_NAME: Final = re.compile(r"secret|passw|token|credential|access\.?key", 
 
 def has_password(url: str) -> bool:
     """Whether a URL, or a text with one in it, says a password."""
-    return "://" in url and _PASSWORD.search(url) is not None
+    return any(_PASSWORD.search(_up_to_last_at(word[0])) for word in _WORD.finditer(url))
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs show neither passwords nor tokens nor signatures."""
+    """Return a text whose URLs show neither passwords nor tokens nor signatures.
+
+    In time that grows with its length alone: a text may be of somebody's making.
+    """
     if "://" not in text:
         return text
-    return _PARAMETER.sub(rf"\1={_MASK}", _PASSWORD.sub(rf"\1:{_MASK}@", text))
+    return _PARAMETER.sub(rf"\1={_MASK}", _without_passwords(text))
+
+
+def _without_passwords(text: str) -> str:
+    return _WORD.sub(_mask_passwords, text) if "@" in text else text
+
+
+def _mask_passwords(word: re.Match[str]) -> str:
+    head = _up_to_last_at(word[0])
+    return _PASSWORD.sub(rf"\1:{_MASK}@", head) + word[0][len(head) :]
+
+
+def _up_to_last_at(word: str) -> str:
+    """Return where passwords may be: behind it the end of one would be looked for in vain."""
+    return word[: word.rfind("@") + 1]
 
 
 def is_secret_name(key: str) -> bool:

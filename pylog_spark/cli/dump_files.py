@@ -174,7 +174,11 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
         if not _is_kafkas(local.name):
             raise ConfigError("PATH", path, "its name is none of a file that Kafka writes")
         # The person who names a link means what it leads to.
-        return open_store(str(local.resolve().parent)), [local.resolve().name]
+        target = local.resolve()
+        if not _is_kafkas(target.name):
+            reason = f"is a link to {target}, whose name is none of a file that Kafka writes"
+            raise ConfigError("PATH", path, reason)
+        return open_store(str(target.parent)), [target.name]
     parent, name = split_location(path)
     if local is None and _is_kafkas(name):
         return _choose_one(parent, name)

@@ -3,7 +3,7 @@
 A run writes its START row first and its END row last; a run without an END row died. With Delta
 each append carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
 made again, because its answer was lost, adds nothing. Parquet has no such thing; it is used only
-where the session has no Delta, and never without a word.
+where the session has no Delta, or the ledger was begun so, and never without a word.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
 from pylog_spark.schemas import rows_to_batch, spark_ddl
@@ -54,13 +54,13 @@ class Ledger:
         """Create the tables that are not there yet and return the ledger.
 
         Raises:
-            ConfigError: The ledger is one of Delta tables, and the session has no Delta.
+            ConfigError: Its tables are Delta's, and the session has no Delta.
             pyspark.errors.PySparkException: The location cannot be written.
         """
         session = _ledger_session(spark)
-        kind = ledger_format(spark)
+        kind = format_at(spark, location)
         if kind is LedgerFormat.PARQUET:
-            _admit_parquet(spark, location)
+            _warn_of_parquet(spark, location)
         ledger = cls(
             location=location,
             run_id=run_id,
@@ -130,32 +130,51 @@ class Ledger:
 
 
 def ledger_format(spark: SparkSession) -> LedgerFormat:
-    """Return how a session stores ledgers: Delta where that is configured, else Parquet."""
+    """Return how a session stores a new ledger: Delta where that is configured, else Parquet."""
     return LedgerFormat.DELTA if has_delta(spark) else LedgerFormat.PARQUET
 
 
-def _admit_parquet(spark: SparkSession, location: str) -> None:
-    """Say that a ledger is written as Parquet, and why; refuse where it is one of Delta tables.
+def format_at(spark: SparkSession, location: str) -> LedgerFormat:
+    """Return how the ledger at location is stored: as it was begun, whatever the session has.
 
     Raises:
-        ConfigError: It is: rows beside a Delta table's log would be in no table.
+        ConfigError: Its tables are Delta's, and the session has no Delta: rows beside a Delta
+            table's log would be in no table.
     """
-    log = f"{table_location(location, LedgerTable.RUNS)}/_delta_log"
-    try:
-        spark.read.text(log).schema  # noqa: B018  # looks whether there is such a folder
-    except AnalysisException:
-        _log.warning(
-            "%s: this session has no Delta (spark.sql.extensions does not name Delta's), so the "
-            "ledger is written as Parquet: an append that Spark repeats is there twice",
+    new = ledger_format(spark)
+    runs = table_location(location, LedgerTable.RUNS)
+    if _is_there(spark.read.format("text"), f"{runs}/_delta_log"):
+        if new is LedgerFormat.DELTA:
+            return new
+        raise ConfigError(
+            "--ledger",
             location,
+            "its tables are Delta's, and this session has no Delta: start Spark with Delta's jars "
+            "and spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or name another "
+            "ledger",
         )
-        return
-    raise ConfigError(
-        "--ledger",
-        location,
-        "its tables are Delta's, and this session has no Delta: start Spark with Delta's jars and "
-        "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or name another ledger",
+    # A Delta table that is made over files of Parquet has none of their rows.
+    is_parquet = new is LedgerFormat.DELTA and _is_there(spark.read.format("parquet"), runs)
+    return LedgerFormat.PARQUET if is_parquet else new
+
+
+def _is_there(reader: DataFrameReader, path: str) -> bool:
+    """Whether there are files that a reader understands."""
+    try:
+        reader.load(path).schema  # noqa: B018  # looks for them
+    except AnalysisException:
+        return False
+    return True
+
+
+def _warn_of_parquet(spark: SparkSession, location: str) -> None:
+    reason = (
+        "it was begun as Parquet, and goes on so (name another ledger for Delta tables)"
+        if ledger_format(spark) is LedgerFormat.DELTA
+        else "this session has no Delta (spark.sql.extensions does not name Delta's), so the "
+        "ledger is written as Parquet"
     )
+    _log.warning("%s: %s: an append that Spark repeats is there twice", location, reason)
 
 
 def _ledger_session(spark: SparkSession) -> SparkSession:

@@ -201,7 +201,7 @@ def _verify_targets(
     verified = dispatcher.spread(_units(dispatcher, job, stretches), work, VERIFIED)
     is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
     if not is_cut:
-        return verified.drop(PART)
+        return _whole_rows(verified)
     # Facts are read twice, once to be put together and once to be left out.
     verified = verified.persist()
     kept.append(verified)
@@ -216,7 +216,13 @@ def _verify_targets(
     else:
         facts = job.disks.deal_out(dispatcher, facts, key="ordinal")
     folded = _fold(facts.sortWithinPartitions("ordinal", "first_offset", PART), parts, options)
-    return verified.where(F.col("row") != FACTS_ROW).drop(PART).unionByName(folded)
+    others = verified.where(F.col("row") != FACTS_ROW)
+    return _whole_rows(others).unionByName(folded)
+
+
+def _whole_rows(verified: DataFrame) -> DataFrame:
+    """Return the rows that are no facts: of one of more than a megabyte its first piece counts."""
+    return verified.where(F.col(PART) == 0).drop(PART)
 
 
 def _fold(

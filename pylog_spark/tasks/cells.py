@@ -5,8 +5,9 @@ row, into the buffer of a shuffle, into the page of a sort, back into Arrow), an
 own. One cell of a hundred megabytes ends a JVM of Spark's default heap, and with it the whole run.
 
 So every row that tasks of ours hand on goes through ``cut_batches``: a row with a large value
-becomes several, numbered in the column ``part``. Those after the first repeat the numbers of the
-row, by which rows are dealt out and sorted, and carry nothing else but the next piece. Whoever gets
+becomes several, numbered in the column ``part``. Those after the first repeat the numbers and the
+short texts of the row, by which rows are chosen, dealt out and sorted, and carry nothing else but
+the next piece. Whoever gets
 them puts them together again: ``join_table`` on the driver, ``join_rows`` in a task whose rows are
 sorted by what tells them apart, and by ``part``.
 """
@@ -28,6 +29,8 @@ _PART_FIELD: Final = pa.field(
 )
 # A list's own offsets.
 _LIST_BYTES: Final = 16
+# A longer text is no kind, status or name that rows are chosen by. Well below what is cut.
+_LABEL_CHARACTERS: Final = 256
 # No character takes more in UTF-8.
 _MOST_CHARACTER_BYTES: Final = 4
 
@@ -104,8 +107,9 @@ def join_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     pieces: dict[str, list[Any]] = {}
     for part, following in _plain_rows(batches):
         if part:
-            for name in _varied(following):
-                pieces.setdefault(name, [row[name]]).append(following[name])
+            for name in _cuttable(row):
+                if following[name] is not None:
+                    pieces.setdefault(name, [row[name]]).append(following[name])
             continue
         if row:
             yield row | {name: _join(values) for name, values in pieces.items()}
@@ -123,7 +127,7 @@ def _numbered(batch: pa.RecordBatch, part: int) -> pa.RecordBatch:
 
 def _cut_row(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     (values,) = row.to_pylist()
-    cut = {name: _pieces(values[name]) for name in _varied(values)}
+    cut = {name: _pieces(values[name]) for name in _cuttable(values)}
     for part in range(max(map(len, cut.values()))):
         if part:
             values = {name: None if name in cut else value for name, value in values.items()}
@@ -131,10 +135,20 @@ def _cut_row(row: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield _numbered(pa.RecordBatch.from_pylist([values | here], schema=row.schema), part)
 
 
-def _varied(row: dict[str, Any]) -> list[str]:
-    """Return the columns whose values may be of any length, and that have one."""
+def _cuttable(row: dict[str, Any]) -> list[str]:
+    """Return the columns whose values may be of any length, and that have one.
+
+    A short text is not one of them: it stands in every piece. The last piece of a long one may be
+    short, too; the first one tells.
+    """
     kinds = (bytes, memoryview, str, list)
-    return [name for name, value in row.items() if isinstance(value, kinds)]
+    return [
+        name for name, value in row.items() if isinstance(value, kinds) and not _is_label(value)
+    ]
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LABEL_CHARACTERS
 
 
 def _pieces(value: Any) -> list[Any]:

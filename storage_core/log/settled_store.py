@@ -18,8 +18,10 @@ from storage_core.filenames import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
     SCRATCH_PREFIX,
     SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
     kind_of,
     offset_of,
 )
@@ -105,6 +107,14 @@ class SettledStore(ReadOnlyStore):
         if found == wanted:
             return reader
         is_changed_log = kind_of(name) == LOG_SUFFIX and name != self.growing
+        # A roll, or a stop, cuts the preallocated indexes of the active segment to their entries.
+        is_cut_to_size = (
+            kind_of(name) in {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX}
+            and self.growing
+            and offset_of(name) == offset_of(self.growing)
+        )
+        if found < wanted and is_cut_to_size:
+            return reader
         if found < wanted or is_changed_log:
             reader.close()
             raise self._changed(listed, f"{found} bytes")

@@ -166,10 +166,11 @@ def test_a_context_that_has_no_session_yet_is_used_as_it_is(monkeypatch):
     session._start_spark({"spark.master": "local[1]"})
 
 
-def test_what_the_user_says_to_spark_submit_stays(tmp_path):
+@pytest.mark.parametrize("equals", [" ", "="])
+def test_what_the_user_says_to_spark_submit_stays(tmp_path, equals):
     theirs = tmp_path / "their file"
     theirs.write_text("spark.a=1\nspark.b=1\n")
-    said = f"--jars 'a b.jar' --properties-file '{theirs}' --conf x=y pyspark-shell"
+    said = f"--jars 'a b.jar' --properties-file{equals}'{theirs}' --conf x=y pyspark-shell"
     arguments, content = submit_arguments(said, "/ours", {"spark.b": "2"})
     assert arguments == "--jars 'a b.jar' --properties-file /ours --conf x=y pyspark-shell"
     assert javaproperties.loads(content.decode()) == {"spark.a": "1", "spark.b": "2"}

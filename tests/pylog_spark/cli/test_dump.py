@@ -606,6 +606,14 @@ def test_what_is_no_file_of_kafkas_is_wrong_usage(pylog, tmp_path: Path, name: s
     assert name in result.stderr
 
 
+def test_a_link_to_what_is_no_file_of_kafkas_by_its_name_is_wrong_usage(pylog, tmp_path: Path):
+    (tmp_path / "blob").write_bytes(segment_bytes(some_batches(count=1)))
+    (tmp_path / LOG).symlink_to(tmp_path / "blob")
+    result = pylog("dump", tmp_path / LOG)
+    assert result.exit_code == ExitCode.USAGE
+    assert str(tmp_path / "blob") in result.stderr
+
+
 def test_a_directory_without_a_log_is_wrong_usage(pylog, tmp_path: Path):
     assert pylog("dump", tmp_path).exit_code == ExitCode.USAGE
 

@@ -65,7 +65,6 @@ def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
 
 def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
-    monkeypatch.setattr("pylog_spark.ledger.reader.ledger_format", lambda _: LedgerFormat.PARQUET)
     location = str(tmp_path / "ledger")
     Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
     assert not list(tmp_path.rglob("_delta_log"))
@@ -87,12 +86,29 @@ def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monk
     assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
 
 
+def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
+    spark, tmp_path, monkeypatch, caplog
+):
+    location = str(tmp_path / "ledger")
+    with monkeypatch.context() as patch:
+        patch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+        Ledger.open(spark, location, run_id="r").append(
+            LedgerTable.RESULTS, result_rows("a"), number=0
+        )
+    caplog.clear()
+    other = Ledger.open(spark, location, run_id="another")
+    other.append(LedgerTable.RESULTS, result_rows("b"), number=0)
+    assert not list(tmp_path.rglob("_delta_log"))
+    assert [location in text and "begun as Parquet" in text for text in caplog.messages] == [True]
+    rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
+    assert sorted(row["topic"] for row in rows) == ["a", "b"]
+
+
 @pytest.mark.parametrize("ledger_format", LedgerFormat)
 def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
     spark, tmp_path, monkeypatch, ledger_format
 ):
-    for module in ("writer", "reader"):
-        monkeypatch.setattr(f"pylog_spark.ledger.{module}.ledger_format", lambda _: ledger_format)
+    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
     location = str(tmp_path / "ledger")
     older = pa.schema([field for field in RESULT if not field.name.startswith("retention_")])
     with monkeypatch.context() as patch:

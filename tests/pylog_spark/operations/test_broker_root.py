@@ -349,6 +349,24 @@ def test_a_rewrite_of_the_cleaner_checkpoint_drops_partitions_that_are_gone(dire
         assert read_points(directory) == {FOREIGN: 5, OURS: 7}
 
 
+@pytest.mark.item("DIR-13")
+@pytest.mark.parametrize("is_coming", [False, True], ids=["gone", "a copy is on its way here"])
+def test_a_deleted_partition_keeps_the_entries_that_a_copy_on_its_way_here_has(
+    directory, is_coming
+):
+    moved = TopicPartition("moved", 0)
+    (directory / f"moved-0.{'0' * 32}-delete").mkdir()
+    if is_coming:
+        (directory / f"moved-0.{'1' * 32}-future").mkdir()
+    path = directory / LOG_START_FILE
+    path.write_bytes(encode_offset_checkpoint({moved: 3, OURS: 2}))
+    with open_root(directory) as root:
+        root.begin_writing()
+        root.drop_entries(moved)
+    left = {moved: 3, OURS: 2} if is_coming else {OURS: 2}
+    assert path.read_bytes() == encode_offset_checkpoint(left)
+
+
 @pytest.mark.item("CKP-08")
 def test_a_log_that_was_moved_has_its_entry_where_it_is(directory, tmp_path):
     there = tmp_path / "there"

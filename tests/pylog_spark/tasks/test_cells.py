@@ -83,6 +83,22 @@ def test_every_piece_has_the_numbers_that_its_row_is_dealt_out_and_sorted_by():
     assert all(parts == list(range(len(parts))) for parts in counts.values())
 
 
+def test_every_piece_has_the_short_texts_that_rows_are_chosen_by():
+    rows = [{"ordinal": 1, "content": b"x" * BIG, "text": "facts", "names": None, "sizes": None}]
+    pieces = [row for piece in cut_batches([batch_of(rows)]) for row in piece.to_pylist()]
+    assert len(pieces) > 1
+    assert {piece["text"] for piece in pieces} == {"facts"}
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 257, PIECE_BYTES // 4, PIECE_BYTES // 4 + 1])
+def test_texts_of_any_length_are_the_same_when_their_row_is_joined(length):
+    row = {"ordinal": 1, "content": b"x" * BIG, "text": "t" * length, "names": [], "sizes": [1]}
+    batch = batch_of([row])
+    pieces = list(cut_batches([batch]))
+    table = pa.Table.from_batches(pieces, schema=with_part(SCHEMA))
+    assert join_table(table, SCHEMA).to_pylist() == [row]
+
+
 def test_small_rows_are_handed_on_together():
     (piece,) = cut_batches([batch_of(ROWS[:1] * 500)])
     assert piece.num_rows == 500

@@ -11,7 +11,7 @@ from storage_core.errors import (
     ReadOnlyStoreError,
     StorageError,
 )
-from storage_core.filenames import log_file
+from storage_core.filenames import log_file, segment_file
 from storage_core.log import settled_store
 from storage_core.log.settled_store import SettledStore, settle, settled_files
 from storage_core.store.base import FileInfo
@@ -104,6 +104,19 @@ def test_only_the_active_log_may_have_grown_and_none_have_shrunk(directory, name
         log.truncate(len(content) - 1)
     with pytest.raises(ChangedWhileReadError):
         settled.open_file(name)
+
+
+def test_indexes_of_the_active_segment_may_be_cut_to_their_entries_by_a_roll(directory):
+    for base in (0, 2):
+        with (directory / segment_file(base, ".index")).open("r+b") as index:
+            index.truncate(10 << 20)
+    settled = settle(LocalStore(directory))
+    for base in (0, 2):
+        with (directory / segment_file(base, ".index")).open("r+b") as index:
+            index.truncate(8)
+    assert len(settled.read_file(segment_file(2, ".index"), limit_bytes=1 << 30)) == 8
+    with pytest.raises(ChangedWhileReadError):
+        settled.open_file(segment_file(0, ".index"))
 
 
 def test_what_is_not_there_is_no_file_and_what_is_long_is_not_read(directory):
