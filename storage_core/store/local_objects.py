@@ -108,19 +108,19 @@ class LocalObjectStore:
     def put(self, key: str, content: bytes) -> str:
         """Create or replace an object."""
         path = self._path(key)
-        with _errors(path), self._temporary(content) as temporary:
+        with _errors(path), self._temporary(content, path) as temporary:
             return self._take_name(temporary, path)
 
     def put_file(self, key: str, path: str) -> str:
         """Create or replace an object by a local file."""
         target = self._path(key)
-        with _errors(target), self._temporary(Path(path)) as temporary:
+        with _errors(target), self._temporary(Path(path), target) as temporary:
             return self._take_name(temporary, target)
 
     def put_if_absent(self, key: str, content: bytes) -> str:
         """Create an object unless there is one."""
         path = self._path(key)
-        with _errors(path), self._temporary(content) as temporary:
+        with _errors(path), self._temporary(content, path) as temporary:
             try:
                 self._in_folder(
                     path,
@@ -141,7 +141,7 @@ class LocalObjectStore:
     def put_if_match(self, key: str, content: bytes, etag: str) -> str:
         """Replace that version of an object."""
         path = self._path(key)
-        with _errors(path), self._temporary(content) as temporary:
+        with _errors(path), self._temporary(content, path) as temporary:
             try:
                 with self._folder_of(path) as folder:
                     # Held against every other conditional replacement in it.
@@ -252,11 +252,17 @@ class LocalObjectStore:
                 return []  # an object store knows no empty folders
 
     @contextmanager
-    def _temporary(self, source: bytes | Path) -> Iterator["_Temporary"]:
-        """Yield a synced file with that content, under a name that nobody else has."""
+    def _temporary(self, source: bytes | Path, target: Path) -> Iterator["_Temporary"]:
+        """Yield a synced file with that content, under a name that nobody else has.
+
+        Where we may, it belongs to whom the folder of its target belongs: a process that is killed
+        right after a link leaves it two names, and of another user than its folder it would not be
+        opened then.
+        """
         path = self._folder / TEMPORARY_FOLDER / secrets.token_hex(16)
         stamp = self._clock.now_ms() * 1_000_000 + secrets.randbelow(1_000_000)
-        etag = self._in_folder(path, lambda folder: _write(source, folder, path.name, stamp))
+        owner = self._owner_of(target) if os.geteuid() == 0 else None
+        etag = self._in_folder(path, lambda folder: _write(source, folder, path.name, stamp, owner))
         try:
             with self._folder_of(path) as folder:
                 yield _Temporary(folder=folder, name=path.name, etag=etag)
@@ -265,6 +271,14 @@ class LocalObjectStore:
                 os.unlink(path.name, dir_fd=folder)
             with suppress(OSError):  # others are writing
                 path.parent.rmdir()
+
+    def _owner_of(self, path: Path) -> os.stat_result | None:
+        """Return whose the folder of a path is, None where it is still to be made."""
+        try:
+            with self._folder_of(path) as found:
+                return os.fstat(found)
+        except FileNotFoundError:
+            return None
 
     def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
         """Do what needs the folder of path, making it as often as somebody else removes it."""
@@ -307,9 +321,14 @@ def _sort_name(entry: Entry) -> str:
     return entry.name + "/" if entry.is_folder else entry.name
 
 
-def _write(source: bytes | Path, folder: int, name: str, modified_ns: int) -> str:
-    """Write a new file, durable, and return its tag."""
+def _write(
+    source: bytes | Path, folder: int, name: str, modified_ns: int, owner: os.stat_result | None
+) -> str:
+    """Write a new file, durable, give it to an owner if there is one, and return its tag."""
     with os.fdopen(create_in(folder, name, mode=PUBLIC_FILE_MODE), "wb") as file:
+        if owner is not None:
+            with suppress(PermissionError):  # root of a container may lack the right
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         if isinstance(source, bytes):
             file.write(source)
         else:

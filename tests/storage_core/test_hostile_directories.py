@@ -7,6 +7,7 @@ touched, or never ended. ``docs/security.md`` says what is promised, and names t
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,33 @@ def test_a_managed_root_writes_nothing_through_a_link(tmp_path):
         with pytest.raises(StorageError, match="is a link, expected a directory"):
             write("t-0/data/new", b"content")
     assert not (elsewhere / "data" / "new").exists()
+
+
+class KilledError(BaseException):
+    pass
+
+
+@as_root
+def test_an_object_whose_writer_was_killed_before_it_lost_its_first_name_is_read(root, monkeypatch):
+    def killed(*args: object, **options: object) -> None:
+        raise KilledError
+
+    store = LocalObjectStore(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", _and_then(os.link, lambda: patch.setattr(os, "unlink", killed)))
+        with pytest.raises(KilledError):
+            store.put_if_absent("lease.json", b"{}")
+    facts = (root / "lease.json").stat()
+    assert (facts.st_nlink, facts.st_uid, facts.st_gid) == (2, KAFKA_USER, KAFKA_GROUP)
+    assert store.get("lease.json") == b"{}"
+
+
+def _and_then(call: Callable[..., None], then: Callable[[], None]) -> Callable[..., None]:
+    def both(*args: object, **options: object) -> None:
+        call(*args, **options)
+        then()
+
+    return both
 
 
 @pytest.mark.parametrize("url", ["local://{path}", "simplecache::file://{path}"])
