@@ -92,7 +92,7 @@ class RunEvidence:
     def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
         """Return what the ledger knows of these topics.
 
-        A limit that was refused was not enforced: the one before it counts.
+        A limit that was refused, be it in one partition, was not enforced: the one before counts.
 
         Raises:
             pyspark.errors.PySparkException: The ledger cannot be read.
@@ -109,18 +109,23 @@ class RunEvidence:
         if "retention_ms" not in rows.columns:
             return {}
         names = sorted({topic for _, topic in topics})
-        reason = F.col("reason")
         chosen = rows.where(
             (F.col("action") == Action.RETAIN.value)
             & F.col("retention_ms").isNotNull()
             & (F.col("run_id") != self._run.job.run_id)
-            & (reason.isNull() | ~reason.isin(sorted(ALLOWED_BY)))
         )
         if len(names) <= _MOST_NAMED:
             chosen = chosen.where(F.col("topic").isin(names))
+        # Partitions in which nothing expired say the limit, too, of which others were refused.
+        refusal = F.when(F.col("reason").isin(sorted(ALLOWED_BY)), 1).otherwise(0)
+        limits = F.struct(*_FORMER.names[2:])
+        runs = chosen.groupBy("root", "topic", "run_id").agg(
+            F.max(refusal).alias("refusals"), F.max(limits).alias("limits")
+        )
         # Names of runs sort by time.
-        last = F.max_by(F.struct(*_FORMER.names[2:]), F.col("run_id")).alias("last")
-        frame = chosen.groupBy("root", "topic").agg(last).select("root", "topic", "last.*")
+        last = F.max_by("limits", "run_id").alias("last")
+        enforced = runs.where(F.col("refusals") == 0).groupBy("root", "topic").agg(last)
+        frame = enforced.select("root", "topic", "last.*")
         title = f"{self._run.job.title}: what retention topics had"
         found = self._run.dispatcher.collect(frame, _FORMER, title).to_pylist()
         return {

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from pylog_spark.config import JobOptions
+from pylog_spark.operations import retention_evidence
+from pylog_spark.operations.deletion_guard import FormerLimits
 from pylog_spark.operations.retention_evidence import RunEvidence
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.catalog.topic_dump import TopicDump
@@ -108,3 +110,33 @@ def test_without_a_ledger_nobody_knows_what_was():
     run = SimpleNamespace(job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS)))
     evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
     assert evidence.former_limits({("r", "t")}) == {}
+
+
+@pytest.mark.spark
+def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark, monkeypatch):
+    schema = (
+        "root string, topic string, run_id string, action string, reason string, "
+        "retention_ms long, retention_bytes long"
+    )
+    rows = [
+        ("r", "t", "1", "retain", "NOTHING_TO_RETAIN", 30 * DAY_MS, -1),
+        ("r", "t", "2", "retain", "NOTHING_TO_RETAIN", 5, -1),
+        ("r", "t", "2", "retain", "DELETES_TOO_MUCH", 5, -1),
+        ("r", "t", "2", "retain", None, 5, -1),
+        ("r", "other", "2", "retain", None, 7, 8),
+        ("r", "t", "3", "compact", None, None, None),
+    ]
+    frame = spark.createDataFrame(rows, schema)
+    monkeypatch.setattr(retention_evidence, "read_table", lambda *_: frame)
+    run = SimpleNamespace(
+        spark=spark,
+        job=SimpleNamespace(
+            options=JobOptions(now_ms=NOW_MS, ledger="ledger"), run_id="4", title="retain"
+        ),
+        dispatcher=SimpleNamespace(collect=lambda found, *_: found.toArrow()),
+    )
+    evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
+    assert evidence.former_limits({("r", "t"), ("r", "other")}) == {
+        ("r", "t"): FormerLimits("1", 30 * DAY_MS, -1),
+        ("r", "other"): FormerLimits("2", 7, 8),
+    }
