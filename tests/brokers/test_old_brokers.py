@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pylog_spark.cli.program import app
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.clock import SystemClock
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.testing.file_damage import Accident, Damage, damage
 from tests.brokers.old_broker import OldBroker
@@ -72,7 +72,12 @@ def test_a_directory_that_was_closed_has_no_finding_above_info(left, shell):
     assert len(partitions_of(left)) > 10
     for options in ([], ["--deep"]):
         _, answer = shell.ask(left, "--show", 1000, *options)
-        found = [(f["code"], f["file"], f["message"]) for f in above(answer, Severity.HARMLESS)]
+        found = [
+            (f["code"], f["file"], f["message"])
+            for f in above(answer, Severity.HARMLESS)
+            # Kafka 4.4 ends without closing the controllers' own log.
+            if (f["topic"], f["code"]) != (CLUSTER_METADATA_TOPIC, "INDEX_PREALLOCATED")
+        ]
         assert found == []
         assert answer["advice"] == "start-broker"
 
