@@ -114,7 +114,9 @@ def test_a_finding_names_its_file_whole_and_says_what_to_run():
     found = Finding(code=Code.OFFSET_INDEX_WRONG, severity=Severity.ERROR, message="m", file="x")
     [row] = finding_rows(target(), [found])
     assert row["file"] == "/logs/t-0/x"
-    assert row["fix"].startswith("rebuild it: pylog partition recover /logs/t-0 --now-ms ")
+    assert row["fix"].startswith(
+        "rebuild it: pylog partition recover /logs/t-0 --no-truncate --now-ms "
+    )
     entry = replace(found, file="replication-offset-checkpoint")
     assert finding_rows(target(), [entry])[0]["file"] == "/logs/replication-offset-checkpoint"
     assert rows_to_batch(VERIFIED, [row]).num_rows == 1
