@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pylog_spark import planning
 from pylog_spark.config import JobOptions, RunLimits, Tuning
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations import disks
@@ -67,6 +68,8 @@ class Watched:
         limits = replace(ANYTHING, per_disk=per_disk)
         with self.monkeypatch.context() as patched:
             patched.setattr(disks, "device_of", lambda path: devices[str(path)])
+            # Two tasks have to be there for a watch that is to see two.
+            patched.setattr(planning, "LOOKS_PER_TASK", 1)
             watch(patched, notes, paths, may_meet=per_disk is None)
             told = replace(options, tuning=SPREAD, limits=limits)
             report = operation(self.spark, paths, told)
