@@ -159,9 +159,13 @@ def format_at(spark: SparkSession, location: str) -> LedgerFormat:
 
 
 def _is_there(reader: DataFrameReader, path: str) -> bool:
-    """Whether there are files that a reader understands."""
+    """Whether there are files that a reader understands.
+
+    Asked by a pattern that only this path fits: Spark warns of a plain one that is not there, with
+    the stack of the exception.
+    """
     try:
-        reader.load(path).schema  # noqa: B018  # looks for them
+        reader.load(f"{path[:-1]}[{path[-1]}]").schema  # noqa: B018  # looks for them
     except AnalysisException:
         return False
     return True
