@@ -350,10 +350,11 @@ class BrokerRoot:
             self._is_settled = resumed.marker is not None
         self._revoke_claims()
         if self._writes:
-            sweep_scratch(Path(self.location))
             if self._marker is not None and self._mark_clean and self._is_settled:
                 content = encode_clean_shutdown(self._marker.broker_epoch)
                 self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+            # Last: until the marker is there, only the scratch files know which it was.
+            sweep_scratch(Path(self.location))
 
     def _resume(self) -> None:
         """Take up what killed runs left: their commits, and the marker that they took away."""

@@ -11,7 +11,7 @@ from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
 from pylog_spark.tasks.commit_claim import hold_claim, set_aside_claim
-from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home
+from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
 from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import GuardRefusedError, StorageError
@@ -26,6 +26,7 @@ from storage_core.filenames import (
 from storage_core.plan import Plan, WriteFile
 from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
 
@@ -114,6 +115,28 @@ def test_an_error_amid_a_commit_that_nobody_can_finish_leaves_the_directory_uncl
 def test_an_error_while_nothing_is_being_committed_leaves_the_directory_clean(directory):
     with pytest.raises(CrashError):
         crash_in(open_root(directory), after="the commits ended")
+    assert marker(directory) == MARKER
+
+
+@pytest.mark.item("DIR-03")
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
+    directory, monkeypatch, is_swept
+):
+    def be_killed(log_directory: Path) -> int:
+        if is_swept:
+            sweep_scratch(log_directory)
+        raise SimulatedCrash
+
+    def run() -> None:
+        with monkeypatch.context() as patched, open_root(directory) as root:
+            patched.setattr(broker_root, "sweep_scratch", be_killed)
+            root.begin_writing()
+
+    with pytest.raises(SimulatedCrash):
+        run()
+    with open_root(directory) as root:
+        assert root.was_clean
     assert marker(directory) == MARKER
 
 
