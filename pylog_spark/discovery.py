@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
+from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.config.arguments import said_as
-from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT, spark_ddl
+from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
 from pylog_spark.session_facts import count_slots
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
@@ -154,8 +155,10 @@ def discover_partitions(
             spark, remote, partial(list_runs, topics=topics, opener=opener), LISTING_RUN
         )
         parts.append(
-            runs.repartition(_listing_tasks(spark)).mapInArrow(
-                partial(list_run_partitions, opener=opener), spark_ddl(PARTITION)
+            map_in_arrow(
+                runs.repartition(_listing_tasks(spark)),
+                partial(list_run_partitions, opener=opener),
+                PARTITION,
             )
         )
     frame = parts[0]
@@ -170,7 +173,7 @@ def discover_segments(partitions: DataFrame) -> DataFrame:
     Args:
         partitions: Of ``discover_partitions``.
     """
-    return partitions.mapInArrow(list_segments, spark_ddl(SEGMENT))
+    return map_in_arrow(partitions, list_segments, SEGMENT)
 
 
 def count_directories(roots: Sequence[LogRoot]) -> int | None:
@@ -208,7 +211,7 @@ def _root_rows(
             yield from work(iter([pa.RecordBatch.from_pylist(chosen)]))
 
     numbers = spark.range(0, len(rows), 1, len(rows))
-    return numbers.mapInArrow(run, spark_ddl(schema))
+    return map_in_arrow(numbers, run, schema)
 
 
 def _read_inventory(
@@ -227,9 +230,9 @@ def _read_inventory(
 
     tasks = min(len(parts), _INVENTORY_TASKS)
     numbers = spark.range(0, len(parts), 1, tasks)
-    files = numbers.mapInArrow(read, spark_ddl(LISTED_DIRECTORY))
+    files = map_in_arrow(numbers, read, LISTED_DIRECTORY)
     stretches = F.collect_list(F.struct(*LISTING_COLUMNS)).alias("stretches")
     keys = ["root", "role", "directory"]
     # As many tasks as parts were worth one, whatever the session does with its own shuffles.
     grouped = files.repartition(tasks, *keys).groupBy(*keys).agg(stretches)
-    return grouped.mapInArrow(partition_rows, spark_ddl(PARTITION))
+    return map_in_arrow(grouped, partition_rows, PARTITION)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 
+from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.schemas import spark_ddl
 from pylog_spark.session_facts import count_slots, heap_bytes, is_connect
 from pylog_spark.tasks.cells import PART, cut_batches, join_table, slice_table, with_part
@@ -157,7 +158,7 @@ class Dispatcher:
                     yield from cut_batches(work(published.value[number]))
 
         numbers = self._spark.range(0, len(units), 1, len(units))
-        return numbers.mapInArrow(run, spark_ddl(with_part(schema)))
+        return map_in_arrow(numbers, run, with_part(schema))
 
     @staticmethod
     def map_rows(
@@ -176,7 +177,7 @@ class Dispatcher:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from cut_batches(work(batches))
 
-        return frame.mapInArrow(run, spark_ddl(with_part(schema)))
+        return map_in_arrow(frame, run, with_part(schema))
 
     def to_units(self, frame: DataFrame, units: int) -> DataFrame:
         """Return the rows of a DataFrame, those of each ``unit`` together in one task.

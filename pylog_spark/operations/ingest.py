@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher
@@ -31,7 +32,7 @@ from pylog_spark.operations.transfer import (
     transfer_results,
 )
 from pylog_spark.planning import count_look_tasks
-from pylog_spark.schemas import INGEST, Action, Status, spark_ddl
+from pylog_spark.schemas import INGEST, Action, Status
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
 from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter
 from storage_core.catalog.roles import Role, local_path
@@ -182,7 +183,7 @@ def _take(
         return ingest_partitions(batches, context)
 
     tasks = count_look_tasks(None, slots=dispatcher.slots)
-    compared = partitions.repartition(tasks).mapInArrow(compare, spark_ddl(INGEST))
+    compared = map_in_arrow(partitions.repartition(tasks), compare, INGEST)
     # The first look has to be the first one: what is lost of it is looked at again, and waited for.
     looked = compared.persist(StorageLevel.DISK_ONLY)
     try:
@@ -194,7 +195,7 @@ def _take(
             return sort_details(known, "taken_bytes")
         time.sleep(context.rules.settle_ms / 1000)
         frame = looked.where(looked["status"] == Status.PLANNED.value)
-        spread = frame.repartition(min(new, tasks)).mapInArrow(take, spark_ddl(INGEST))
+        spread = map_in_arrow(frame.repartition(min(new, tasks)), take, INGEST)
         taken = dispatcher.collect(
             _plain(spread), _PLAIN, f"{job.title}: take what is new into {context.root}"
         )

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.catalogs import dump_notes
@@ -20,7 +21,7 @@ from pylog_spark.operations.job import Job, new_run_id, run_context
 from pylog_spark.operations.plan_file import saved_plan
 from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
-from pylog_spark.schemas import SURVEY, Action, spark_ddl
+from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.root_listing import ListingOpener
 from pylog_spark.tasks.run_context import read_root_checkpoints
@@ -72,7 +73,7 @@ def survey(
         partitions = discover_partitions(
             spark, log_roots, topics, file_list=options.file_list, with_files=True, opener=opener
         )
-        frame = partitions.mapInArrow(work, spark_ddl(SURVEY))
+        frame = map_in_arrow(partitions, work, SURVEY)
         found = dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
     details = sort_details(found, "due_bytes")
     results = transfer_results(

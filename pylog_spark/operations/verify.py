@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.config import JobOptions
 from pylog_spark.config.broker import broker_config
 from pylog_spark.discovery import resolve_roots
@@ -47,7 +48,6 @@ from pylog_spark.schemas import (
     Action,
     Status,
     rows_to_batch,
-    spark_ddl,
 )
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.listing import TopicFilter
@@ -231,7 +231,7 @@ def _fold(
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from fold_verified(batches, targets.value, options)
 
-    return facts.mapInArrow(fold, spark_ddl(VERIFIED))
+    return map_in_arrow(facts, fold, VERIFIED)
 
 
 def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
