@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash kills fuzz brokers bench scale s3 spread check lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers bench scale s3 spread check lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -67,6 +67,9 @@ test: $(VENV)/.for-all ## Run all tests; on another interpreter by PYTHON=/path/
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (two hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
+
+nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)
+	PYLOG_NIGHTS=$(or $(PART),1/1) unshare --mount $(RUN) pytest tests/crash/test_stopped_nights.py -k imaged -s $(PYTEST)
 
 kills: $(VENV)/.for-all ## N=30 nightlies on a cluster that lose their driver, an executor or a worker (half an hour)
 	PYLOG_KILL_ROUNDS=$(or $(N),30) $(RUN) pytest tests/crash/test_killed_nightlies.py -s $(PYTEST)

@@ -6,10 +6,14 @@ change something afterwards ends, too: a worker by SIGKILL, the driver, which is
 next attempt, by ``SimulatedCrash``. Writing into a file counts as part of the change before it: no
 file is read by its name before it has got that by one of these calls.
 
+Or the run goes on, and before and after each change an image of the disk is kept: what would be
+there, had everything stopped.
+
 As ``spark.python.daemon.module`` this module is what Spark starts its workers from.
 """
 
 import fcntl
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -19,6 +23,7 @@ from typing import Any, Final
 
 from storage_core.testing.faulty_store import NEVER, SimulatedCrash
 from storage_core.testing.power_loss import path_of
+from tests.crash.disk_images import ImagedDisk
 
 # Where the workers find what is watched.
 CONTROL: Final = "PYLOG_TEST_STOPPING"
@@ -37,22 +42,36 @@ class Stopping:
 
     control: Path
 
-    def begin(self, watched: Path, *, stop_at: int = NEVER) -> None:
+    def begin(self, watched: Path, *, stop_at: int = NEVER, images: Path | None = None) -> None:
         """Count from 0 again.
 
         Args:
             watched: The folder below which changes count.
-            stop_at: Everything stops before change ``stop_at // 2``, or after it if that is odd.
+            stop_at: A point. Everything stops before change ``stop_at // 2``, or after it if that
+                is odd.
+            images: Where an image of the disk that is mounted at ``watched`` is kept of each
+                point; None for none.
         """
         self.control.mkdir(exist_ok=True)
         (self.control / "made").write_text("")
+        (self.control / "kept").write_text("")
         (self.control / "is_dead").unlink(missing_ok=True)
-        (self.control / "plan").write_text(f"{stop_at} {watched.absolute()}")
+        plan = {
+            "stop_at": stop_at,
+            "watched": str(watched.absolute()),
+            "images": images and str(images),
+        }
+        (self.control / "plan").write_text(json.dumps(plan))
 
     @property
     def made(self) -> list[str]:
         """What was changed, in order, with the path below what is watched."""
         return (self.control / "made").read_text().splitlines()
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of the images that were kept, by the numbers of their points."""
+        return (self.control / "kept").read_text().splitlines()
 
     @property
     def is_dead(self) -> bool:
@@ -62,9 +81,12 @@ class Stopping:
     def watch(self, end: Callable[[str], None]) -> None:
         """Watch the changes that this process makes from now on.
 
+        It waits for no disk any more: whoever is killed leaves what he wrote, synced or not.
+
         Args:
             end: Ends this process, or the work in it.
         """
+        os.fsync = lambda _: None
         for name in _CHANGES:
             setattr(os, name, self._watched(name, getattr(os, name), end))
 
@@ -73,7 +95,8 @@ class Stopping:
     ) -> Callable[..., Any]:
         def watched(target: Any, *others: Any, **options: Any) -> Any:
             path = path_of(target, options.get("dir_fd", options.get("src_dir_fd")))
-            stop_at, _, folder = (self.control / "plan").read_text().partition(" ")
+            plan = json.loads((self.control / "plan").read_text())
+            folder = plan["watched"]
             if not path.startswith(f"{folder}{os.sep}"):
                 return original(target, *others, **options)
             with (self.control / "made").open("a") as made:
@@ -82,22 +105,27 @@ class Stopping:
                 if self.is_dead:
                     end(f"dead before {name} {path}")
                 number = len(self.made)
-                if number == int(stop_at) // 2 and int(stop_at) % 2 == 0:
-                    self._die(end, f"before {name} {path}")
+                self._reach(2 * number, plan, end, f"before {name} {path}")
                 made.write(f"{name} {path.removeprefix(folder)}\n")
                 made.flush()
                 try:
                     return original(target, *others, **options)
                 finally:
                     # Though it failed, as the removal of a file that is not there does.
-                    if number == int(stop_at) // 2:
-                        self._die(end, f"after {name} {path}")
+                    self._reach(2 * number + 1, plan, end, f"after {name} {path}")
 
         return watched
 
-    def _die(self, end: Callable[[str], None], where: str) -> None:
-        (self.control / "is_dead").touch()
-        end(where)
+    def _reach(
+        self, point: int, plan: dict[str, Any], end: Callable[[str], None], where: str
+    ) -> None:
+        if plan["images"]:
+            state = ImagedDisk(Path(plan["images"]), Path(plan["watched"])).keep()
+            with (self.control / "kept").open("a") as kept:
+                kept.write(f"{state}\n")
+        if point == plan["stop_at"]:
+            (self.control / "is_dead").touch()
+            end(where)
 
 
 def crash(where: str) -> None:

@@ -11,9 +11,10 @@ and is killed before its first checkpoint; or a person who recovers some partiti
 the last two there is no twin to compare bytes with: then a consumer gets what it gets after a night
 that was not stopped, and what the broker has acknowledged.
 
-``PYLOG_CRASH_ALL=1`` (``make crash``) stops at 100 points of each of three kinds of roots, evenly
-spread, once for each of these visitors; ``PYLOG_CRASH_NIGHTS`` says another number; without it one
-of the three is stopped at three, and they take turns.
+Nightlies are stopped in two ways. Processes are killed: at three points of one root, a visitor at
+each; ``PYLOG_CRASH_ALL=1`` (``make crash``): at ten of each of three roots, all visitors at each.
+Or one nightly runs to its end on a disk that is kept before and after each of its changes, and each
+of the states that the disk had comes back for each visitor: ``PYLOG_NIGHTS=1/1`` (``make nights``).
 """
 
 import json
@@ -22,9 +23,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +41,8 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.store.local import LocalStore
 from storage_core.testing.compare import read_tree
+from storage_core.testing.faulty_store import NEVER
+from tests.crash.disk_images import ImagedDisk, can_mount
 from tests.crash.interruptions import ALL
 from tests.crash.stopping import CONTROL
 from tests.jobs.spark_programs import REPOSITORY, environment
@@ -61,13 +65,20 @@ SWEPT = ["retain-size-s501", "retain-compact-delete-s501"]
 TORN = COMPACTED[0]
 NOBODY, BROKER, PERSON = "nobody", "broker", "person"
 VISITORS = [NOBODY, BROKER, PERSON]
-POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else len(VISITORS)
-LONGEST_SECONDS = 60 + 60 * POINTS * (len(VISITORS) if ALL else 1)
+POINTS = 10 if ALL else len(VISITORS)
+# Which part of all states of the disk, of how many parts.
+NIGHTS = os.environ.get("PYLOG_NIGHTS", "")
+PART, PARTS = map(int, NIGHTS.split("/")) if NIGHTS else (1, 1)
 
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.spark,
-    pytest.mark.timeout(LONGEST_SECONDS, method="thread"),
+    pytest.mark.timeout(6 * 3600 if NIGHTS else 1800 if ALL else 240, method="thread"),
+]
+ONLY_ALL = pytest.mark.skipif(not ALL, reason="nightlies over two more roots: make crash")
+ONLY_NIGHTS = [
+    pytest.mark.skipif(not NIGHTS, reason="every state of the disk of a nightly: make nights"),
+    pytest.mark.skipif(not can_mount(), reason="mounting images of a disk needs root"),
 ]
 
 
@@ -76,9 +87,10 @@ class Lab:
     """Where nightlies are stopped, and over what.
 
     Attributes:
-        folder: For everything.
-        root: What the first nightly is made over, and its copies.
-        role: The role of ``log`` in ``made``.
+        folder: For everything; ``made`` in it is what the first nightly gets, ``log`` in that the
+            root.
+        root: What it is made of.
+        role: The role of the root.
         visitors: Who comes between two nightlies.
     """
 
@@ -87,45 +99,164 @@ class Lab:
     role: Role
     visitors: Sequence[str] = (NOBODY,)
 
-    def pairs(self) -> Iterator[dict[str, Any]]:
-        """Run the program; yield what it says of the undisturbed nightly, then of each pair."""
-        control, options = self.folder / "control", self.folder / "options.json"
-        said = {
-            "role": self.role,
-            "configs": self.root.configs,
-            "visitors": self.visitors,
-            "by_each": ALL,
+    @property
+    def made(self) -> Path:
+        return self.folder / "made"
+
+    @property
+    def undisturbed(self) -> Path:
+        """What a nightly that was not stopped has left, once there was one."""
+        return self.folder / "undisturbed"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What a nightly that stopped has left.
+
+    Attributes:
+        number: Of the change: twice that, one more if it stopped after it.
+        change: What was changed last or next, if anything.
+        visitor: Who comes now.
+        end: The folder that it has left.
+        left: A copy of it; None where it was looked at before.
+    """
+
+    number: int
+    change: list[str]
+    visitor: str
+    end: Path
+    left: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What became of a nightly.
+
+    Attributes:
+        status: Its exit status, None if it was stopped.
+        changes: What it has changed, and where, in order.
+        kept: The images of the disk that were kept, by the numbers of their points.
+    """
+
+    status: int | None
+    changes: list[str]
+    kept: list[str]
+
+
+class Nights:
+    """Nightlies of a program with a session of its own.
+
+    Args:
+        program: See ``stopped_nights.py``.
+    """
+
+    def __init__(self, program: "subprocess.Popen[str]") -> None:
+        self._program = program
+
+    def run(
+        self,
+        folder: Path,
+        *,
+        stop_at: int = NEVER,
+        images: Path | None = None,
+        is_spread: bool = False,
+    ) -> "Night":
+        """Run one over ``log`` in a folder."""
+        asked = {
+            "folder": str(folder),
+            "stop_at": stop_at,
+            "images": images and str(images),
+            "is_spread": is_spread,
         }
-        options.write_text(json.dumps(said))
-        (self.folder / "work").mkdir()
-        arguments = [self.folder / "made", self.folder / "work", options, POINTS]
-        with (
-            (self.folder / "errors").open("wb") as errors,
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.stopped_nights", *map(str, arguments)],
-                cwd=REPOSITORY,
-                env=environment(PYTHONPATH=str(REPOSITORY), **{CONTROL: str(control)}),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            ) as program,
-        ):
-            try:
-                assert program.stdin is not None
-                assert program.stdout is not None
-                for line in program.stdout:
-                    yield json.loads(line)
-                    # It is waiting for us, or does not read this before it is.
-                    with suppress(BrokenPipeError):
-                        program.stdin.write("\n" if "left" in line else "")
-                        program.stdin.flush()
-                program.wait(60)
-            finally:
-                if program.poll() is None:
-                    os.killpg(program.pid, signal.SIGKILL)
-        assert program.returncode == 0, (self.folder / "errors").read_text()
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(json.dumps(asked) + "\n")
+        self._program.stdin.flush()
+        return Night(**json.loads(self._program.stdout.readline()))
+
+
+@contextmanager
+def nights_of(lab: Lab) -> Iterator[Nights]:
+    """Start the program, and end it."""
+    options = json.dumps({"role": lab.role, "configs": lab.root.configs})
+    errors = lab.folder / "errors"
+    with (
+        errors.open("wb") as written,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.stopped_nights", options],
+            cwd=REPOSITORY,
+            env=environment(PYTHONPATH=str(REPOSITORY), **{CONTROL: str(lab.folder / "control")}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=written,
+            text=True,
+            start_new_session=True,
+        ) as program,
+    ):
+        try:
+            yield Nights(program)
+            assert program.stdin is not None
+            program.stdin.close()
+            program.wait(60)
+        finally:
+            if program.poll() is None:
+                os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, errors.read_text()
+
+
+def killed(lab: Lab, nights: Nights) -> Iterator[Stop]:
+    """Stop a nightly at some points, evenly spread, for each visitor anew.
+
+    In a copy of what it left no file would be the one that it left. Without ``ALL`` the visitors
+    take turns.
+    """
+    shutil.copytree(lab.made, lab.undisturbed)
+    undisturbed = nights.run(lab.undisturbed, is_spread=True)
+    assert undisturbed.status == 0
+    points = 2 * len(undisturbed.changes)
+    # Odd, so that changes are stopped before they are made as often as after.
+    stride = max(1, (points // POINTS - 1) | 1)
+    for turn, number in enumerate(range(stride // 2, points, stride)[:POINTS]):
+        for visitor in lab.visitors if ALL else [lab.visitors[turn % len(lab.visitors)]]:
+            end, left = (lab.folder / f"{what}-{number}-{visitor}" for what in ("end", "left"))
+            shutil.copytree(lab.made, end)
+            stopped = nights.run(end, stop_at=number, is_spread=True)
+            assert stopped.status is None, f"not stopped at {number} of {points}"
+            shutil.copytree(end, left)
+            yield Stop(number, stopped.changes[-1:], visitor, end, left)
+            shutil.rmtree(left)
+            shutil.rmtree(end)
+
+
+def imaged(lab: Lab, nights: Nights) -> Iterator[Stop]:
+    """Bring back, for each visitor, each state that the disk had at the changes of one nightly."""
+    with ImagedDisk.made(lab.folder / "images", lab.folder / "end") as disk:
+        shutil.copytree(lab.made, disk.path, dirs_exist_ok=True)
+        night = nights.run(disk.path, images=disk.images, is_spread=True)
+        assert night.status == 0
+        shutil.copytree(disk.path, lab.undisturbed)
+        # The first point of each state.
+        points = {state: number for number, state in reversed(list(enumerate(night.kept)))}
+        states = sorted(points, key=points.__getitem__)
+        note(f"{len(night.changes)} changes, {len(states)} states; part {PART} of {PARTS}")
+        for state in states[PART - 1 :: PARTS]:
+            number = points[state]
+            change = night.changes[number // 2 : number // 2 + 1]
+            for turn, visitor in enumerate(lab.visitors):
+                disk.restore(state)
+                left = None
+                if turn == 0:
+                    left = lab.folder / "left"
+                    shutil.copytree(disk.path, left)
+                yield Stop(number, change, visitor, disk.path, left)
+                if left is not None:
+                    shutil.rmtree(left)
+
+
+def note(text: str) -> None:
+    """Print a line at once: this takes hours."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def aged(path: Path) -> None:
@@ -167,58 +298,71 @@ def managed_lab(tmp_path: Path) -> Lab:
 
 def try_all(
     lab: Lab,
+    stops: Callable[[Lab, Nights], Iterator[Stop]],
     check_left: Callable[[Path, str], None],
     state: Callable[[Path], Any],
     visits: Mapping[str, Visit],
 ) -> None:
-    """Check every pair of nightlies.
+    """Check every pair of nightlies; the first ten failures are told together.
 
     Args:
         lab: Where, and over what.
+        stops: How the first of each pair is stopped.
         check_left: Checks what a stopped nightly has left.
         state: What the next one, if nobody comes between, ends with.
         visits: What others do between the two, by their names; what they return checks what the
             next nightly ends with.
     """
-    said = lab.pairs()
-    undisturbed = next(said)
-    assert undisturbed["status"] == 0, (lab.folder / "errors").read_text()
-    expected = state(lab.folder / "work" / "undisturbed")
-    points = 2 * len(undisturbed["changes"])
     tried = Counter[str]()
-    for pair in said:
-        visitor, end = pair["visitor"], Path(pair["end"])
-        where = f"point {pair['number']} of {points}, then {visitor}: {pair['last']}"
-        assert pair["was_stopped"], where
-        check_left(Path(pair["left"]), where)
-        check_end = visits[visitor](end, where) if visitor != NOBODY else None
-        assert next(said)["status"] == 0, where
-        if check_end is None:
-            assert state(end) == expected, where
-        else:
-            check_end()
-        shutil.rmtree(pair["left"])
-        shutil.rmtree(end)
-        tried[visitor] += 1
+    failures: list[str] = []
+    expected = None
+    with nights_of(lab) as nights:
+        for stop in stops(lab, nights):
+            where = f"point {stop.number}, {stop.change}, then {stop.visitor}"
+            try:
+                if stop.left is not None:
+                    check_left(stop.left, where)
+                check_end = (
+                    visits[stop.visitor](stop.end, where) if stop.visitor in visits else None
+                )
+                assert nights.run(stop.end).status == 0, where
+                if check_end is None:
+                    expected = expected or state(lab.undisturbed)
+                    assert state(stop.end) == expected, where
+                else:
+                    check_end()
+            except Exception:  # noqa: BLE001 - told below
+                failures.append(f"{where}\n{traceback.format_exc()}")
+                note(failures[-1])
+                if len(failures) == 10:
+                    break
+            tried[stop.visitor] += 1
+            if tried.total() % 100 == 0:
+                note(f"{dict(tried)}, {len(failures)} failed")
+    assert not failures, "\n".join(failures)
     assert set(tried) == set(lab.visitors)
-    assert tried.total() == min(POINTS, points) * (len(lab.visitors) if ALL else 1)
-    sys.stdout.write(f"stopped at {tried[NOBODY]} of {points} points; in all {dict(tried)}\n")
-
-
-ONLY_ALL = pytest.mark.skipif(not ALL, reason="nightlies over two more roots: make crash")
+    note(f"stopped at {tried[NOBODY]} points; in all {dict(tried)}")
 
 
 @pytest.mark.oracle
 @pytest.mark.usefixtures("kafka_jvm")
 @pytest.mark.item("FLT-08", "FLT-14", "CKP-04", "DIR-03")
 @pytest.mark.parametrize(
-    "is_closed", [pytest.param(True, marks=ONLY_ALL), False], ids=["closed", "unclean"]
+    ("is_closed", "stops"),
+    [
+        pytest.param(True, killed, marks=ONLY_ALL, id="closed-killed"),
+        pytest.param(False, killed, id="unclean-killed"),
+        pytest.param(True, imaged, marks=ONLY_NIGHTS, id="closed-imaged"),
+        pytest.param(False, imaged, marks=ONLY_NIGHTS, id="unclean-imaged"),
+    ],
 )
-def test_a_night_over_a_brokers_directory_that_stops_is_finished_by_the_next(is_closed, tmp_path):
+def test_a_night_over_a_brokers_directory_that_stops_is_finished_by_the_next(
+    is_closed, stops, tmp_path
+):
     lab = broker_lab(tmp_path, is_closed=is_closed)
     consumers = Consumers(lab)
     visits = {BROKER: consumers.broker, PERSON: consumers.person}
-    try_all(lab, consumers.check_left, lambda folder: broker_state(folder / "log"), visits)
+    try_all(lab, stops, consumers.check_left, lambda folder: broker_state(folder / "log"), visits)
 
 
 class Consumers:
@@ -235,7 +379,7 @@ class Consumers:
     @cached_property
     def _after(self) -> dict[str, list[Any]]:
         """What they get after a nightly that was not stopped."""
-        return consume(self._lab.folder / "work" / "undisturbed" / "log")
+        return consume(self._lab.undisturbed / "log")
 
     def check_left(self, left: Path, where: str) -> None:
         """Check what a stopped nightly left."""
@@ -339,9 +483,15 @@ def broker_state(path: Path) -> dict[str, Any]:
     }
 
 
-@ONLY_ALL
 @pytest.mark.item("FLT-08", "FLT-14")
-def test_a_night_over_a_managed_root_that_stops_is_finished_by_the_next(tmp_path):
+@pytest.mark.parametrize(
+    "stops",
+    [
+        pytest.param(killed, marks=ONLY_ALL, id="killed"),
+        pytest.param(imaged, marks=ONLY_NIGHTS, id="imaged"),
+    ],
+)
+def test_a_night_over_a_managed_root_that_stops_is_finished_by_the_next(stops, tmp_path):
     lab = managed_lab(tmp_path)
     topics = list(lab.root.configs)
 
@@ -355,18 +505,18 @@ def test_a_night_over_a_managed_root_that_stops_is_finished_by_the_next(tmp_path
         root = twin(folder)
         return {topic: (root.tree(topic), root.store(topic).checkpoints) for topic in topics}
 
-    before = records(tmp_path / "made")
+    before = records(lab.made)
     after: dict[str, list[Any]] = {}
 
     def check_left(left: Path, where: str) -> None:
         if not after:
-            after.update(records(tmp_path / "work" / "undisturbed"))
+            after.update(records(lab.undisturbed))
         there = records(left)
         for topic in topics:
             assert is_within(after[topic], there[topic]), f"{topic} lost records at {where}"
             assert is_within(there[topic], before[topic]), f"{topic} at {where}"
 
-    try_all(lab, check_left, state, {})
+    try_all(lab, stops, check_left, state, {})
 
 
 def in_records(tree: dict[str, bytes], folder: Path) -> list[Any]:
