@@ -55,7 +55,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
 
@@ -367,14 +367,7 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
     position = _last_indexed_position(store, log, sizes)
     end_offset, newest = base_offset, NO_TIMESTAMP
     with closing(store.open_file(log.name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=position,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        ):
+        for window in scan_headers(reader, start=position, window_bytes=_WINDOW_BYTES):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
     return end_offset, newest
