@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self
 
 from pylog_spark.operations.killed_runs import (
-    FUTURE,
     encode_remembered,
     observe_partition,
     observe_partitions,
@@ -35,6 +34,7 @@ from pylog_spark.tasks.scratch import (
     create_scratch,
     sweep_scratch,
 )
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -385,7 +385,8 @@ class BrokerRoot:
         with storage_errors(self._store.directory):
             names = folder_names(self._store.directory)
         return any(
-            name.startswith(f"{partition}.") and directory_state(name) == FUTURE for name in names
+            name.startswith(f"{partition}.") and directory_state(name) == DirectoryKind.FUTURE
+            for name in names
         )
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
