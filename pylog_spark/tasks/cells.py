@@ -7,9 +7,8 @@ own. One cell of a hundred megabytes ends a JVM of Spark's default heap, and wit
 So every row that tasks of ours hand on goes through ``cut_batches``: a row with a large value
 becomes several, numbered in the column ``part``. Those after the first repeat the numbers and the
 short texts of the row, by which rows are chosen, dealt out and sorted, and carry nothing else but
-the next piece. Whoever gets
-them puts them together again: ``join_table`` on the driver, ``join_rows`` in a task whose rows are
-sorted by what tells them apart, and by ``part``.
+the next piece. Whoever gets them puts them together again: ``join_table`` on the driver,
+``join_rows`` in a task whose rows are sorted by what tells them apart, and by ``part``.
 """
 
 from collections.abc import Iterable, Iterator
