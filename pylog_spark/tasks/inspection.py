@@ -109,6 +109,7 @@ def inspect_root(path: str | Path) -> RootView:
     """
     root, names = find_root(path)
     state = observe_root(root, names)
+    properties = state.meta_properties
     problems: list[PylogError] = []
     checkpoints = _NO_CHECKPOINTS
     catalog = TopicCatalog()
@@ -118,11 +119,9 @@ def inspect_root(path: str | Path) -> RootView:
         problems.append(error)
     try:
         # Not an entry of the state where one partition is looked at alone.
-        properties = state.meta_properties
         catalog = read_own_catalog(root, node_id=None if properties is None else properties.node_id)
     except PylogError as error:
         problems.append(error)
-    properties = state.meta_properties
     row = {
         "root": root.location,
         "guessed_role": (Role.MANAGED if root.is_managed else guess_role(root.location)).value,
