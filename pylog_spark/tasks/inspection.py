@@ -54,7 +54,7 @@ from storage_core.log.settled_store import settle
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
+from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
@@ -62,10 +62,6 @@ from storage_core.store.local import LocalStore
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
 _FIRST_WINDOW_BYTES: Final = 1 << 14
-_LIMITS: Final = Limits(
-    max_record_bytes=LogConfig().max_decompressed_message_bytes,
-    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
-)
 _KNOWN_NAMES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 # Directories that Kafka is done with: their files are counted, their records are nobody's.
 _ONLY_COUNTED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.STRAY})
@@ -411,7 +407,7 @@ def _first_timestamp(window: Window, first_offset: int) -> int | None:
     for row in np.flatnonzero(may_hold & (batches.record_count != 0)).tolist():
         wanted = np.zeros(len(batches), np.bool_)
         wanted[row] = True
-        for records in decode_records(window, wanted, _LIMITS):
+        for records in decode_records(window, wanted, DEFAULT_LIMITS):
             timestamps = records.timestamp[records.offset >= first_offset]
             if timestamps.size:
                 return int(timestamps[0])
