@@ -210,7 +210,7 @@ def _is_kafkas(name: str) -> bool:
     return is_segment(name) or parser_of(settled_name(name)) is not None
 
 
-def _dump_file(  # what, how, and where to
+def _dump_file(
     store: LogStore,
     name: str,
     committed: CommittedView | None,

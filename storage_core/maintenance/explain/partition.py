@@ -102,7 +102,7 @@ def explain_partition(
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))
 
 
-def explain_after_recovery(  # the inputs of Kafka's loader
+def explain_after_recovery(
     store: LogStore,
     *,
     config: LogConfig,
