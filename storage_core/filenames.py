@@ -21,6 +21,8 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 DELETED_SUFFIX: Final = ".deleted"
+# Behind the name of a file that is on its way in or out.
+TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 # A KRaft snapshot that is on its way out: Kafka's log loader leaves it alone (REC-02).
 CHECKPOINT_DELETED_SUFFIX: Final = ".checkpoint.deleted"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -152,6 +154,13 @@ def segment_file(base_offset: int, suffix: str) -> str:
     if not 0 <= base_offset <= MAX_OFFSET:
         raise InvalidNameError(str(base_offset), "an offset lies between 0 and 2^63 - 1")
     return f"{base_offset:020d}{suffix}"
+
+
+def settled_name(name: str) -> str:
+    """Return a name without the suffixes of a file on its way in or out."""
+    for suffix in TRANSIENT_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
 
 
 def offset_of(name: str) -> int | None:

@@ -53,7 +53,7 @@ _STYLES: Final = {
 _SHOWN_FORECASTS: Final = 20
 
 
-def run_doctor(  # what the command line says
+def run_doctor(
     roots: Sequence[str],
     flags: Flags,
     *,

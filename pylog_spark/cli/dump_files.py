@@ -24,13 +24,11 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     BOOTSTRAP_SNAPSHOT_FILE,
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     LOG_SUFFIX,
     MAX_OFFSET,
-    SWAP_SUFFIX,
     offset_of,
     parse_cluster_snapshot,
+    settled_name,
 )
 from storage_core.log.committed_view import CommittedView, load_committed_view
 from storage_core.log.settled_store import SettledStore, settle
@@ -38,7 +36,6 @@ from storage_core.store import LogStore, open_store
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_store import is_managed, split_location
 
-_TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 # A snapshot of the cluster's metadata is no part of a log, and made of what was committed.
 _ALL_COMMITTED: Final = CommittedView(aborted=(), last_stable_offset=MAX_OFFSET)
 # Lines are gathered to this many characters before they are written.
@@ -110,17 +107,10 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
 
 def is_segment(name: str) -> bool:
     """Whether a file holds batches; one that is on its way in or out does too."""
-    plain = plain_name(name)
+    plain = settled_name(name)
     if plain == BOOTSTRAP_SNAPSHOT_FILE or parse_cluster_snapshot(plain) is not None:
         return True
     return plain.endswith(LOG_SUFFIX) and offset_of(name) is not None
-
-
-def plain_name(name: str) -> str:
-    """Return a name without the suffix of a file on its way in or out."""
-    for suffix in _TRANSIENT_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name
 
 
 class _Problems:
@@ -186,7 +176,7 @@ def _choose_files(path: str) -> tuple[LogStore, list[str]]:
     names = [
         file.name
         for file in store.list_files()
-        if plain_name(file.name) == file.name and _is_kafkas(file.name)
+        if settled_name(file.name) == file.name and _is_kafkas(file.name)
     ]
     if not names:
         raise ConfigError("PATH", path, "the directory holds no file of a Kafka log")
@@ -217,10 +207,10 @@ def _choose_one(directory: str, name: str) -> tuple[LogStore, list[str]]:
 
 
 def _is_kafkas(name: str) -> bool:
-    return is_segment(name) or parser_of(plain_name(name)) is not None
+    return is_segment(name) or parser_of(settled_name(name)) is not None
 
 
-def _dump_file(  # what, how, and where to
+def _dump_file(
     store: LogStore,
     name: str,
     committed: CommittedView | None,
@@ -244,7 +234,7 @@ def _dump_file(  # what, how, and where to
                     problems.add(name, position, reason)
                 for text in lines.batches(block):
                     output.write(text)
-        parser = parser_of(plain_name(name))
+        parser = parser_of(settled_name(name))
         for kind, fields in parser(store, name) if parser is not None else ():
             output.write(lines.entry(kind, fields))
     except BadBytesError as error:

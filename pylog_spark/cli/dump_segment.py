@@ -20,15 +20,13 @@ from storage_core.log.committed_view import CommittedView
 from storage_core.log.isolation import ReadCommitted
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
-from storage_core.records.payload import Limits, Payload, open_batches
+from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 # A line of text for each record is made of many small Python objects, so that a small window
 # already takes a hundred times its size.
 _WINDOW_BYTES: Final = 1 << 20
-# The largest record that Kafka can hold, and CleanerConfig's limit of a decompressed batch.
-_LIMITS: Final = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=536_870_912)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +190,7 @@ def _open(
     bad_row = 0
     while True:
         try:
-            payload = open_batches(window, wanted, row, _LIMITS)
+            payload = open_batches(window, wanted, row, DEFAULT_LIMITS)
         except (CorruptRecordError, InvalidRecordError, UnsupportedCompressionError) as error:
             # What is found first need not stand first: batches are opened in several steps.
             bad, bad_row = error, _row_at(window, error)
@@ -219,7 +217,7 @@ def _read_records(
         payload.start[rows],
         payload.end[rows],
         counts,
-        _LIMITS.max_record_bytes,
+        DEFAULT_LIMITS.max_record_bytes,
         table,
     )
     table = table[:, :count]

@@ -13,11 +13,10 @@ from storage_core.config import (
     CleanerConfig,
     LogConfig,
 )
-from storage_core.log.log_loader import load_log
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import clean_and_load
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
 from storage_core.maintenance.retention.partition import retain_loaded
 from storage_core.plan import Plan
 from storage_core.store import LocalStore
@@ -92,14 +91,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return what a round would do, as far as that is known without reading records."""
     store = LocalStore(directory)
-    log = load_log(
-        store,
-        config=config,
-        cleaner=cleaner,
-        now_ms=request.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
-    )
+    log = load_for_round(store, config, cleaner, request)
     cleanable = choose_range(log, config, request)
     answer = {
         "dry_run": True,

@@ -34,9 +34,7 @@ from storage_core.maintenance.compaction.key_bucket import KeyBucket
 from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
 from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import (
-    index_segment,
-)
+from storage_core.maintenance.compaction.partial import index_segment
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest

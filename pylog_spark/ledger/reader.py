@@ -2,8 +2,8 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.ledger.tables import LedgerTable, table_location
-from pylog_spark.ledger.writer import format_at
+from pylog_spark.ledger.tables import LedgerFormat, LedgerTable, table_location
+from pylog_spark.ledger.writer import format_at, literal_path
 
 
 def read_table(
@@ -18,6 +18,7 @@ def read_table(
         pyspark.errors.AnalysisException: There is no such table.
     """
     # Files of Parquet have the columns of the version that wrote them; of some files all are asked.
-    reader = spark.read.format(format_at(spark, location)).option("mergeSchema", "true")
-    frame = reader.load(table_location(location, table))
+    kind, place = format_at(spark, location), table_location(location, table)
+    reader = spark.read.format(kind).option("mergeSchema", "true")
+    frame = reader.load(place if kind is LedgerFormat.DELTA else literal_path(place))
     return frame if run_id is None else frame.where(frame["run_id"] == run_id)

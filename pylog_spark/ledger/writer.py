@@ -7,6 +7,7 @@ where the session has no Delta, or the ledger was begun so, and never without a 
 """
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from pylog_spark.session_facts import has_delta, is_connect
 from storage_core.errors import ConfigError
 
 _log: Final = logging.getLogger(__name__)
+# What makes a path a pattern to Spark; a backslash in front takes that away.
+_PATTERN_CHARACTER: Final = re.compile(r"[][{}*?\\]")
 
 # The tables are small and appended to by a few rows a run. Delta computes a table's state before
 # each append; for such a table one partition does that, not fifty: an append took 3 s instead of
@@ -158,14 +161,20 @@ def format_at(spark: SparkSession, location: str) -> LedgerFormat:
     return LedgerFormat.PARQUET if is_parquet else new
 
 
+def literal_path(path: str) -> str:
+    """Return a path so that Spark's readers of files take none of its characters for a pattern."""
+    return _PATTERN_CHARACTER.sub(r"\\\g<0>", path)
+
+
 def _is_there(reader: DataFrameReader, path: str) -> bool:
     """Whether there are files that a reader understands.
 
-    Asked by a pattern that only this path fits: Spark warns of a plain one that is not there, with
-    the stack of the exception.
+    Of a single path, plain or a pattern, Spark looks whether a stream writes there, and warns with
+    the stack of an exception if there is nothing. Of two paths it does not; so this one is said
+    twice.
     """
     try:
-        reader.load(f"{path[:-1]}[{path[-1]}]").schema  # noqa: B018  # looks for them
+        reader.load([literal_path(path)] * 2).schema  # noqa: B018  # looks for them
     except AnalysisException:
         return False
     return True

@@ -12,7 +12,7 @@ to the next run, which finishes it as it does after a kill.
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Concatenate, Final, ParamSpec, Self
 
 from pylog_spark.operations.killed_runs import (
-    FUTURE,
     encode_remembered,
     observe_partition,
     observe_partitions,
@@ -35,6 +34,7 @@ from pylog_spark.tasks.scratch import (
     create_scratch,
     sweep_scratch,
 )
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -246,15 +246,17 @@ class BrokerRoot:
             self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
 
     @_unless_failed
-    def drop_entries(self, partition: TopicPartition) -> None:
-        """Take a partition that was deleted out of all checkpoints, unless it is here again.
+    def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
+        """Take partitions that were deleted out of all checkpoints, but for any that is here again.
 
         So is one that is being moved here: a broker loads it with the entries of that name.
         """
         self._lock.validate_held()
-        if not self._holds(partition) and not self._receives(partition):
+        absent = {partition for partition in partitions if not self._holds(partition)}
+        gone = absent - self._received(absent)
+        if gone:
             for name in _CHECKPOINTS:
-                self._merge(name, {partition: None})
+                self._merge(name, dict.fromkeys(gone))
 
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
@@ -382,12 +384,16 @@ class BrokerRoot:
     def _holds(self, partition: TopicPartition) -> bool:
         return (self._store.directory / str(partition)).is_dir()
 
-    def _receives(self, partition: TopicPartition) -> bool:
+    def _received(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of which a copy is on its way here."""
         with storage_errors(self._store.directory):
             names = folder_names(self._store.directory)
-        return any(
-            name.startswith(f"{partition}.") and directory_state(name) == FUTURE for name in names
-        )
+        coming = [name for name in names if directory_state(name) == DirectoryKind.FUTURE]
+        return {
+            partition
+            for partition in partitions
+            if any(name.startswith(f"{partition}.") for name in coming)
+        }
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

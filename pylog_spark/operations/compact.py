@@ -21,12 +21,12 @@ from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
     Job,
-    new_run_id,
+    job_by_plan,
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
-from pylog_spark.operations.plan_file import SavedPlan, saved_plan
+from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.plan_table import (
     RowKey,
     only_planned,
@@ -88,14 +88,7 @@ def compact(
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
-    action = Action.COMPACT.value
-    job = Job(
-        run_id=new_run_id(clock),
-        action=action,
-        roots=log_roots,
-        options=options,
-        saved=saved or saved_plan(options),
-    )
+    job = job_by_plan(Action.COMPACT.value, log_roots, options, clock, saved=saved)
     with OpenRun(spark, job, clock) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(

@@ -14,7 +14,7 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import read_marker
 from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
-from pylog_spark.operations.plan_file import SavedPlan, expected_operations
+from pylog_spark.operations.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
@@ -66,6 +66,38 @@ def new_run_id(clock: Clock) -> str:
     """Return a name for a run that sorts by time and that no other run has."""
     at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
     return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def job_by_plan(
+    action: str,
+    roots: tuple[LogRoot, ...],
+    options: JobOptions,
+    clock: Clock,
+    *,
+    saved: SavedPlan | None = None,
+    unsaid: frozenset[str] = frozenset(),
+) -> Job:
+    """Return a new run of an operation that can apply a saved plan.
+
+    Args:
+        action: The command that asked for it.
+        roots: The log directories.
+        options: What to do, and how; ``plan_in`` names the plan, if there is one.
+        clock: For its name.
+        saved: That plan where it was read already; None to read it here.
+        unsaid: As in ``Job``.
+
+    Raises:
+        ConfigError: The file of ``options.plan_in`` cannot be read, or is no plan.
+    """
+    return Job(
+        run_id=new_run_id(clock),
+        action=action,
+        roots=roots,
+        options=options,
+        unsaid=unsaid,
+        saved=saved or saved_plan(options),
+    )
 
 
 def run_context(job: Job, unclean: frozenset[str]) -> RunContext:

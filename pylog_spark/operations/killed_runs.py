@@ -18,6 +18,7 @@ from typing import Final
 
 from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
 from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
+from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
@@ -37,8 +38,6 @@ _log: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 64 << 20
 # The field in which is written down what ``observe_partitions`` says.
 PARTITIONS: Final = "partitions"
-# The state of a partition that is being moved into a log directory.
-FUTURE: Final = "future"
 # A broker loads what a link leads to; no run of ours looks there, so nobody knows what it is.
 _LINK: Final = "link"
 # One that is not ours to open, or was taken away at this moment: nobody knows what it is, either.
@@ -181,7 +180,7 @@ def observe_partition(directory: Path) -> str:
 
 def _is_loaded(name: str) -> bool:
     """Whether a broker takes a directory of this name for a log of its own."""
-    if directory_state(name) == FUTURE:
+    if directory_state(name) == DirectoryKind.FUTURE:
         return True
     try:
         parse_partition_directory(name)

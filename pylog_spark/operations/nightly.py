@@ -17,9 +17,9 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.guards import check_roots, check_salvage
-from pylog_spark.operations.job import Job, new_run_id, run_context
+from pylog_spark.operations.job import job_by_plan, run_context
 from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.plan_file import SavedPlan, saved_plan
+from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.progress import OnProgress
 from pylog_spark.operations.purge import PurgeScope, purge_roots
 from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
@@ -68,14 +68,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     check_salvage(log_roots, options)
-    job = Job(
-        run_id=new_run_id(clock),
-        action=ACTION,
-        roots=log_roots,
-        options=options,
-        unsaid=NOT_OF_THIS_STEP,
-        saved=saved or saved_plan(options),
-    )
+    job = job_by_plan(ACTION, log_roots, options, clock, saved=saved, unsaid=NOT_OF_THIS_STEP)
     with OpenRun(spark, job, clock) as run:
         night = _Night(run)
         night.recover(on_progress)

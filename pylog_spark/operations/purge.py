@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock
 from storage_core.config import LogConfig
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.purge.directories import (
     Purge,
@@ -198,7 +198,9 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
         held = scope.held.get(root.location)
         if held is not None and held.failure is not None:
             continue  # the run says so in its notes, and does nothing more there
-        for row in list_partitions(root.location, root.role.value, scope.topics):
+        rows = list_partitions(root.location, root.role.value, scope.topics)
+        deleted = _DeletedPartitions(rows, scope, held)
+        for row in rows:
             name = {key: row.get(key) for key in ("root", "topic", "partition", "directory")}
             error = error_of({"error_class": None, **row})
             if error is not None:
@@ -208,7 +210,8 @@ def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
             if kind in _SWEPT:
                 yield from _row(name, _partition_plan(scope, row), scope)
             elif kind is DirectoryKind.DELETE:
-                yield from _row(name, _directory_plan(scope, row), scope, _forget(row, held))
+                begin = partial(deleted.forget, row)
+                yield from _row(name, _directory_plan(scope, row), scope, begin)
 
 
 def _partition_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], Purge]:
@@ -232,18 +235,59 @@ def _directory_plan(scope: PurgeScope, row: Mapping[str, Any]) -> Callable[[], P
     return plan
 
 
-def _forget(row: Mapping[str, Any], held: WritableRoot | None) -> Callable[[], None]:
-    """Return what takes the entries of a deleted partition out of its directory's checkpoints.
+class _DeletedPartitions:
+    """The deleted partitions of one log directory, whose entries have to leave its checkpoints.
 
     A broker does that when it renames the directory. One that died in between has not, and entries
-    of a partition that is created again would count for the new one.
+    of a partition that is created again would count for the new one: so they go before any of its
+    files does. Those of all directories that this purge removes go together, for each time every
+    checkpoint is read whole, and the log directory listed.
+
+    Args:
+        rows: What lies in the log directory.
+        scope: The purge.
+        root: The log directory under its lock; None in a dry run.
     """
 
-    def forget() -> None:
-        if isinstance(held, BrokerRoot):
-            held.drop_entries(TopicPartition(row["topic"], row["partition"]))
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], scope: PurgeScope, root: WritableRoot | None
+    ) -> None:
+        self._rows = rows
+        self._scope = scope
+        self._root = root
+        self._forgotten: set[TopicPartition] = set()
 
-    return forget
+    def forget(self, row: Mapping[str, Any]) -> None:
+        """Take out the entries of a directory that goes now, and of those that go after it."""
+        partition = _partition_of(row)
+        if isinstance(self._root, BrokerRoot) and partition not in self._forgotten:
+            going = self._due | {partition}
+            self._root.drop_entries(going)
+            self._forgotten |= going
+
+    @cached_property
+    def _due(self) -> frozenset[TopicPartition]:
+        """Those whose directories go in this purge.
+
+        The plans are made again when it is their turn: together they name every file.
+        """
+        return frozenset(
+            _partition_of(row)
+            for row in self._rows
+            if row.get("kind") == DirectoryKind.DELETE and self._goes(row)
+        )
+
+    def _goes(self, row: Mapping[str, Any]) -> bool:
+        try:
+            found = _directory_plan(self._scope, row)()
+            _check_switch(found)
+        except (PylogError, OSError):
+            return False  # its own row will say why
+        return bool(found.plan.operations)
+
+
+def _partition_of(row: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(row["topic"], row["partition"])
 
 
 def _delay_ms(catalog: TopicCatalog | None, topic: str | None) -> int:
@@ -309,9 +353,7 @@ def _row(
 
     def work() -> _Gone:
         found = plan()
-        if found.plan.operations and is_switched_off(found.plan.location):
-            why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
-            raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
+        _check_switch(found)
         place = Path(found.plan.location)
         if found.plan.operations and not scope.dry_run:
             begin()
@@ -319,6 +361,18 @@ def _row(
         return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
 
     return _attempt(name, work, scope)
+
+
+def _check_switch(found: Purge) -> None:
+    """Refuse to change what its owner has switched off.
+
+    Raises:
+        GuardRefusedError: There is something to remove, and the owner said no.
+        StorageError: What the owner said cannot be read.
+    """
+    if found.plan.operations and is_switched_off(found.plan.location):
+        why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
+        raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
 
 
 def _trash_row(folder: Path, scope: PurgeScope) -> Iterator[dict[str, Any]]:

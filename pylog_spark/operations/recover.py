@@ -18,14 +18,13 @@ from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.guards import check_roots, check_salvage
 from pylog_spark.operations.job import (
-    Job,
-    new_run_id,
+    job_by_plan,
     run_context,
 )
 from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
-from pylog_spark.operations.plan_file import SavedPlan, saved_plan
+from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import (
@@ -92,14 +91,7 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     options, notes = check_recovery(log_roots, options)
-    action = Action.RECOVER.value
-    job = Job(
-        run_id=new_run_id(clock),
-        action=action,
-        roots=log_roots,
-        options=options,
-        saved=saved or saved_plan(options),
-    )
+    job = job_by_plan(Action.RECOVER.value, log_roots, options, clock, saved=saved)
     with OpenRun(spark, job, clock) as run:
         recovery = RecoveryStep(run, log_roots, on_progress)
         recovery.run()

@@ -20,12 +20,12 @@ from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
     Job,
-    new_run_id,
+    job_by_plan,
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
-from pylog_spark.operations.plan_file import SavedPlan, saved_plan
+from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.plan_table import result_rows
 from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.operations.retention_waves import SweepWaves
@@ -86,14 +86,7 @@ def retain(
     clock = clock or SystemClock()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
-    action = Action.RETAIN.value
-    job = Job(
-        run_id=new_run_id(clock),
-        action=action,
-        roots=log_roots,
-        options=options,
-        saved=saved or saved_plan(options),
-    )
+    job = job_by_plan(Action.RETAIN.value, log_roots, options, clock, saved=saved)
     with OpenRun(spark, job, clock) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
     return run.report(step.results, notes=step.notes, retentions=step.retentions)

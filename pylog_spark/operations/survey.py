@@ -17,8 +17,7 @@ from pylog_spark.config import JobOptions
 from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import Job, new_run_id, run_context
-from pylog_spark.operations.plan_file import saved_plan
+from pylog_spark.operations.job import job_by_plan, run_context
 from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.schemas import SURVEY, Action
@@ -55,13 +54,7 @@ def survey(
     started = time.perf_counter()
     log_roots = tuple(resolve_roots(roots, said=options.role))
     action = Action.SURVEY.value
-    job = Job(
-        run_id=new_run_id(SystemClock()),
-        action=action,
-        roots=log_roots,
-        options=options,
-        saved=saved_plan(options),
-    )
+    job = job_by_plan(action, log_roots, options, SystemClock())
     context = run_context(job, frozenset())
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
 

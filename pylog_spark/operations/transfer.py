@@ -118,7 +118,7 @@ def open_transfer(
         yield stack, stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
 
 
-def end_transfer(  # the tables of a report, and what else it says
+def end_transfer(
     job: Job,
     recorder: Recorder,
     *,

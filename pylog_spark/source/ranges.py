@@ -18,7 +18,6 @@ from pylog_spark.tasks.read_segments import ReadRange, report_gap
 from pylog_spark.tasks.run_context import read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.root_files import RootFiles, find_root
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -38,7 +37,7 @@ from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.position_search import ListedSegment, find_end_offset
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.log.time_search import find_offset_for_time
-from storage_core.records.payload import Limits
+from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.store import ManagedStore, open_store
 from storage_core.store.open_store import is_url
 
@@ -47,10 +46,6 @@ _RANGE_BYTES: Final = 128 * 1024 * 1024
 # How long to wait before each new attempt to plan a partition whose files changed, in seconds.
 _PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
-_LIMITS: Final = Limits(
-    max_record_bytes=LogConfig().max_decompressed_message_bytes,
-    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +293,7 @@ def _offset_for_time(log: _Log, target_ms: int) -> int | None:
         log.segments,
         target_ms=target_ms,
         log_start_offset=log.log_start_offset,
-        limits=_LIMITS,
+        limits=DEFAULT_LIMITS,
     )
 
 
@@ -334,7 +329,7 @@ def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadR
             cleaned_to=log.cleaned_to,
             fail_on_data_loss=options.fail_on_data_loss,
             columns=options.columns,
-            limits=_LIMITS,
+            limits=DEFAULT_LIMITS,
         )
 
 

@@ -7,9 +7,8 @@ own. One cell of a hundred megabytes ends a JVM of Spark's default heap, and wit
 So every row that tasks of ours hand on goes through ``cut_batches``: a row with a large value
 becomes several, numbered in the column ``part``. Those after the first repeat the numbers and the
 short texts of the row, by which rows are chosen, dealt out and sorted, and carry nothing else but
-the next piece. Whoever gets
-them puts them together again: ``join_table`` on the driver, ``join_rows`` in a task whose rows are
-sorted by what tells them apart, and by ``part``.
+the next piece. Whoever gets them puts them together again: ``join_table`` on the driver,
+``join_rows`` in a task whose rows are sorted by what tells them apart, and by ``part``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 # The promise: no cell of any plan is larger.
 MOST_CELL_BYTES: Final = 8 * 1024 * 1024
@@ -190,15 +188,3 @@ def _plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, dict[s
                 value = batch.column(name)[number]
                 row[name] = memoryview(value.as_buffer()) if value.is_valid else None
             yield parts[number], row
-
-
-def largest_cell(batch: pa.RecordBatch) -> int:
-    """Return the bytes of the largest value in a batch."""
-    largest = 0
-    for column in batch.columns:
-        if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-            largest = max(largest, pc.max(pc.binary_length(column)).as_py() or 0)
-        elif pa.types.is_list(column.type):
-            sizes = [column.slice(row, 1).nbytes for row in range(len(column))]
-            largest = max([largest, *sizes])
-    return largest

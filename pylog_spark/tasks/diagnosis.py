@@ -142,7 +142,7 @@ def to_foretell(targets: Iterable[Target]) -> list[Target]:
     return [target for target in targets if target.partition.topic != CLUSTER_METADATA_TOPIC]
 
 
-def put_together(  # what each part of the work has found
+def put_together(
     roots: VerifiedRoots,
     *,
     findings: Sequence[Row],

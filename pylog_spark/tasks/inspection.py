@@ -54,18 +54,14 @@ from storage_core.log.settled_store import settle
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.records.columns import decode_records
-from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
 
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
 _FIRST_WINDOW_BYTES: Final = 1 << 14
-_LIMITS: Final = Limits(
-    max_record_bytes=LogConfig().max_decompressed_message_bytes,
-    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
-)
 _KNOWN_NAMES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
 # Directories that Kafka is done with: their files are counted, their records are nobody's.
 _ONLY_COUNTED: Final = frozenset({DirectoryKind.DELETE, DirectoryKind.STRAY})
@@ -109,6 +105,7 @@ def inspect_root(path: str | Path) -> RootView:
     """
     root, names = find_root(path)
     state = observe_root(root, names)
+    properties = state.meta_properties
     problems: list[PylogError] = []
     checkpoints = _NO_CHECKPOINTS
     catalog = TopicCatalog()
@@ -118,11 +115,9 @@ def inspect_root(path: str | Path) -> RootView:
         problems.append(error)
     try:
         # Not an entry of the state where one partition is looked at alone.
-        properties = state.meta_properties
         catalog = read_own_catalog(root, node_id=None if properties is None else properties.node_id)
     except PylogError as error:
         problems.append(error)
-    properties = state.meta_properties
     row = {
         "root": root.location,
         "guessed_role": (Role.MANAGED if root.is_managed else guess_role(root.location)).value,
@@ -367,14 +362,7 @@ def _read_tail(store: LogStore, log: FileInfo, sizes: dict[str, int]) -> tuple[i
     position = _last_indexed_position(store, log, sizes)
     end_offset, newest = base_offset, NO_TIMESTAMP
     with closing(store.open_file(log.name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=position,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        ):
+        for window in scan_headers(reader, start=position, window_bytes=_WINDOW_BYTES):
             end_offset = int(window.batches.last_offset[-1]) + 1
             newest = max(newest, int(window.batches.max_timestamp.max()))
     return end_offset, newest
@@ -419,7 +407,7 @@ def _first_timestamp(window: Window, first_offset: int) -> int | None:
     for row in np.flatnonzero(may_hold & (batches.record_count != 0)).tolist():
         wanted = np.zeros(len(batches), np.bool_)
         wanted[row] = True
-        for records in decode_records(window, wanted, _LIMITS):
+        for records in decode_records(window, wanted, DEFAULT_LIMITS):
             timestamps = records.timestamp[records.offset >= first_offset]
             if timestamps.size:
                 return int(timestamps[0])

@@ -40,7 +40,6 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
-from storage_core.log.log_loader import load_log
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.outlook import rule_out_round
@@ -49,7 +48,7 @@ from storage_core.maintenance.compaction.plan import (
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -175,14 +174,7 @@ def may_be_tiered(catalog: TopicCatalog, topic: str, root: str, context: RunCont
 def _plan(
     store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
-    log = load_log(
-        store,
-        config=config,
-        cleaner=context.cleaner,
-        now_ms=context.now_ms,
-        log_start_checkpoint=request.log_start_offset or 0,
-        high_watermark=request.high_watermark,
-    )
+    log = load_for_round(store, config, context.cleaner, request)
     cleanable = choose_range(log, config, request)
     observed = _describe_range(log.size_bytes, len(log.segments), cleanable)
     observed["log_start_checkpoint"] = request.log_start_offset or 0

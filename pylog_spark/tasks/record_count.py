@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Final
 
 from storage_core.errors import BadBytesError
-from storage_core.records.reader import CrcCheck, Large, Tail, read_whole, scan_windows
+from storage_core.records.reader import read_whole, scan_headers
 from storage_core.records.record_counts import count_records_in
 from storage_core.store import LogStore
 
@@ -25,13 +25,7 @@ def count_records(store: LogStore, files: Iterable[str]) -> int:
     count = 0
     for name in files:
         with closing(store.open_file(name)) as reader:
-            for window in scan_windows(
-                reader,
-                window_bytes=_WINDOW_BYTES,
-                crc=CrcCheck.SKIP,
-                tail=Tail.STOP,
-                large=Large.HEADER,
-            ):
+            for window in scan_headers(reader, window_bytes=_WINDOW_BYTES):
                 is_opened = window.batches.is_message_set.any()
                 count += count_records_in(read_whole(reader, window) if is_opened else window)
     return count

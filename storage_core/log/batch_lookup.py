@@ -17,7 +17,7 @@ from storage_core.log.batch_search import (
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, read_whole, scan_windows
+from storage_core.records.reader import Window, read_whole, scan_headers
 from storage_core.store.base import LogStore
 
 _LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
@@ -64,14 +64,7 @@ def _find_in_segment(store: LogStore, base_offset: int, offset: int) -> int | No
         found = find_batch_for_offset(reader, offset, start=index.look_up(offset))
         if found is None:
             return None
-        windows = scan_windows(
-            reader,
-            start=found.position,
-            end=found.position + found.size_bytes,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        )
+        windows = scan_headers(reader, start=found.position, end=found.position + found.size_bytes)
         for window in windows:
             if window.batches.is_message_set[0]:
                 return first_offset_of(read_whole(reader, window), 0, _LIMITS)

@@ -15,7 +15,7 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
 )
 from storage_core.records.payload import Limits, open_batches
-from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_windows
+from storage_core.records.reader import Window, scan_headers
 from storage_core.store.base import FileReader
 
 # What lies behind the last index entry is little, but for a segment without an index.
@@ -60,15 +60,7 @@ def find_batch_for_offset(
         StorageError: The file cannot be read.
     """
     previous = None
-    for window in scan_windows(
-        reader,
-        start=start,
-        end=end,
-        window_bytes=_WINDOW_BYTES,
-        crc=CrcCheck.SKIP,
-        tail=Tail.STOP,
-        large=Large.HEADER,
-    ):
+    for window in scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES):
         reaching = np.flatnonzero(window.batches.base_offset >= offset)
         if reaching.size:
             row = int(reaching[0])
@@ -93,12 +85,9 @@ def first_batch_timestamp(reader: FileReader) -> int:
         size = _number(header[BATCH_LENGTH_AT:LENGTH_OVERHEAD]) + LENGTH_OVERHEAD
         if HEADER_BYTES <= size <= reader.size_bytes:
             return _number(header[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8])
-    windows = scan_windows(
+    windows = scan_headers(
         reader,
         window_bytes=1,  # it grows to the one batch
-        crc=CrcCheck.SKIP,
-        tail=Tail.STOP,
-        large=Large.HEADER,
     )
     first = next(windows, None)
     return NO_TIMESTAMP if first is None else int(first.batches.max_timestamp[0])

@@ -20,7 +20,7 @@ from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.log_loader import load_log
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
 
 
@@ -130,14 +130,7 @@ def scan_batch_tables(
         StorageError: The store failed.
     """
     with closing(store.open_file(name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=start,
-            end=end,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        ):
+        for window in scan_headers(reader, start=start, end=end):
             yield window.batches
 
 

@@ -8,7 +8,7 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.batch_search import FoundBatch, find_batch_for_offset
 from storage_core.log.directory_view import DirectoryView
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.reader import scan_headers
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
 MAX_INDEX_BYTES = 1 << 30
@@ -68,14 +68,7 @@ def find_newest_batch(view: DirectoryView, log_name: str, from_position: int) ->
         )
     newest = None
     with closing(view.open(log_name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=from_position,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        ):
+        for window in scan_headers(reader, start=from_position, window_bytes=_WINDOW_BYTES):
             row = int(window.batches.max_timestamp.argmax())
             timestamp = int(window.batches.max_timestamp[row])
             if newest is None or timestamp > newest.max_timestamp:
@@ -108,13 +101,6 @@ def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex)
         return index.base_offset
     next_offset = index.base_offset
     with closing(view.open(log_name)) as reader:
-        for window in scan_windows(
-            reader,
-            start=start,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
-        ):
+        for window in scan_headers(reader, start=start, window_bytes=_WINDOW_BYTES):
             next_offset = int(window.batches.last_offset[-1]) + 1
     return next_offset

@@ -13,7 +13,7 @@ from storage_core.log.position_search import checked_start
 from storage_core.log.time_search import TimedOffset, find_record_from
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import CrcCheck, Large, Tail, read_whole, scan_windows
+from storage_core.records.reader import read_whole, scan_headers
 
 NO_TIERED_OFFSET = -1
 _WINDOW_BYTES = 1 << 20
@@ -174,14 +174,8 @@ def _find_newest(reader: LogReader, limits: Limits) -> TimedOffset | None:
         start = checked_start(
             file, segment.base_offset, segment.size_bytes, position, newest.offset
         )
-        for window in scan_windows(
-            file,
-            start=start,
-            end=segment.size_bytes,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
+        for window in scan_headers(
+            file, start=start, end=segment.size_bytes, window_bytes=_WINDOW_BYTES
         ):
             batches = window.batches
             rows = np.flatnonzero(batches.max_timestamp == newest.timestamp)

@@ -7,7 +7,7 @@ from storage_core.errors import BadBytesError
 from storage_core.filenames import MAX_OFFSET, OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.log.end_offset import MAX_INDEX_BYTES
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_headers, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
 # What lies behind the last index entry is little, but for a segment without an index.
@@ -96,14 +96,8 @@ def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
     position = find_start_position(store, segment, MAX_OFFSET)
     end_offset = segment.base_offset
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
-        for window in scan_windows(
-            reader,
-            start=position,
-            end=segment.size_bytes,
-            window_bytes=_WINDOW_BYTES,
-            crc=CrcCheck.SKIP,
-            tail=Tail.STOP,
-            large=Large.HEADER,
+        for window in scan_headers(
+            reader, start=position, end=segment.size_bytes, window_bytes=_WINDOW_BYTES
         ):
             end_offset = int(window.batches.last_offset[-1]) + 1
     return end_offset

@@ -25,7 +25,7 @@ from storage_core.log.producer_snapshot import (
     parse_producer_snapshot,
 )
 from storage_core.log.producer_state import ProducerState
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.reader import scan_headers
 
 _REPLAY_WINDOW_BYTES = 8 << 20
 
@@ -187,13 +187,7 @@ class ProducerStateManager:
             if base == holder:
                 stop = find_position(self._view, name, end_offset, index.look_up(end_offset))
             with closing(self._view.open(name)) as reader:
-                windows = scan_windows(
-                    reader,
-                    start=position,
-                    end=stop,
-                    window_bytes=_REPLAY_WINDOW_BYTES,
-                    crc=CrcCheck.SKIP,
-                    tail=Tail.STOP,
-                    large=Large.HEADER,
+                windows = scan_headers(
+                    reader, start=position, end=stop, window_bytes=_REPLAY_WINDOW_BYTES
                 )
                 self.state.replay(name, events_of_windows(windows))

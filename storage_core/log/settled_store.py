@@ -15,13 +15,13 @@ import numpy as np
 
 from storage_core.errors import ChangedWhileReadError, StorageError
 from storage_core.filenames import (
-    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SCRATCH_PREFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TRANSIENT_SUFFIXES,
     kind_of,
     offset_of,
 )
@@ -32,7 +32,6 @@ from storage_core.store.read_only import ReadOnlyStore
 
 # How long to wait before each attempt to see a directory that stands still, in seconds.
 _PAUSES: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_TRANSIENT_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
 
 class SettledStore(ReadOnlyStore):
@@ -211,7 +210,7 @@ def settled_files(store: LogStore, listing: list[FileInfo]) -> list[FileInfo]:
 def is_unfinished(files: Iterable[FileInfo]) -> bool:
     """Whether there are names that a load would settle, or take away."""
     return any(
-        file.name.endswith(_TRANSIENT_SUFFIXES) or file.name.startswith(SCRATCH_PREFIX)
+        file.name.endswith(TRANSIENT_SUFFIXES) or file.name.startswith(SCRATCH_PREFIX)
         for file in files
     )
 

@@ -8,14 +8,12 @@ active segment's log is, and where its transactions end.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from storage_core.config import LogConfig
-from storage_core.filenames import LOG_SUFFIX, MAX_OFFSET, kind_of, log_file, offset_of
+from storage_core.filenames import LOG_SUFFIX, MAX_OFFSET, kind_of, offset_of
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
-from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
+from storage_core.maintenance.compaction.outlook import KnownSegment, log_as_known
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.retention.plan import RetentionPlan, plan_retention
 from storage_core.maintenance.retention.state import (
@@ -24,8 +22,6 @@ from storage_core.maintenance.retention.state import (
     RetentionState,
 )
 from storage_core.store.base import FileInfo
-
-_NO_INDEX: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,33 +119,20 @@ def _survey_compaction(state: SurveyState, config: LogConfig, now_ms: int) -> Cl
     bases = [offset_of(log.name) or 0 for log in state.logs]
     start = max(state.log_start_offset or 0, bases[0])
     stable = bases[-1] if state.high_watermark is None else state.high_watermark
-    log = LoadedLog(
-        location=state.location,
-        segments=tuple(
-            SegmentState(
+    log = log_as_known(
+        state.location,
+        [
+            KnownSegment(
                 base_offset=base,
-                log_file=log_file(base),
-                offset_index_file="",
                 size_bytes=log.size_bytes,
                 modified_ms=log.modified_ms,
-                offset_index_bytes=_NO_INDEX,
-                time_index_bytes=_NO_INDEX,
-                max_timestamp=state.timestamps.get(base, NO_TIMESTAMP),
-                first_batch_timestamp=NO_TIMESTAMP,
-                aborted=(),
-                has_txn_index=False,
+                largest_timestamp=state.timestamps.get(base),
             )
             for base, log in zip(bases, state.logs, strict=True)
-        ),
+        ],
         log_start_offset=start,
         log_end_offset=MAX_OFFSET,
-        recovery_point=start,
-        high_watermark=stable,
-        last_stable_offset=stable,
-        producers=(),
-        epochs=(),
-        snapshot_offsets=frozenset(),
-        operations=(),
+        stable_offset=stable,
     )
     return choose_range(
         log,

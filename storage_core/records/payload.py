@@ -1,10 +1,12 @@
 """The records of batches, decompressed where needed, within a budget of memory."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CorruptRecordError,
     DecompressionError,
@@ -37,6 +39,13 @@ class Limits:
 
     max_record_bytes: int
     max_batch_bytes: int
+
+
+# Where nobody has a config: the largest record that Kafka can hold, and the cleaner's limit.
+DEFAULT_LIMITS: Final = Limits(
+    max_record_bytes=LogConfig().max_decompressed_message_bytes,
+    max_batch_bytes=CleanerConfig().max_decompressed_batch_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,42 @@ def scan_windows(  # noqa: PLR0913  # what to read, and what to make of it
         position += used
 
 
+def scan_headers(
+    reader: FileReader,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    window_bytes: int = DEFAULT_WINDOW_BYTES,
+) -> Iterator[Window]:
+    """Read the batches between two positions for what their headers say, up to a torn tail.
+
+    No checksum is looked at, and of a large batch nothing but its header is read; whoever needs its
+    records after all asks ``read_whole``.
+
+    Args:
+        reader: The open .log file.
+        start: Position of a batch.
+        end: Where to stop reading, the end of the file if None.
+        window_bytes: How much to hold at a time, unless one batch is larger.
+
+    Yields:
+        Windows with at least one batch, in file order.
+
+    Raises:
+        CorruptRecordError: A batch's length is impossible.
+        StorageError: The file cannot be read.
+    """
+    return scan_windows(
+        reader,
+        start=start,
+        end=end,
+        window_bytes=window_bytes,
+        crc=CrcCheck.SKIP,
+        tail=Tail.STOP,
+        large=Large.HEADER,
+    )
+
+
 def read_whole(reader: FileReader, window: Window) -> Window:
     """Return the same batches with their records, where a scan of Large.HEADER needs those.
 

@@ -3,13 +3,8 @@
 Before message format v2 a compressed message does not say how many it holds.
 """
 
-from typing import Final
-
-from storage_core.records.payload import Limits, open_batches
+from storage_core.records.payload import DEFAULT_LIMITS, open_batches
 from storage_core.records.reader import Window
-
-# The largest record that Kafka can hold, and CleanerConfig's limit of a decompressed batch.
-_LIMITS: Final = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=536_870_912)
 
 
 def count_records_in(window: Window) -> int:
@@ -24,7 +19,7 @@ def count_records_in(window: Window) -> int:
     count = int(batches.record_count[~is_legacy].sum()) + int((is_legacy & ~is_set).sum())
     row = 0
     while is_set[row:].any():
-        payload = open_batches(window, is_set, row, _LIMITS)
+        payload = open_batches(window, is_set, row, DEFAULT_LIMITS)
         here = slice(row, payload.end_row)
         count += int(payload.batches.record_count[here][is_set[here]].sum())
         row = payload.end_row

@@ -15,15 +15,13 @@ import numpy as np
 
 from storage_core.errors import InvalidNameError, StorageError
 from storage_core.filenames import (
-    CLEANED_SUFFIX,
     COMPANIONS_SUFFIX,
-    DELETED_SUFFIX,
     LOG_SUFFIX,
-    SWAP_SUFFIX,
     TopicPartition,
     kind_of,
     log_file,
     offset_of,
+    settled_name,
 )
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.json_text import parse_json
@@ -110,9 +108,7 @@ def upload_companions(
 
 def is_log(name: str) -> bool:
     """Tell whether a file holds a segment's records, whatever transient suffix it has."""
-    for suffix in (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX):
-        name = name.removesuffix(suffix)
-    return kind_of(name) == LOG_SUFFIX
+    return kind_of(settled_name(name)) == LOG_SUFFIX
 
 
 def object_stem(name: str) -> str:

@@ -59,6 +59,7 @@ class Nightly:
     """A run over the broker's directory.
 
     before: the directory as the broker left it; after: as the run left it; both only to look at.
+    errors: what it wrote to standard error.
     """
 
     before: Path
@@ -66,6 +67,7 @@ class Nightly:
     now_ms: int
     rows: Mapping[str, Mapping[str, Any]]
     summary: Mapping[str, Any]
+    errors: str
 
     @property
     def topics(self) -> dict[str, dict[str, str]]:
@@ -107,6 +109,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
         now_ms=now_ms,
         rows={f"{r['topic']}-{r['partition']}": r for r in lines if r["type"] == "result"},
         summary=next(line for line in lines if line["type"] == "run"),
+        errors=ended.stderr,
     )
 
 
@@ -186,6 +189,11 @@ def test_every_partition_shrinks_and_the_rows_say_by_how_much(nightly, compacted
     assert (nightly.summary["done"], nightly.summary["failed"]) == (len(done), 0)
     for name in others:
         assert state_of(nightly.after / name) == state_of(nightly.before / name), name
+
+
+def test_the_first_run_into_a_ledger_shows_no_stack_of_sparks(nightly):
+    assert "FileStreamSink" not in nightly.errors
+    assert "Exception" not in nightly.errors
 
 
 @pytest.mark.item("DIR-14", "DIR-03")

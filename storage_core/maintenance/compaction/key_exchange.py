@@ -186,9 +186,7 @@ class _Sender:
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
         self._mailbox = _Mailbox(number, buckets)
         self._chunked = ChunkedKeys(self._mailbox)
-        self._suspects = np.array(
-            sorted({aborted.producer_id for aborted in plan.aborted_of_round}), np.int64
-        )
+        self._suspects = plan.aborted_producers
         self._rows: list[TransactionRows] = []
         self._suspect_rows: list[TransactionRows] = []
         self._suspect_row_count = 0

@@ -22,13 +22,13 @@ from storage_core.maintenance.compaction.request import CleanRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSegment:
-    """A segment as a manifest describes it.
+    """A segment as a manifest, or a listing, shows it.
 
     Attributes:
         base_offset: Lower bound of its offsets.
         size_bytes: Length of its records file.
         modified_ms: Modification time of that, epoch milliseconds.
-        largest_timestamp: By its time index; None where the manifest does not say.
+        largest_timestamp: By its time index; None where nothing says it.
     """
 
     base_offset: int
@@ -66,23 +66,49 @@ def rule_out_round(
         return None
     watermark = request.high_watermark
     stable = active if watermark is None else max(watermark, log_start)
-    log = LoadedLog(
-        location=location,
-        segments=tuple(_segment(segment) for segment in segments),
+    log = log_as_known(
+        location,
+        segments,
         log_start_offset=log_start,
         log_end_offset=max(reached, log_start),
-        recovery_point=reached,
-        high_watermark=stable,
-        last_stable_offset=stable,
-        producers=(),
-        epochs=(),
-        snapshot_offsets=frozenset(),
-        operations=(),
+        stable_offset=stable,
     )
     chosen = choose_range(log, config, request)
     # Only the first batch of each segment tells since when one has waited.
     may_wait_too_long = config.max_compaction_lag_ms < MAX_LAG_MS and chosen.cleanable_bytes > 0
     return None if chosen.is_due or may_wait_too_long else chosen
+
+
+def log_as_known(
+    location: str,
+    segments: Sequence[KnownSegment],
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    stable_offset: int,
+) -> LoadedLog:
+    """Return a log of which nothing was read, for ``choose_range``.
+
+    Args:
+        location: The partition, for messages.
+        segments: Oldest first; at least one.
+        log_start_offset: Where it starts.
+        log_end_offset: Where it ends, or a bound of that.
+        stable_offset: How far its records are taken for committed.
+    """
+    return LoadedLog(
+        location=location,
+        segments=tuple(_segment(segment) for segment in segments),
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        recovery_point=log_start_offset,
+        high_watermark=stable_offset,
+        last_stable_offset=stable_offset,
+        producers=(),
+        epochs=(),
+        snapshot_offsets=frozenset(),
+        operations=(),
+    )
 
 
 def _segment(known: KnownSegment) -> SegmentState:

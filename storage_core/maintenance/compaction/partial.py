@@ -232,9 +232,7 @@ class _SegmentIndexer:
         self._start = start_position(store, plan, segment) if self._is_dirty else 0
         self._chunked = ChunkedKeys(sink)
         self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
-        self._suspects = np.array(
-            sorted({aborted.producer_id for aborted in plan.aborted_of_round}), np.int64
-        )
+        self._suspects = plan.aborted_producers
         self._rows: list[TransactionRows] = []
         self._row_count = 0
         self._first_dirty_row = 0

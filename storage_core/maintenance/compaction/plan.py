@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.loaded_log import LoadedLog
@@ -115,6 +118,11 @@ class CompactionPlan:
                 upper_bound_offset=self.first_uncleanable_offset,
             )
         )
+
+    @cached_property
+    def aborted_producers(self) -> NDArray[np.int64]:
+        """Ids of the producers of those transactions, sorted."""
+        return np.array(sorted({txn.producer_id for txn in self.aborted_of_round}), np.int64)
 
     @cached_property
     def legacy_delete_horizon_ms(self) -> int:

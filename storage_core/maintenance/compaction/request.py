@@ -1,6 +1,11 @@
-"""What is asked of a round of compaction."""
+"""What is asked of a round of compaction, and the log that it is asked of."""
 
 from dataclasses import dataclass
+
+from storage_core.config import CleanerConfig, LogConfig
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import load_log
+from storage_core.store.base import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +28,21 @@ class CleanRequest:
     cleaner_checkpoint: int | None = None
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
+
+
+def load_for_round(
+    store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+) -> LoadedLog:
+    """Load the log that a round is asked for, by the clock and the checkpoints of the request.
+
+    Raises:
+        PylogError: It cannot be loaded, or has to be recovered first.
+    """
+    return load_log(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError, RecoveryRequiredError, StorageError
-from storage_core.log.log_loader import LogLoader, load_log
+from storage_core.log.log_loader import LogLoader
 from storage_core.log.settled_store import PlannedStore, settle
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -54,14 +54,7 @@ def explain_partition(
     listing = store.list_files()
     try:
         store = settle(store)
-        log = load_log(
-            store,
-            config=config,
-            cleaner=cleaner,
-            now_ms=request.now_ms,
-            log_start_checkpoint=request.log_start_offset or 0,
-            high_watermark=request.high_watermark,
-        )
+        log = load_for_round(store, config, cleaner, request)
     except RecoveryRequiredError as error:
         return unknowable("RECOVERY_REQUIRED", str(error), "the partition is recovered")
     except PylogError as error:
@@ -102,7 +95,7 @@ def explain_partition(
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))
 
 
-def explain_after_recovery(  # the inputs of Kafka's loader
+def explain_after_recovery(
     store: LogStore,
     *,
     config: LogConfig,

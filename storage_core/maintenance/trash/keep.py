@@ -12,15 +12,12 @@ makes of it, is not kept: the directory before the run is the one that a loader 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     LOG_SUFFIX,
     MAX_OFFSET,
-    SWAP_SUFFIX,
+    TRANSIENT_SUFFIXES,
     kind_of,
     offset_of,
 )
@@ -55,8 +52,6 @@ from storage_core.plan.operations import (
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import plain_path, storage_errors
-
-_TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +189,8 @@ def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFin
     leftovers = {
         file.name
         for file in files
-        if file.name.endswith(_TRANSIENT) and not file.name.endswith(CHECKPOINT_DELETED_SUFFIX)
+        if file.name.endswith(TRANSIENT_SUFFIXES)
+        and not file.name.endswith(CHECKPOINT_DELETED_SUFFIX)
     }
     last = -1
     for number, operation in enumerate(operations):
@@ -224,7 +220,7 @@ def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
         if (offset := offset_of(name)) is not None
         and min(gone) <= offset < end
         and kind_of(name) != LOG_SUFFIX
-        and not name.endswith(_TRANSIENT)
+        and not name.endswith(TRANSIENT_SUFFIXES)
     }
 
 

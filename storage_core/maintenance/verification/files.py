@@ -15,6 +15,7 @@ from storage_core.filenames import (
     MANIFEST_FILE,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
+    QUORUM_STATE_FILE,
     SCRATCH_PREFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -30,10 +31,8 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.store.base import FileInfo
 
-# Of the controllers' quorum, in the directory of the cluster's metadata.
-_QUORUM_STATE_FILE: Final = "quorum-state"
 _KNOWN_NAMES: Final = frozenset(
-    {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, MANIFEST_FILE, _QUORUM_STATE_FILE}
+    {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, MANIFEST_FILE, QUORUM_STATE_FILE}
 )
 # Of a name that a broker does not see; see ``filenames.is_text``.
 NOT_TEXT: Final = "the name is not UTF-8: a broker does not see it"

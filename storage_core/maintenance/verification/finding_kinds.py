@@ -546,7 +546,7 @@ def severity_of(code: Code) -> Severity:
     return KINDS[code].severity
 
 
-def describe_fix(  # the place of a finding
+def describe_fix(
     finding: Finding,
     *,
     root: str,

@@ -15,7 +15,7 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import PartitionFiles, SegmentFiles
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.options import VerifyOptions
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
 
 
@@ -89,13 +89,7 @@ def check_by_replay(
         state.load(before, now_ms=0, expiration_ms=1)
         said = {entry.producer_id: entry for entry in _read(store, offset)}
         with closing(store.open_file(log_file(segment.base_offset))) as reader:
-            windows = scan_windows(
-                reader,
-                window_bytes=options.window_bytes,
-                crc=CrcCheck.SKIP,
-                tail=Tail.STOP,
-                large=Large.HEADER,
-            )
+            windows = scan_headers(reader, window_bytes=options.window_bytes)
             state.replay(reader.name, events_of_windows(windows))
     except BadBytesError:
         return  # damage of the segment or of a snapshot, reported where it is looked for

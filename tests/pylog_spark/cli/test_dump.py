@@ -291,7 +291,7 @@ def test_bad_bytes_end_their_file_with_an_error_and_the_next_file_goes_on(
 
 def test_a_decompression_bomb_is_an_error_and_not_unpacked(pylog, tmp_path: Path, monkeypatch):
     limits = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=1 << 20)
-    monkeypatch.setattr("pylog_spark.cli.dump_segment._LIMITS", limits)
+    monkeypatch.setattr("pylog_spark.cli.dump_segment.DEFAULT_LIMITS", limits)
     (tmp_path / LOG).write_bytes(GOOD + damage.decompression_bomb(Codec.ZSTD, value_bytes=1 << 24))
     result = pylog("dump", tmp_path / LOG, "--output", "json")
     assert result.exit_code == ExitCode.PARTLY_FAILED

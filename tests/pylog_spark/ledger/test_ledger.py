@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.ledger import Ledger, LedgerTable, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
+from pylog_spark.ledger.writer import format_at
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
@@ -102,6 +104,46 @@ def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
     assert [location in text and "begun as Parquet" in text for text in caplog.messages] == [True]
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert sorted(row["topic"] for row in rows) == ["a", "b"]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "led[g]er",
+        "{ledger,x}",
+        "l*r",
+        "ledge?",
+        "led\\ger",
+        "]",
+        "^",
+        "-",
+        "\\",
+        "a:b",
+        "50%20 #,ü",
+    ],
+)
+def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, name, scheme):
+    spark.range(1).write.parquet(str(tmp_path / "ledger" / "runs"))
+    place = tmp_path / name
+    assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA  # nothing is there
+    shutil.copytree(tmp_path / "ledger", place)
+    assert format_at(spark, f"{scheme}{place}") is LedgerFormat.PARQUET
+    (place / "runs" / "_delta_log").mkdir()
+    assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA
+
+
+@pytest.mark.parametrize("ledger_format", LedgerFormat)
+def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
+    spark, tmp_path, monkeypatch, ledger_format
+):
+    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
+    location = str(tmp_path / "led[g]er {1,2}*?\\")
+    ledger = Ledger.open(spark, location, run_id="r")
+    assert ledger.format is ledger_format
+    ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
+    assert [row["topic"] for row in rows] == ["a"]
 
 
 @pytest.mark.parametrize("ledger_format", LedgerFormat)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 
-from pylog_spark.tasks.cells import largest_cell
+from tests.pylog_spark.cell_sizes import largest_cell
 
 
 def watch_cells(monkeypatch: Any, folder: Path) -> None:

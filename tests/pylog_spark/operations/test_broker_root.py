@@ -385,7 +385,7 @@ def test_a_deleted_partition_keeps_the_entries_that_a_copy_on_its_way_here_has(
     path.write_bytes(encode_offset_checkpoint({moved: 3, OURS: 2}))
     with open_root(directory) as root:
         root.begin_writing()
-        root.drop_entries(moved)
+        root.drop_entries([moved])
     left = {moved: 3, OURS: 2} if is_coming else {OURS: 2}
     assert path.read_bytes() == encode_offset_checkpoint(left)
 
@@ -474,8 +474,7 @@ def test_entries_of_a_deleted_partition_go_unless_it_is_here_again_or_being_move
     entries = {moved: 7, gone: 8, OURS: 9}
     (directory / LOG_START_FILE).write_bytes(encode_offset_checkpoint(entries))
     with open_root(directory) as root:
-        for partition in entries:
-            root.drop_entries(partition)
+        root.drop_entries(entries)
     assert read_points(directory, LOG_START_FILE) == {moved: 7, OURS: 9}
 
 

@@ -1,5 +1,6 @@
 """Purge of whole directories, the trash and managed roots, without Spark."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -113,6 +114,66 @@ def test_a_deleted_partition_leaves_all_four_checkpoints_before_its_files_go(
     for number, name in enumerate(CHECKPOINTS):
         left = {kept: number + 7} | ({gone: number + 1} if is_here_again else {})
         assert read_points(root, name) == left
+
+
+def deleted(root: Path, name: str) -> Path:
+    """A directory of a deleted partition, with a file in it."""
+    path = root / f"{name}.{UNIQUE}-delete"
+    path.mkdir()
+    (path / "00000000000000000000.log").write_bytes(b"123")
+    return path
+
+
+@pytest.mark.item("DIR-13")
+def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_that_go_leave_them(
+    root, monkeypatch
+):
+    for number in range(2, 6):
+        deleted(root, f"events-{number}")
+    (deleted(root, "events-6") / "pylog-off").write_text("mine")
+    tomorrow = (options().now_ms + 1) * 1_000_000
+    os.utime(deleted(root, "events-7"), ns=(tomorrow, tomorrow))
+    entries = {TopicPartition("events", number): number for number in range(10)}
+    for name in CHECKPOINTS:
+        (root / name).write_bytes(encode_offset_checkpoint(entries))
+    asked: list[str] = []
+
+    def note(call, told):
+        def noted(*args):
+            asked.append(told(*args))
+            return call(*args)
+
+        return noted
+
+    read, names = broker_root.read_if_sound, broker_root.folder_names
+    monkeypatch.setattr(broker_root, "read_if_sound", note(read, lambda _, name: name))
+    monkeypatch.setattr(broker_root, "folder_names", note(names, str))
+    rows = rows_of(purge([root], options()))
+
+    gone = [f"events-{number}" for number in range(1, 6)]
+    assert sorted(name for name, row in rows.items() if row["status"] == "done") == [
+        "events-0",
+        *gone,
+    ]
+    assert rows["events-6"]["reason"] == "SWITCHED_OFF"
+    assert sorted(asked) == sorted([*CHECKPOINTS, str(root)])
+    left = {partition: at for partition, at in entries.items() if str(partition) not in gone}
+    assert [read_points(root, name) for name in CHECKPOINTS] == [left] * 4
+
+
+@pytest.mark.item("DIR-13")
+def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(root, monkeypatch):
+    paths = [root / f"events-1.{UNIQUE}-delete", deleted(root, "events-2")]
+    before = [read_tree(path) for path in paths]
+
+    def fail(place, name):
+        raise StorageError(f"{place}/{name}", "Input/output error")
+
+    monkeypatch.setattr(broker_root, "read_if_sound", fail)
+    rows = rows_of(purge([root], options()))
+    assert {rows[name]["status"] for name in ("events-1", "events-2")} == {"failed"}
+    assert rows["events-0"]["status"] == "done"
+    assert [read_tree(path) for path in paths] == before
 
 
 def test_what_is_not_old_enough_waits(root):

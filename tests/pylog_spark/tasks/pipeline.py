@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
-from pylog_spark.tasks.cells import PART, cut_batches, largest_cell, with_part
+from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (
     CleanedPartition,
     PartitionWork,
@@ -32,6 +32,7 @@ from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from tests.pylog_spark.broker_roots import BrokerDirectory
+from tests.pylog_spark.cell_sizes import largest_cell
 
 NO_LIMIT = 1 << 40
 

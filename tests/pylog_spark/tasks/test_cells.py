@@ -11,7 +11,6 @@ from pylog_spark.tasks.cells import (
     cut_batches,
     join_rows,
     join_table,
-    largest_cell,
     slice_table,
     with_part,
 )
@@ -21,6 +20,7 @@ from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store import LocalStore
 from storage_core.testing.compare import read_tree
 from tests.pylog_spark.broker_roots import cleaner
+from tests.pylog_spark.cell_sizes import largest_cell
 from tests.pylog_spark.large_partitions import MANY_KEYS, large_root
 from tests.pylog_spark.tasks.pipeline import Pipeline
 

@@ -193,7 +193,7 @@ def test_a_mistake_in_the_program_is_a_row_that_says_where(root, monkeypatch):
     def load_badly(*arguments, **more):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("pylog_spark.tasks.observe.load_log", load_badly)
+    monkeypatch.setattr("pylog_spark.tasks.observe.load_for_round", load_badly)
     row = observe(root)
     assert (row["status"], row["error_class"]) == ("failed", "ZeroDivisionError")
     assert "oh (unexpected at " in row["error"]

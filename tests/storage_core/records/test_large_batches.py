@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pylog_spark.cli.dump_files import dump_path
-from pylog_spark.tasks.inspection import _LIMITS, _oldest, _read_tail
+from pylog_spark.tasks.inspection import _oldest, _read_tail
 from pylog_spark.tasks.record_count import count_records
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
@@ -28,7 +28,8 @@ from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records import reader as reader_module
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.records.reader import CrcCheck, Large, Tail, scan_headers, scan_windows
 from storage_core.store.local import LocalFileReader, LocalStore
 from storage_core.testing.builders import (
     BatchSpec,
@@ -213,13 +214,13 @@ def test_the_newest_record_is_looked_for_with_headers_and_a_large_batch_checked_
     sparse, reads
 ):
     with closing(sparse.open_file(log_file(0))) as file:
-        *_, last = scan_windows(file, crc=CrcCheck.SKIP, tail=Tail.STOP, large=Large.HEADER)
+        *_, last = scan_headers(file)
     offset, timestamp = int(last.batches.last_offset[-1]), int(last.batches.max_timestamp[-1])
     times = Path(sparse.location, segment_file(0, TIME_INDEX_SUFFIX))
     times.write_bytes(struct.pack(">qi", timestamp, offset))
     reader = loaded(sparse)
     with pytest.raises(CorruptRecordError, match="CRC-32C of the batch at offset"):
-        find_offset(reader, OffsetTarget.MAX_TIMESTAMP, limits=_LIMITS)
+        find_offset(reader, OffsetTarget.MAX_TIMESTAMP, limits=DEFAULT_LIMITS)
     assert max(reads) <= MOST
 
 
