@@ -34,7 +34,7 @@ from pylog_spark.tasks.scratch import (
     create_scratch,
     sweep_scratch,
 )
-from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
@@ -52,7 +52,6 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
-    directory_state,
 )
 from storage_core.local_files import folder_names
 from storage_core.store import LocalStore
@@ -253,7 +252,7 @@ class BrokerRoot:
         """
         self._lock.validate_held()
         absent = {partition for partition in partitions if not self._holds(partition)}
-        gone = absent - self._received(absent)
+        gone = absent - self._coming()
         if gone:
             for name in _CHECKPOINTS:
                 self._merge(name, dict.fromkeys(gone))
@@ -384,16 +383,11 @@ class BrokerRoot:
     def _holds(self, partition: TopicPartition) -> bool:
         return (self._store.directory / str(partition)).is_dir()
 
-    def _received(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of which a copy is on its way here."""
+    def _coming(self) -> set[TopicPartition | None]:
+        """Return the partitions of which a copy is on its way here."""
         with storage_errors(self._store.directory):
-            names = folder_names(self._store.directory)
-        coming = [name for name in names if directory_state(name) == DirectoryKind.FUTURE]
-        return {
-            partition
-            for partition in partitions
-            if any(name.startswith(f"{partition}.") for name in coming)
-        }
+            found = map(classify_directory, folder_names(self._store.directory))
+        return {partition for kind, partition in found if kind is DirectoryKind.FUTURE}
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         known, problem = read_if_sound(self.location, name)

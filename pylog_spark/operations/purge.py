@@ -263,6 +263,8 @@ class _DeletedPartitions:
         if isinstance(self._root, BrokerRoot) and partition not in self._forgotten:
             going = self._due | {partition}
             self._root.drop_entries(going)
+            if self._root.failure is not None:
+                raise self._root.failure
             self._forgotten |= going
 
     @cached_property

@@ -373,20 +373,27 @@ def test_a_rewrite_of_the_cleaner_checkpoint_drops_partitions_that_are_gone(dire
 
 
 @pytest.mark.item("DIR-13")
-@pytest.mark.parametrize("is_coming", [False, True], ids=["gone", "a copy is on its way here"])
+@pytest.mark.parametrize(
+    ("coming", "is_kept"),
+    [
+        pytest.param(None, False, id="gone"),
+        pytest.param(f"moved-0.{'1' * 32}-future", True, id="a copy is on its way here"),
+        pytest.param(f"moved-0.x-1.{'1' * 32}-future", False, id="of a topic of a longer name"),
+    ],
+)
 def test_a_deleted_partition_keeps_the_entries_that_a_copy_on_its_way_here_has(
-    directory, is_coming
+    directory, coming, is_kept
 ):
     moved = TopicPartition("moved", 0)
     (directory / f"moved-0.{'0' * 32}-delete").mkdir()
-    if is_coming:
-        (directory / f"moved-0.{'1' * 32}-future").mkdir()
+    if coming is not None:
+        (directory / coming).mkdir()
     path = directory / LOG_START_FILE
     path.write_bytes(encode_offset_checkpoint({moved: 3, OURS: 2}))
     with open_root(directory) as root:
         root.begin_writing()
         root.drop_entries([moved])
-    left = {moved: 3, OURS: 2} if is_coming else {OURS: 2}
+    left = {moved: 3, OURS: 2} if is_kept else {OURS: 2}
     assert path.read_bytes() == encode_offset_checkpoint(left)
 
 

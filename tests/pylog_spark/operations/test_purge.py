@@ -162,7 +162,10 @@ def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_tha
 
 
 @pytest.mark.item("DIR-13")
-def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(root, monkeypatch):
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
+    root, other, monkeypatch, is_alone
+):
     paths = [root / f"events-1.{UNIQUE}-delete", deleted(root, "events-2")]
     before = [read_tree(path) for path in paths]
 
@@ -170,7 +173,7 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(r
         raise StorageError(f"{place}/{name}", "Input/output error")
 
     monkeypatch.setattr(broker_root, "read_if_sound", fail)
-    rows = rows_of(purge([root], options()))
+    rows = rows_of(purge([root] if is_alone else [root, other], options()))
     assert {rows[name]["status"] for name in ("events-1", "events-2")} == {"failed"}
     assert rows["events-0"]["status"] == "done"
     assert [read_tree(path) for path in paths] == before
