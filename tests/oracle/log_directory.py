@@ -228,6 +228,15 @@ def _loaded(
         after = _partition_files(copied)
         changed = {f for f in before.keys() | after.keys() if before.get(f) != after.get(f)}
         copy.changed_files = tuple(sorted(changed))
+        for log in _logs_to_be_deleted(manager):
+            OpenPartition(log).abandon()
+
+
+def _logs_to_be_deleted(manager: Any) -> list[Any]:
+    """Return the logs of ``-delete`` directories, which a shutdown leaves open."""
+    waiting = manager.getClass().getDeclaredField("logsToBeDeleted")
+    waiting.setAccessible(True)
+    return [entry.getKey() for entry in waiting.get(manager)]
 
 
 def _answer(partition: OpenPartition) -> PartitionAnswer:
