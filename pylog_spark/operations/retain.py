@@ -32,6 +32,7 @@ from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import SWEEP, settle_plans
 from pylog_spark.schemas import (
+    ALLOWED_BY,
     RETENTION,
     RETENTION_PLAN,
     Action,
@@ -152,12 +153,17 @@ def retain_step(
     )
     outcomes: dict[int, Outcome] = {}
     if not job.options.dry_run:
+        # Before anything goes: of a run that is killed the ledger would say, by the rows of what
+        # went, that a limit was enforced which in another partition of the topic was refused.
+        refused = _refused(plans)
+        _record(run, plans, refused)
         waves = SweepWaves(run, shared)
         for ended in waves.sweep(plans):
             outcomes |= ended
             _record(run, plans, ended)
         waves.drop_entries(observed)
-        others = {n: Outcome() for n in range(plans.num_rows) if n not in outcomes}
+        said = outcomes.keys() | refused.keys()
+        others = {n: Outcome() for n in range(plans.num_rows) if n not in said}
         _record(run, plans, others)
     return RetentionStep(
         results=_results(job, plans, outcomes),
@@ -193,6 +199,12 @@ def _in_scope(plans: pa.Table) -> pa.Table:
     """Return the rows that the pass over compacted partitions has something to say of."""
     silent = pa.array(sorted(reason.value for reason in _OUT_OF_SCOPE))
     return plans.filter(pc.invert(pc.is_in(plans["reason"], silent)))
+
+
+def _refused(plans: pa.Table) -> dict[int, Outcome]:
+    """Return the outcomes of the rows that the guard of deletions refused."""
+    reasons = plans["reason"].to_pylist()
+    return {number: Outcome() for number, reason in enumerate(reasons) if reason in ALLOWED_BY}
 
 
 def _results(

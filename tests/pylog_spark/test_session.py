@@ -135,7 +135,8 @@ def test_no_setting_stands_on_the_command_line_of_java(tmp_path):
     submit.write_text(
         f"#!{sys.executable}\nimport json, os, sys\n"
         "file = sys.argv[sys.argv.index('--properties-file') + 1]\n"
-        "said = [sys.argv[1:], os.stat(file).st_mode & 0o777, open(file).read()]\n"
+        "said = [sys.argv[1:], os.stat(file).st_mode & 0o777, open(file).read(),\n"
+        "        os.environ.get('PYTHONSAFEPATH')]\n"
         f"json.dump(said, open({str(tmp_path / 'said')!r}, 'w'))\nsys.exit(1)\n"
     )
     submit.chmod(0o755)
@@ -151,7 +152,9 @@ def test_no_setting_stands_on_the_command_line_of_java(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_SUBMIT_ARGS"}
     environment |= {"SPARK_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-    arguments, mode, content = json.loads((tmp_path / "said").read_text())
+    arguments, mode, content, safe_path = json.loads((tmp_path / "said").read_text())
+    # Some of its Pythons this JVM tells nothing but what it was told.
+    assert safe_path == "1"
     assert arguments[::2] == ["--properties-file", "--load-spark-defaults"]
     assert arguments[3:] == ["pyspark-shell"]
     assert mode == 0o600

@@ -39,8 +39,11 @@ def test_slots_of_dynamic_allocation_are_those_that_may_come():
     assert count_slots(classic(100, **most)) == 100
 
 
+ENDLESS = (str(2**31 - 1), "auto", "")
+
+
 def test_dynamic_allocation_without_a_limit_is_no_cluster_without_one():
-    for limit in ({}, {"spark_dynamicAllocation_maxExecutors": str(2**31 - 1)}):
+    for limit in ({}, *({"spark_dynamicAllocation_maxExecutors": most} for most in ENDLESS)):
         assert count_slots(classic(2, **elastic(**limit))) == 64
 
 

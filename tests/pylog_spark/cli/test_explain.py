@@ -120,6 +120,8 @@ def test_of_an_unclean_directory_it_is_said_what_would_hold_after_a_recovery(pyl
     }
     (recovery,) = [s for s in row["statements"] if s["code"] == "RECOVERY"]
     assert recovery["facts"]["lost_bytes"] == 50
+    # The recovery point is in the last segment.
+    assert recovery["facts"]["scanned_bytes"] == len(whole) + 50
     assert read_tree(root / "compacted-0") == before
 
 

@@ -1,12 +1,15 @@
 """Which deletions a run believes: by whose word, by whose clock, and how much on a doubtful one."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import RunLimits
+from pylog_spark.config import JobOptions, RunLimits
+from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
+from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
 
 HOUR_MS = 3_600_000
@@ -276,3 +279,33 @@ def test_an_ordinary_night_asks_for_nothing_more():
     known = Known()
     assert refused(rows, known) == {}
     assert known.asked == []
+
+
+def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
+    """Else a run that is killed leaves rows by which the limit that it had was enforced."""
+    rows = [plan_of("a", 0, by_time=80), plan_of("a", 1, size=900, by_time=1), plan_of("b")]
+    table = table_of(rows)
+    recorded: list[tuple] = []
+
+    class KilledWaves:
+        def __init__(self, run, context) -> None:
+            pass
+
+        def sweep(self, plans):
+            yield {1: Outcome()}
+            raise KeyboardInterrupt
+
+    def record(results) -> None:
+        recorded.extend((row["partition"], row["reason"]) for row in results.to_pylist())
+
+    run = SimpleNamespace(
+        job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS), run_id="r"),
+        recorder=SimpleNamespace(results=record, operations=lambda *_: None),
+    )
+    monkeypatch.setattr(retain, "_observe", lambda *_: table)
+    monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
+    monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
+    monkeypatch.setattr(retain, "SweepWaves", KilledWaves)
+    with pytest.raises(KeyboardInterrupt):
+        retain.retain_step(run, None)
+    assert recorded == [(0, "DELETES_TOO_MUCH"), (1, None)]

@@ -8,12 +8,16 @@ import pytest
 from pylog_spark.config import HighWatermarkSource, JobOptions
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize
+from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError, LeaseHeldError, StorageError
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.store import open_object_store
+from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import Lease, acquire_lease
-from storage_core.store.managed_root import create_root
+from storage_core.store.managed_root import create_root, find_root
 from tests.golden_data import Golden
+from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 
 pytestmark = pytest.mark.spark
 
@@ -70,6 +74,19 @@ def test_a_broker_directory_goes_in_and_comes_out_as_it_was(spark, mirror, tmp_p
     assert set((out / "replication-offset-checkpoint").read_text().splitlines()[2:]) == {
         line for line in high_watermarks if not line.endswith(" 0")
     }
+
+
+def test_what_was_adopted_in_place_is_on_record_so_that_a_purge_takes_it(spark, tmp_path):
+    write_files(tmp_path / "mirror", segment(0), segment(6))
+    mirror, managed = tmp_path / "mirror", tmp_path / "managed"
+    assert ingest(spark, str(mirror), str(managed), OPTIONS, rules=IN_PLACE).exit_code == 0
+    root, partition = open_object_store(str(managed)), TopicPartition("orders", 0)
+    assert find_root(root).adopted == (f"file://{mirror}",)
+    store = ManagedStore(root, partition)
+    store.delete("00000000000000000000.log")
+    store.publish(run_id="retain", fencing_token=store.manifest.fencing_token)
+    garbage = find_garbage(root, partition, grace_start_ms=SystemClock().now_ms() + 1)
+    assert list(garbage.adopted) == [f"file://{mirror}/orders-0/00000000000000000000.log"]
 
 
 def test_a_second_ingest_reads_manifests_and_nothing_else(spark, mirror, tmp_path):

@@ -124,6 +124,9 @@ def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark
         ("r", "t", "2", "retain", "DELETES_TOO_MUCH", 5, -1),
         ("r", "t", "2", "retain", None, 5, -1),
         ("r", "other", "2", "retain", None, 7, 8),
+        ("r", "other", "1", "retain", None, 90 * DAY_MS, -1),
+        # What this run has written down already is not what was.
+        ("r", "other", "4", "retain", None, 1, 1),
         ("r", "t", "3", "compact", None, None, None),
     ]
     frame = spark.createDataFrame(rows, schema)

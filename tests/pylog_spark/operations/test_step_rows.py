@@ -43,6 +43,15 @@ def test_a_partition_and_the_remains_of_another_of_its_name_are_two_stories():
     assert (summary.bytes_before, summary.bytes_after) == (17, 4)
 
 
+def test_what_is_said_of_the_one_directory_is_no_word_about_the_other():
+    one_step = table_of(
+        {"action": "retain", "status": "skipped", "reason": "COMPACTED"},
+        {"directory": DELETED}
+        | {"action": "retain", "status": "skipped", "reason": "DELETE_DIRECTORY"},
+    )
+    assert facts(merge_steps([one_step])) == facts(one_step)
+
+
 def test_the_generation_of_a_managed_partition_makes_no_other_partition():
     steps = [
         table_of(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.tasks.commit_claim import revoke_claim
+from pylog_spark.tasks.compaction import index_segments, rewrite_groups
+from pylog_spark.tasks.exchange import Route, send_keys
 from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.observe import decode_plan
 from storage_core.config import CleanerConfig
@@ -24,7 +26,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
-from tests.pylog_spark.tasks.pipeline import Pipeline
+from tests.pylog_spark.tasks.pipeline import Pipeline, opened
 
 MANY_GROUPS = "clean-hw-none-s161"
 TRANSACTIONS = "clean-txn-none-s101-3"
@@ -110,6 +112,40 @@ def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkey
     else:
         pipeline.rewrite(pipeline.index(in_files=way == "in files"))
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("stage", ["pass one", "into files", "exchange", "pass two"])
+def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
+    tmp_path, monkeypatch, stage
+):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS, "clean-lag-none-s161"])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    pipeline.allow_commits()
+    merged = pipeline.index() if stage == "pass two" else {}
+    plans, context = pipeline.encoded, pipeline.context
+    read = []
+    from_json = CompactionPlan.from_json
+
+    def counted(text: str) -> CompactionPlan:
+        read.append(len(text))
+        return from_json(text)
+
+    monkeypatch.setattr(CompactionPlan, "from_json", counted)
+    decode_plan.cache_clear()
+    # The largest come first, of whichever partition they are.
+    items = [(ordinal, number) for number in range(2) for ordinal in plans]
+    units = dict.fromkeys(plans, 0)
+    routes = {n: Route(first_unit=2 * n, buckets=1, group_units=(0,) * 9) for n in plans}
+    run = {
+        "pass one": lambda: index_segments(items, plans, units, context),
+        "into files": lambda: index_segments(items, plans, units, context, filed=plans),
+        "exchange": lambda: send_keys(items, plans, routes, context),
+        "pass two": lambda: rewrite_groups(items, plans, lambda n: opened(merged[n]), context),
+    }[stage]
+    rows = [row for batch in run() for row in batch.to_pylist()]
+    assert {row["error"] for row in rows} == {None}
+    assert {row["ordinal"] for row in rows} == {0, 1}
+    assert len(read) == 2
 
 
 def test_an_error_of_a_segment_whose_keys_are_exchanged_is_the_partitions(tmp_path):

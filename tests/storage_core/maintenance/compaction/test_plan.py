@@ -208,3 +208,6 @@ def test_what_is_asked_once_a_segment_does_not_cost_as_much_as_there_are_segment
     assert len(plan.aborted_of_round) == many // each
     assert [plan.number_of_dirty[base] for base in (0, 10, 199_980)] == [0, 1, 19_998]
     assert time.process_time() - began < 5
+    # A task asks for these once a segment or a group.
+    for name in ("round_segments", "number_of_dirty", "by_base_offset", "aborted_of_round"):
+        assert getattr(plan, name) is getattr(plan, name)
