@@ -218,11 +218,7 @@ class BrokerRoot:
             is_whole: Whether every partition is in a state that is known: as it was, or done.
         """
         self._is_whole = self._is_whole and is_whole
-        self._partitions |= {
-            name: observe_partition(self._store.directory / name) for name in self._changing
-        }
-        self._changing.clear()
-        self._remember()
+        self._observe_changed()
         # First, so that a kill in between makes nobody clean these partitions once more.
         self.write_cleaner_points(points)
         self._revoke_claims()
@@ -349,6 +345,8 @@ class BrokerRoot:
             if self.failure is not None:
                 return
             self._is_settled = resumed.marker is not None
+            if self._is_settled:
+                self._observe_changed()
         self._revoke_claims()
         if self._writes:
             if self._marker is not None and self._mark_clean and self._is_settled:
@@ -369,6 +367,14 @@ class BrokerRoot:
         """Look at every partition, for whoever finds what this run has left if it is killed."""
         if self._scratch is not None and self._marker is not None:
             self._partitions = observe_partitions(self._store.directory)
+
+    def _observe_changed(self) -> None:
+        """Look again at what commits may have changed: afterwards no claim tells of it any more."""
+        self._partitions |= {
+            name: observe_partition(self._store.directory / name) for name in self._changing
+        }
+        self._changing.clear()
+        self._remember()
 
     def _remember(self) -> None:
         """Write down which marker the directory may have, should this run be killed."""

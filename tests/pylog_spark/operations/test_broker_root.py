@@ -176,6 +176,33 @@ def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(direct
     assert not list(directory.parent.glob("pylog-scratch-*"))
 
 
+@pytest.mark.item("DIR-03")
+def test_a_run_that_is_killed_after_it_has_finished_what_had_begun_has_not_lost_the_marker(
+    directory, monkeypatch
+):
+    write = LocalStore.write_file
+
+    def be_killed(store: LocalStore, name: str, *given: object, **options: object) -> None:
+        if name == CLEAN_SHUTDOWN_FILE:
+            raise SimulatedCrash
+        write(store, name, *given, **options)
+
+    def run() -> None:
+        with monkeypatch.context() as patched, open_root(directory) as root:
+            root.begin_writing()
+            root.allow_commits([directory / "ours-0"])
+            begin_commit(root, directory)
+            patched.setattr(LocalStore, "write_file", be_killed)
+            raise CrashError
+
+    with pytest.raises(SimulatedCrash):
+        run()
+    assert (directory / "ours-0" / "second").read_bytes() == b"2"
+    with open_root(directory) as root:
+        assert root.was_clean
+    assert marker(directory) == MARKER
+
+
 def kill_amid_a_commit(directory: Path) -> None:
     """Leave a log directory as a run does that is killed after the first of two changes."""
     root = open_root(directory).__enter__()
