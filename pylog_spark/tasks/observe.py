@@ -138,8 +138,7 @@ def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict
     if cleanable is None or cleanable.not_due is None:
         return None
     size_bytes = sum(segment.size_bytes for segment in segments)
-    observed = _describe_range(size_bytes, len(segments), cleanable)
-    observed["log_start_checkpoint"] = request.log_start_offset or 0
+    observed = _describe_range(size_bytes, len(segments), cleanable, request)
     return observed | _skipped(Reason(cleanable.not_due.value))
 
 
@@ -176,11 +175,7 @@ def _plan(
 ) -> dict[str, Any]:
     log = load_for_round(store, config, context.cleaner, request)
     cleanable = choose_range(log, config, request)
-    observed = _describe_range(log.size_bytes, len(log.segments), cleanable)
-    observed["log_start_checkpoint"] = request.log_start_offset or 0
-    # Kafka corrects the entry of a log that has one, be the log cleaned or not.
-    if cleanable.checkpoint_is_invalid and request.cleaner_checkpoint is not None:
-        observed["checkpoint_reset"] = True
+    observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))
     plan = plan_compaction(
@@ -196,7 +191,10 @@ def _plan(
     return observed | _describe_plan(store, plan, log.size_bytes)
 
 
-def _describe_range(size_bytes: int, segments: int, cleanable: CleanableRange) -> dict[str, Any]:
+def _describe_range(
+    size_bytes: int, segments: int, cleanable: CleanableRange, request: CleanRequest
+) -> dict[str, Any]:
+    has_entry = request.cleaner_checkpoint is not None
     return {
         "bytes": size_bytes,
         "segments": segments,
@@ -206,7 +204,9 @@ def _describe_range(size_bytes: int, segments: int, cleanable: CleanableRange) -
         "cleanable_bytes": cleanable.cleanable_bytes,
         "cleanable_ratio": cleanable.cleanable_ratio,
         "compaction_delay_ms": cleanable.max_compaction_delay_ms,
-        "checkpoint_reset": False,
+        "log_start_checkpoint": request.log_start_offset or 0,
+        # Kafka corrects the entry of a log that has one, be the log cleaned or not.
+        "checkpoint_reset": has_entry and cleanable.checkpoint_is_invalid,
     }
 
 

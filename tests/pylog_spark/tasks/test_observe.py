@@ -5,6 +5,7 @@ import pytest
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PLAN, rows_to_batch
+from pylog_spark.tasks import observe as observe_module
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import decode_plan, observe_partition
 from pylog_spark.tasks.run_context import RunContext, read_root_checkpoints
@@ -14,6 +15,7 @@ from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store import local
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
+from tests.pylog_spark.managed_roots import managed_twin
 
 TOPIC = "clean-active-none-s161"
 HEX = "0123456789abcdef0123456789abcdef"
@@ -151,6 +153,24 @@ def test_the_log_end_is_the_high_watermark_only_if_that_is_said(root):
 def test_a_cleaner_point_outside_of_the_log_is_corrected(tmp_path, name, first_dirty, is_reset):
     row = observe(broker_directory(tmp_path / "log", [name]))
     assert (row["first_dirty_offset"], row["checkpoint_reset"]) == (first_dirty, is_reset)
+
+
+@pytest.mark.item("CMP-02")
+def test_it_is_corrected_too_where_the_manifest_alone_shows_that_nothing_is_due(
+    tmp_path, monkeypatch
+):
+    name = "clean-checkpoint-below-s201"
+    origin = broker_directory(tmp_path / "log", [name])
+    twin = managed_twin(origin, tmp_path / "managed")
+    config = origin.configs[name] | {"min.compaction.lag.ms": "9000000000000"}
+    context = context_of(origin, catalogs={twin.location: TopicCatalog(explicit={name: config})})
+    monkeypatch.setattr(observe_module, "load_for_round", None)
+    (listed,) = list_partitions(twin.location, "managed", TopicFilter())
+    row = observe_partition(
+        {"error_class": None, "error": None} | listed, context, read_root_checkpoints
+    )
+    assert (row["status"], row["reason"]) == ("skipped", "NOTHING_TO_CLEAN")
+    assert (row["first_dirty_offset"], row["checkpoint_reset"]) == (102, True)
 
 
 @pytest.mark.item("DIR-10")
