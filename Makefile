@@ -65,7 +65,7 @@ imports: $(VENV)/.for-all ## Check who imports whom
 test: $(VENV)/.for-all ## Run all tests; on another interpreter by PYTHON=/path/to/python3.13
 	$(RUN) pytest $(PYTEST)
 
-crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (two hours)
+crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (three hours)
 	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
 
 nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)

@@ -242,9 +242,10 @@ class BrokerRoot:
 
     @_unless_failed
     def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
-        """Take partitions that were deleted out of all checkpoints, but for any that is here again.
+        """Take partitions that were deleted out of all checkpoints.
 
-        So is one that is being moved here: a broker loads it with the entries of that name.
+        But for one that is here again, or is being moved here: a broker loads it with the entries
+        of that name.
         """
         self._lock.validate_held()
         absent = {partition for partition in partitions if not self._holds(partition)}

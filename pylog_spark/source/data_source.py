@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from pylog_spark.source.options import SourceOptions, parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import ReadRange, read_range
+from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
 
 FORMAT_NAME: Final = "kafka-log"
@@ -50,6 +51,7 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range as Arrow batches."""
+        freeze_modules()
         if isinstance(partition, SegmentPartition):
             yield from read_range(partition.wanted)
 

@@ -170,7 +170,7 @@ CASES = [
         if (ALL or golden.name in SOME)
         and golden.name != NEVER_CLEANED
         and not golden.case["expected"].get("nothing_to_clean")
-        and golden.case["expected"].get("messages_read") != 0
+        and golden.case["expected"].get("messages_read") != 0  # a map of no slot
     ),
 ]
 

@@ -12,9 +12,10 @@ the last two there is no twin to compare bytes with: then a consumer gets what i
 that was not stopped, and what the broker has acknowledged.
 
 Nightlies are stopped in two ways. Processes are killed: at three points of one root, a visitor at
-each; ``PYLOG_CRASH_ALL=1`` (``make crash``): at ten of each of three roots, all visitors at each.
-Or one nightly runs to its end on a disk that is kept before and after each of its changes, and each
-of the states that the disk had comes back for each visitor: ``PYLOG_NIGHTS=1/1`` (``make nights``).
+each; ``PYLOG_CRASH_ALL=1`` (``make crash``): at 100 of each of three roots, all visitors at each;
+``PYLOG_CRASH_NIGHTS`` says another number. Or one nightly runs to its end on a disk that is kept
+before and after each of its changes, and each of the states that the disk had comes back for each
+visitor: ``PYLOG_NIGHTS=1/1`` (``make nights``).
 """
 
 import json
@@ -65,7 +66,8 @@ SWEPT = ["retain-size-s501", "retain-compact-delete-s501"]
 TORN = COMPACTED[0]
 NOBODY, BROKER, PERSON = "nobody", "broker", "person"
 VISITORS = [NOBODY, BROKER, PERSON]
-POINTS = 10 if ALL else len(VISITORS)
+POINTS = int(os.environ.get("PYLOG_CRASH_NIGHTS", "100")) if ALL else len(VISITORS)
+LONGEST_SECONDS = 60 + 60 * POINTS * (len(VISITORS) if ALL else 1)
 # Which part of all states of the disk, of how many parts.
 NIGHTS = os.environ.get("PYLOG_NIGHTS", "")
 PART, PARTS = map(int, NIGHTS.split("/")) if NIGHTS else (1, 1)
@@ -73,7 +75,7 @@ PART, PARTS = map(int, NIGHTS.split("/")) if NIGHTS else (1, 1)
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.spark,
-    pytest.mark.timeout(6 * 3600 if NIGHTS else 1800 if ALL else 240, method="thread"),
+    pytest.mark.timeout(6 * 3600 if NIGHTS else LONGEST_SECONDS, method="thread"),
 ]
 ONLY_ALL = pytest.mark.skipif(not ALL, reason="nightlies over two more roots: make crash")
 ONLY_NIGHTS = [
@@ -148,10 +150,12 @@ class Nights:
 
     Args:
         program: See ``stopped_nights.py``.
+        errors: What it writes to standard error.
     """
 
-    def __init__(self, program: "subprocess.Popen[str]") -> None:
+    def __init__(self, program: "subprocess.Popen[str]", errors: Path) -> None:
         self._program = program
+        self._errors = errors
 
     def run(
         self,
@@ -160,7 +164,7 @@ class Nights:
         stop_at: int = NEVER,
         images: Path | None = None,
         is_spread: bool = False,
-    ) -> "Night":
+    ) -> Night:
         """Run one over ``log`` in a folder."""
         asked = {
             "folder": str(folder),
@@ -172,7 +176,15 @@ class Nights:
         assert self._program.stdout is not None
         self._program.stdin.write(json.dumps(asked) + "\n")
         self._program.stdin.flush()
-        return Night(**json.loads(self._program.stdout.readline()))
+        answer = self._program.stdout.readline()
+        assert answer, self._errors.read_text()
+        return Night(**json.loads(answer))
+
+    def run_undisturbed(self, folder: Path, *, images: Path | None = None) -> Night:
+        """Run one to its end that is spread over the workers, as those that are stopped."""
+        night = self.run(folder, images=images, is_spread=True)
+        assert night.status == 0, self._errors.read_text()
+        return night
 
 
 @contextmanager
@@ -194,7 +206,7 @@ def nights_of(lab: Lab) -> Iterator[Nights]:
         ) as program,
     ):
         try:
-            yield Nights(program)
+            yield Nights(program, errors)
             assert program.stdin is not None
             program.stdin.close()
             program.wait(60)
@@ -211,12 +223,12 @@ def killed(lab: Lab, nights: Nights) -> Iterator[Stop]:
     take turns.
     """
     shutil.copytree(lab.made, lab.undisturbed)
-    undisturbed = nights.run(lab.undisturbed, is_spread=True)
-    assert undisturbed.status == 0
-    points = 2 * len(undisturbed.changes)
+    points = 2 * len(nights.run_undisturbed(lab.undisturbed).changes)
     # Odd, so that changes are stopped before they are made as often as after.
     stride = max(1, (points // POINTS - 1) | 1)
-    for turn, number in enumerate(range(stride // 2, points, stride)[:POINTS]):
+    chosen = range(stride // 2, points, stride)[:POINTS]
+    assert len(chosen) == min(POINTS, points)
+    for turn, number in enumerate(chosen):
         for visitor in lab.visitors if ALL else [lab.visitors[turn % len(lab.visitors)]]:
             end, left = (lab.folder / f"{what}-{number}-{visitor}" for what in ("end", "left"))
             shutil.copytree(lab.made, end)
@@ -232,8 +244,8 @@ def imaged(lab: Lab, nights: Nights) -> Iterator[Stop]:
     """Bring back, for each visitor, each state that the disk had at the changes of one nightly."""
     with ImagedDisk.made(lab.folder / "images", lab.folder / "end") as disk:
         shutil.copytree(lab.made, disk.path, dirs_exist_ok=True)
-        night = nights.run(disk.path, images=disk.images, is_spread=True)
-        assert night.status == 0
+        night = nights.run_undisturbed(disk.path, images=disk.images)
+        assert len(night.kept) == 2 * len(night.changes)
         shutil.copytree(disk.path, lab.undisturbed)
         # The first point of each state.
         points = {state: number for number, state in reversed(list(enumerate(night.kept)))}

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.cli.exit_codes import ExitCode
+from storage_core.maintenance.verification.findings import Code
 
 _CLOCK = re.compile(r"\$\(date \+%s000\)")
 # How a command begins that stands behind the prose of a fix.
 _COMMAND = re.compile(r"(?:^|: )((?:rm|mv|pylog) .*)$")
+# Findings whose commands only look.
+ONLY_LOOKS = {Code.SEGMENTS_OVERLAP, Code.CHANGED_WHILE_READ}
 
 
 class Shell:
@@ -33,8 +36,14 @@ class Shell:
         assert result.stdout, result.stderr
         return result.exit_code, json.loads(result.stdout)
 
-    def run(self, command: str) -> Any:
-        """Run a line; return the result of the program's own last call in it."""
+    def run(self, command: str, *, may_be_short: bool = False) -> Any:
+        """Run a line; return the result of the program's own last call in it.
+
+        Args:
+            command: The line.
+            may_be_short: Whether a log may have lost its tail before: a recovery ends with a
+                finding then, and says so.
+        """
         result = None
         for part in _CLOCK.sub(str(self._now_ms), command).split(" && "):
             name, *words = shlex.split(part)
@@ -48,8 +57,7 @@ class Shell:
             else:
                 assert name == "pylog", command
                 result = self._pylog(*words)
-                # That the tail of a log had been gone before is what is left to be said.
-                is_short = "lowered to the end" in result.output
+                is_short = may_be_short and "lowered to the end" in result.output
                 accepted = {ExitCode.DONE, ExitCode.FINDINGS} if is_short else {ExitCode.DONE}
                 assert result.exit_code in accepted, f"{command}: {result.output}"
         return result
@@ -59,3 +67,8 @@ def commands_in(findings: Iterable[dict[str, Any]]) -> list[str]:
     """Return the commands that fixes of findings end with, each once, in order."""
     found = (_COMMAND.search(finding["fix"]) for finding in findings)
     return list(dict.fromkeys(match[1] for match in found if match is not None))
+
+
+def is_for_people(finding: dict[str, Any]) -> bool:
+    """Whether no command that is printed mends it."""
+    return not commands_in([finding]) or finding["code"] in ONLY_LOOKS

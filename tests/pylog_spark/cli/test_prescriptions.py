@@ -19,7 +19,7 @@ from storage_core.filenames import (
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.testing.file_damage import Accident, Damage, damage
-from tests.pylog_spark.cli.prescriptions import Shell, commands_in
+from tests.pylog_spark.cli.prescriptions import ONLY_LOOKS, Shell, commands_in, is_for_people
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP
 from tests.storage_core.maintenance.verification.log_root import (
     END_OFFSET,
@@ -65,7 +65,6 @@ FOR_PEOPLE = {
 }
 # Milder than a warning: nothing has to be done, whatever could be.
 MILD = {code for code in Code if KINDS[code].severity.rank < LEAST} - {Code.ZERO_TAIL}
-ONLY_LOOKS = {Code.SEGMENTS_OVERLAP, Code.CHANGED_WHILE_READ}
 CURED = set(Code) - FOR_PEOPLE - MILD - ONLY_LOOKS
 DERIVED = {code for code in CURED if "pylog partition recover" in KINDS[code].command}
 # Several partitions of one directory, so that one run mends all of them.
@@ -280,7 +279,7 @@ def test_random_damage_is_mended_by_what_the_doctor_prints(spark, tmp_path, shel
     root = together(tmp_path, hurt)
     _, answer = shell.ask(root.path, "--show", 1000)
     for found in bad_rows(answer):
-        if not commands_in([found]) or found["code"] in ONLY_LOOKS:
+        if is_for_people(found):
             shutil.rmtree(root.path / f"t-{found['partition']}", ignore_errors=True)
     _, answer = shell.ask(root.path, "--show", 1000)
     assert len(bad_rows(answer)) > MANY

@@ -93,11 +93,8 @@ def test_keys_that_are_exchanged_by_hash_leave_the_same(tmp_path, names, now_ms,
     assert differences_from_kafka(root.path, names, tmp_path) == []
 
 
-@pytest.mark.parametrize("way", ["in rows", "in files", "exchanged"])
-def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkeypatch, way):
-    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
-    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
-    assert len(pipeline.plans[0]["segment_bytes"]) >= 3
+def plans_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the length of each plan that is decoded from now on."""
     read = []
     from_json = CompactionPlan.from_json
 
@@ -107,6 +104,15 @@ def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkey
 
     monkeypatch.setattr(CompactionPlan, "from_json", counted)
     decode_plan.cache_clear()
+    return read
+
+
+@pytest.mark.parametrize("way", ["in rows", "in files", "exchanged"])
+def test_a_task_reads_a_plan_once_however_many_segments_it_gets(tmp_path, monkeypatch, way):
+    root = broker_directory(tmp_path / "log", [MANY_GROUPS])
+    pipeline = Pipeline(root, FIRST_ROUNDS_MS)
+    assert len(pipeline.plans[0]["segment_bytes"]) >= 3
+    read = plans_read(monkeypatch)
     if way == "exchanged":
         pipeline.exchange()
     else:
@@ -123,15 +129,7 @@ def test_a_task_reads_each_plan_once_where_it_gets_segments_of_several(
     pipeline.allow_commits()
     merged = pipeline.index() if stage == "pass two" else {}
     plans, context = pipeline.encoded, pipeline.context
-    read = []
-    from_json = CompactionPlan.from_json
-
-    def counted(text: str) -> CompactionPlan:
-        read.append(len(text))
-        return from_json(text)
-
-    monkeypatch.setattr(CompactionPlan, "from_json", counted)
-    decode_plan.cache_clear()
+    read = plans_read(monkeypatch)
     # The largest come first, of whichever partition they are.
     items = [(ordinal, number) for number in range(2) for ordinal in plans]
     units = dict.fromkeys(plans, 0)
