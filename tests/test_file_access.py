@@ -77,12 +77,11 @@ def _has_mode(call: ast.Call) -> bool:
 
 
 def sources() -> list[Path]:
-    found = [
+    return [
         path
         for package in ("storage_core", "pylog_spark")
         for path in (HOME / package).rglob("*.py")
     ]
-    return [path for path in found if "testing" not in path.parts]
 
 
 def test_files_are_opened_through_the_door_or_by_those_who_say_why():

@@ -16,7 +16,7 @@ from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, write_partition
 
 FEW, MANY = 60, 240
 PARTITION = TopicPartition("t", 0)

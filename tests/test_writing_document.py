@@ -6,8 +6,8 @@ from pathlib import Path
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.log.log_loader import load_log
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS
-from storage_core.testing.decode import decode_segment
+from tests.kit.builders import SOME_TIME_MS
+from tests.kit.decode import decode_segment
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "writing.md"
 

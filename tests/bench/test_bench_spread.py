@@ -2,10 +2,10 @@
 
 import pytest
 
-from storage_core.testing.compare import read_tree
 from tests.bench import bench_many_keys, bench_skew
 from tests.bench.generated_columns import Topic, generated_root
 from tests.bench.simulated_slots import Rates, simulate
+from tests.kit.compare import read_tree
 
 MIB = 1024 * 1024
 EXECUTOR_BYTES = 1_500_000_000

@@ -18,9 +18,9 @@ from storage_core.catalog.log_directories import DirectoryKind, classify_directo
 from storage_core.clock import SystemClock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.testing.file_damage import Accident, Damage, damage
 from tests.brokers.old_broker import OldBroker
 from tests.brokers.random_traffic import SETTINGS, write_traffic
+from tests.kit.file_damage import Accident, Damage, damage
 from tests.oracle.jars import KAFKA, OLD_VERSIONS
 from tests.pylog_spark.cli.prescriptions import Shell, is_for_people
 

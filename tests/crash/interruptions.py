@@ -19,8 +19,8 @@ import pytest
 
 from pylog_spark.tasks import commit_claim
 from storage_core.store.local import LocalStore
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from storage_core.testing.power_loss import Disk, Loss
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.power_loss import Disk, Loss
 
 ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 # Changes that a killed process may have made by half.

@@ -22,8 +22,8 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
-from storage_core.testing.faulty_store import SimulatedCrash
 from tests.crash.stopping import CONTROL, Stopping, crash
+from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
 
 # A lease of a dead run has ended then.

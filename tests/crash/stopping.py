@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.testing.faulty_store import NEVER, SimulatedCrash
-from storage_core.testing.power_loss import path_of
 from tests.crash.disk_images import ImagedDisk
+from tests.kit.faulty_store import NEVER, SimulatedCrash
+from tests.kit.power_loss import path_of
 
 # Where the workers find what is watched.
 CONTROL: Final = "PYLOG_TEST_STOPPING"

@@ -29,12 +29,12 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.plan import Plan, commit
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
-from tests.golden_cleaning import Cleaning, cleaning_of, prepare
-from tests.golden_data import Golden
-from tests.golden_loading import loading_of, plan_golden
-from tests.partition_views import committed_values, data_records
+from tests.kit.compare import read_tree
+from tests.kit.golden_cleaning import Cleaning, cleaning_of, prepare
+from tests.kit.golden_data import Golden
+from tests.kit.golden_loading import loading_of, plan_golden
+from tests.kit.partition_views import committed_values, data_records
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]

@@ -23,16 +23,16 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import end_txn_marker
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
-from storage_core.testing.faulty_store import Moment
-from storage_core.testing.power_loss import Disk, Loss
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
-from tests.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
-from tests.golden_data import Golden, goldens
+from tests.kit.builders import end_txn_marker
+from tests.kit.compare import read_tree
+from tests.kit.directories import AbortedTxnSpec, ProducerSpec
+from tests.kit.faulty_store import Moment
+from tests.kit.golden_cleaning import Cleaning, PreparedRound, cleaning_of, prepare
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.partition_views import committed_values, data_records
+from tests.kit.power_loss import Disk, Loss
 from tests.oracle.kafka import Kafka
-from tests.partition_views import committed_values, data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     P,

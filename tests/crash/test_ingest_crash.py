@@ -16,9 +16,9 @@ from storage_core.store import ManagedStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
-from storage_core.testing.wrapped_objects import FaultyObjects
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.wrapped_objects import FaultyObjects
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     mirror_of,

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
-from storage_core.testing.compare import read_tree
 from tests.crash.killed_programs import kill_driver, kill_executor, kill_worker, run_nightly
 from tests.jobs.spark_programs import EXECUTORS, standalone_cluster
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     CLEANED_ALONE,
     BrokerDirectory,

@@ -32,9 +32,9 @@ from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.manifest import Checkpoints
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
-from storage_core.testing.wrapped_objects import FaultyObjects
 from tests.crash.interruptions import ALL, POWER, Interruption, is_end, power_losses
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.wrapped_objects import FaultyObjects
 from tests.storage_core.store.managed_homes import FILES, NOW_MS, PARTITION, contents
 
 pytestmark = pytest.mark.crash

@@ -27,10 +27,10 @@ from pylog_spark.tasks.retention import (
 )
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.store.open_objects import open_object_store
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
-from storage_core.testing.wrapped_objects import FaultyObjects, WrappedObjects
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.golden_data import Golden, Side, goldens
+from tests.kit.wrapped_objects import FaultyObjects, WrappedObjects
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline

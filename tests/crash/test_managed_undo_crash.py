@@ -19,8 +19,8 @@ from pylog_spark.operations.undo import undo
 from storage_core.clock import SystemClock
 from storage_core.filenames import LEASE_FILE
 from storage_core.store import open_object_store
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
-from storage_core.testing.wrapped_objects import TORN_KEY, FaultyObjects
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.wrapped_objects import TORN_KEY, FaultyObjects
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.operations.test_managed_undo import HOUR, RUN, SMALL, options, publish

@@ -18,8 +18,8 @@ from storage_core.maintenance.materialize.partition import (
 )
 from storage_core.store import LocalStore, ManagedStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.faulty_store import SimulatedCrash
 from tests.crash.interruptions import POWER, is_end, power_losses
+from tests.kit.faulty_store import SimulatedCrash
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,

@@ -8,10 +8,10 @@ import pytest
 from storage_core.maintenance.purge.directories import plan_purge_directory, plan_purge_partition
 from storage_core.plan.executor import commit
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import Moment
 from tests.crash.interruptions import ALL, KILLS, POWER, is_end
 from tests.crash.test_compaction_crash import settle, three_groups
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import Moment
 from tests.oracle.kafka import Kafka
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 

@@ -18,8 +18,6 @@ from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment
 from tests.crash.interruptions import (
     ALL,
     KILLS,
@@ -29,8 +27,10 @@ from tests.crash.interruptions import (
     is_end,
     power_losses,
 )
-from tests.golden_data import Golden, goldens
-from tests.golden_loading import plan_golden, settings_of
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_loading import plan_golden, settings_of
 from tests.oracle.kafka import Kafka
 
 POWER_STRIDE = 1 if ALL else 7

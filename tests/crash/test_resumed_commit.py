@@ -11,10 +11,10 @@ import pytest
 
 from pylog_spark.tasks.commit_claim import create_claim, hold_claim, resume_claim
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.crash.test_compaction_crash import ALL, CASES, Case, keep, restore
-from tests.golden_cleaning import prepare
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.golden_cleaning import prepare
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]
 

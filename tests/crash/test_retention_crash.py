@@ -18,14 +18,14 @@ from storage_core.maintenance.retention.partition import Sweep, plan_retain
 from storage_core.plan import Plan, commit
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.crash.interruptions import ALL, KILLS, POWER, each_way, is_end
-from tests.golden_data import Golden, goldens
-from tests.golden_loading import settings_of
-from tests.golden_retention import offsets_of, sweep_golden
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_loading import settings_of
+from tests.kit.golden_retention import offsets_of, sweep_golden
+from tests.kit.partition_views import data_records
 from tests.oracle.kafka import Kafka
-from tests.partition_views import data_records
 
 KAFKA_STRIDE = 1 if ALL else 6
 POWER_STRIDE = 1 if ALL else 7

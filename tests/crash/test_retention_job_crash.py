@@ -32,11 +32,11 @@ from storage_core.filenames import (
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import SimulatedCrash
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
-from tests.golden_data import Golden
-from tests.golden_loading import settings_of
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.golden_data import Golden
+from tests.kit.golden_loading import settings_of
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 from tests.pylog_spark.tasks.test_retention import Sweeper
 

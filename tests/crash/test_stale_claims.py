@@ -20,12 +20,12 @@ from pylog_spark.tasks.commit_claim import (
 from storage_core.filenames import segment_file
 from storage_core.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import encode_batch
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.crash.test_compaction_crash import ALL, CASES, Case, keep, restore, settle
-from tests.golden_cleaning import Cleaning, prepare
-from tests.partition_views import committed_values
+from tests.kit.builders import encode_batch
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.golden_cleaning import Cleaning, prepare
+from tests.kit.partition_views import committed_values
 from tests.storage_core.maintenance.compaction.hand_made import batch, record
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600 if ALL else 300)]

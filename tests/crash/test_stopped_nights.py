@@ -41,15 +41,15 @@ from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOG_START_FILE, TopicPar
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import NEVER
 from tests.crash.disk_images import ImagedDisk, can_mount
 from tests.crash.interruptions import ALL
 from tests.crash.stopping import CONTROL
 from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import NEVER
+from tests.kit.partition_views import data_records
 from tests.oracle.log_directory import consumed_records, load_and_die, load_log_directory
 from tests.oracle.records import NewBatch, NewRecord
-from tests.partition_views import data_records
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     BrokerDirectory,

@@ -20,12 +20,12 @@ from storage_core.maintenance.truncation.partition import plan_truncation, trunc
 from storage_core.plan import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore
-from storage_core.testing.power_loss import Disk, Loss
 from tests.crash.interruptions import KILLS, POWER, Interruption, unsynced
-from tests.golden_data import Golden, goldens
-from tests.golden_loading import settings_of
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_loading import settings_of
+from tests.kit.power_loss import Disk, Loss
 from tests.oracle.kafka import Kafka
 from tests.storage_core.maintenance.compaction.hand_made import NOW, batch, record, write_log
 

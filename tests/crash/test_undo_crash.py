@@ -25,17 +25,17 @@ from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
-from storage_core.testing.power_loss import Disk, Loss
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
 from tests.crash.test_compaction_crash import CASES, Case, Tree, keep, restore, settle
-from tests.golden_cleaning import Cleaning, prepare
-from tests.golden_data import Golden, goldens
-from tests.golden_loading import settings_of
-from tests.golden_retention import offsets_of, sweep_golden
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.golden_cleaning import Cleaning, prepare
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_loading import settings_of
+from tests.kit.golden_retention import offsets_of, sweep_golden
+from tests.kit.partition_views import committed_values, data_records
+from tests.kit.power_loss import Disk, Loss
 from tests.oracle.kafka import Kafka
-from tests.partition_views import committed_values, data_records
 from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 
 KAFKA_STRIDE = 1 if ALL else 5

@@ -45,12 +45,12 @@ from storage_core.maintenance.trash.record import (
 )
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import SimulatedCrash
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.crash.test_retention_job_crash import sweep
-from tests.golden_cleaning import Cleaning, cleaning_of, prepare
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.golden_cleaning import Cleaning, cleaning_of, prepare
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]

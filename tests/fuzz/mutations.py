@@ -24,7 +24,7 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.records.codecs import compress, decompress
-from storage_core.testing.builders import encode_varint, with_valid_crc
+from tests.kit.builders import encode_varint, with_valid_crc
 
 FIELDS_OF_4: Final = (BATCH_LENGTH_AT, LAST_OFFSET_DELTA_AT, BASE_SEQUENCE_AT, RECORD_COUNT_AT)
 FIELDS_OF_8: Final = (BASE_OFFSET_AT, BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, PRODUCER_ID_AT)

@@ -40,11 +40,11 @@ from storage_core.maintenance.verification.log_directories import verify_log_dir
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import PartitionCheckpoints, verify_partition
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.file_damage import Accident, Damage, damage
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything
-from tests.golden_data import Golden, goldens
+from tests.kit.compare import read_tree
+from tests.kit.file_damage import Accident, Damage, damage
+from tests.kit.golden_data import Golden, goldens
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "100"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

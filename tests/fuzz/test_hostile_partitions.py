@@ -22,10 +22,10 @@ from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
 from tests.fuzz.mutations import Mutator
-from tests.golden_cleaning import Cleaning, clean_spread, cleaning_of
-from tests.golden_data import goldens
+from tests.kit.compare import read_tree
+from tests.kit.golden_cleaning import Cleaning, clean_spread, cleaning_of
+from tests.kit.golden_data import goldens
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "200"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

@@ -23,9 +23,9 @@ from storage_core.maintenance.verification.partition import (
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
 from tests.fuzz.mutations import Mutator
-from tests.golden_data import goldens
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import goldens
 
 ROUNDS = int(os.environ.get("PYLOG_FUZZ_ROUNDS", "200"))
 FIRST_SEED = int(os.environ.get("PYLOG_FUZZ_SEED", "0"))

@@ -22,7 +22,7 @@ from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.log.unified_log import LogAppendInfo, UnifiedLog
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,

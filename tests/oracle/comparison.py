@@ -6,8 +6,8 @@ import pytest
 
 from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from storage_core.testing.decode import decode_segment
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.decode import decode_segment
 from tests.oracle.ours import clean_by_us
 from tests.oracle.rounds import CleanAnswer, PlayedRound
 

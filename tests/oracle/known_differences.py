@@ -27,7 +27,7 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.formats.legacy import ENTRY_ATTRIBUTES_AT, ENTRY_CRC_AT, ENTRY_CRC_START
-from storage_core.testing.file_damage import batch_positions
+from tests.kit.file_damage import batch_positions
 
 MAX_MAGIC: Final = 127
 OFFSET_BYTES: Final = 8

@@ -13,8 +13,8 @@ import jpype
 from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, SCRATCH_PREFIX
 from storage_core.store.local import LocalStore
-from storage_core.testing.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
-from storage_core.testing.file_damage import Accident, damage
+from tests.kit.faulty_store import NEVER, FaultyStore, Moment, SimulatedCrash
+from tests.kit.file_damage import Accident, damage
 from tests.oracle.cleaner import CleanerSettings
 from tests.oracle.jvm import KafkaFailure, kafka_failures
 from tests.oracle.kafka import Kafka

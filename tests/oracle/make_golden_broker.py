@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tests.golden_broker import ARCHIVE, CONSUMED, ORIGIN, UNCLEANED
+from tests.kit.golden_broker import ARCHIVE, CONSUMED, ORIGIN, UNCLEANED
 from tests.oracle import shop_messages as shop
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import (

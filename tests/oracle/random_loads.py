@@ -10,7 +10,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from storage_core.testing.file_damage import Accident, Damage
+from tests.kit.file_damage import Accident, Damage
 from tests.oracle.log_writer import Append, EndTransaction, Roll, Step
 from tests.oracle.random_logs import CODECS, DAY_MS, any_contents, steps
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from storage_core.testing.file_damage import Damage, damage
+from tests.kit.file_damage import Damage, damage
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.loading import SIDE_FILE_ACCIDENTS, WrittenLog, write_log

@@ -19,14 +19,14 @@ from storage_core.formats.control import ControlType
 from storage_core.log.append_results import ProducerSettings
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.records.new_records import NewRecords
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
     end_txn_marker,
     with_valid_crc,
 )
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.oracle.appends import (
     START_MS,
     BothLogs,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from storage_core.formats.batch_v2 import TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     encode_batch,
@@ -15,9 +15,9 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.strategies import segments
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.strategies import segments
 from tests.oracle.jvm import python_bytes
 from tests.oracle.kafka import Kafka
 from tests.oracle.records import ReadBatch, end_transaction_marker, read_batches

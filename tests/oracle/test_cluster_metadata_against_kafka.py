@@ -32,7 +32,7 @@ from storage_core.catalog.metadata_records import (
     TransactionRecord,
     UnregisterBrokerRecord,
 )
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 from tests.oracle.jvm import java, python_bytes
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("kafka_jvm")]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from storage_core.testing.compare import Exactness
+from tests.kit.compare import Exactness
 from tests.oracle.comparison import compare_round
 from tests.oracle.random_logs import LogPlan, log_plans
 from tests.oracle.rounds import play

@@ -21,10 +21,10 @@ from storage_core.records.codecs import compress, decompress
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import CrcCheck, Tail, Window
-from storage_core.testing.builders import segment_bytes
-from storage_core.testing.compare import Exactness
-from storage_core.testing.legacy import LegacyMessage, compress_set, encode_entry, encode_message
-from storage_core.testing.strategies import legacy_entries, segments
+from tests.kit.builders import segment_bytes
+from tests.kit.compare import Exactness
+from tests.kit.legacy import LegacyMessage, compress_set, encode_entry, encode_message
+from tests.kit.strategies import legacy_entries, segments
 from tests.oracle.jvm import KafkaFailure, java, java_bytes, java_file, kafka_failures, python_bytes
 from tests.oracle.log_writer import Append, Roll, Step, Wait
 from tests.oracle.random_logs import LogPlan, RoundPlan, any_contents, configs, log_plans

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from storage_core.errors import PylogError
 from storage_core.filenames import TEMPORARY_SUFFIX
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from storage_core.testing.file_damage import Accident, Damage, damage
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.file_damage import Accident, Damage, damage
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise
 from tests.oracle.loading import (

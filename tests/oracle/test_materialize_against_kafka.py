@@ -9,8 +9,8 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.maintenance.materialize.partition import materialize_partition, release_partition
 from storage_core.store import ManagedStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.oracle.loading import LoadTask, load_by_kafka
 from tests.storage_core.maintenance.ingest.mirrors import ingest, sync
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.testing.compare import Exactness
+from tests.kit.compare import Exactness
 from tests.oracle.cleaner import CleanerSettings
 from tests.oracle.comparison import compare_round
 from tests.oracle.kafka import Kafka

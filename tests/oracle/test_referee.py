@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from storage_core.testing.compare import read_tree
-from tests.golden_data import unpack_archive
-from tests.hostile_names import FILES_NOT_UTF8, NOT_UTF8
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import unpack_archive
+from tests.kit.hostile_names import FILES_NOT_UTF8, NOT_UTF8
 from tests.oracle.cleaner import CleanerSettings, clean_range
 from tests.oracle.consumer import consume
 from tests.oracle.jvm import KafkaFailure

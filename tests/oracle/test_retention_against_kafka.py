@@ -18,7 +18,7 @@ from storage_core.errors import PylogError
 from storage_core.maintenance.retention.partition import plan_sweep, retain_partition
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
+from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.oracle.jvm import KafkaFailure
 from tests.oracle.kafka import Kafka
 from tests.oracle.known_differences import has_bad_legacy_set, is_loaded_otherwise

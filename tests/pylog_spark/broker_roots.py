@@ -27,8 +27,8 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from tests.golden_data import Golden, Side
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.golden_data import Golden, Side
 from tests.storage_core.catalog import metadata_bytes as md
 
 FIRST_ROUNDS_MS = 1_700_000_000_000

@@ -19,8 +19,8 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory
 
 UNCLEAN = Golden("broker-dir-unclean")

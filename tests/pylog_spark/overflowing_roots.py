@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from storage_core.filenames import TopicPartition
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.directories import SegmentSpec, write_partition
 from tests.pylog_spark.broker_roots import BrokerDirectory
 
 FAR = 2**32

@@ -4,7 +4,7 @@ from pylog_spark.discovery import discover_partitions, discover_segments, resolv
 from pylog_spark.schemas import PARTITION, SEGMENT
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 pytestmark = pytest.mark.spark
 

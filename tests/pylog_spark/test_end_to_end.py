@@ -21,9 +21,9 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.source import register
 from storage_core.catalog.roles import Role
 from storage_core.filenames import CLEANER_FILE
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from tests.golden_broker import broker_consumed, broker_origin, unpack_broker
 from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.golden_broker import broker_consumed, broker_origin, unpack_broker
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import consume_topics
 from tests.oracle.cleaner import read_cleaner_checkpoint

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from storage_core.testing.decode import DecodedBatch, DecodedRecord
+from tests.kit.decode import DecodedBatch, DecodedRecord
 from tests.reference.offset_map import OffsetMap
 
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL, DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40

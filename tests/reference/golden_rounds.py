@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage_core.testing.decode import DecodedBatch, decode_segment
+from tests.kit.decode import DecodedBatch, decode_segment
 from tests.reference.compaction import AbortedTxn, LastRecord, Round, Segment
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000

@@ -7,23 +7,23 @@ from hypothesis import given, settings
 
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records.codecs import decompress
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
     encode_records,
     log_with,
 )
-from storage_core.testing.damage import (
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     with_lying_count,
     with_lying_length,
     with_trailing_bytes,
 )
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.strategies import batches
-from tests.golden_data import Golden, goldens
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.strategies import batches
 from tests.reference.batches import HEADER_BYTES, Stop, crc_of, parse_header, scan
 from tests.reference.records import MalformedRecordError, parse_records, timestamp_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.golden_data import Golden, Side, goldens
 from tests.reference.compaction import Outcome, compact, without_bytes
 from tests.reference.golden_rounds import (
     GoldenRound,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.testing.builders import encode_varint as built_varint
+from tests.kit.builders import encode_varint as built_varint
 from tests.reference.varints import MalformedVarintError, decode_varint, encode_varint
 
 

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from storage_core.testing.wrapped_objects import kind_of_key
+from tests.kit.wrapped_objects import kind_of_key
 
 _HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "expect"})
 _POSTS: Final = {"uploads": "CREATE_UPLOAD", "uploadId": "COMPLETE", "delete": "DELETE_MANY"}

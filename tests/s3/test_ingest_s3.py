@@ -10,8 +10,8 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.listing import open_listing
 from storage_core.store.s3_objects import S3ObjectStore
-from tests.golden_data import Golden
 from tests.jobs.spark_programs import run_commands
+from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
     segment,

@@ -8,8 +8,8 @@ from pylog_spark.config import RunLimits
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.source.registration import register
 from storage_core.store.managed_root import list_partitions
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean

@@ -6,7 +6,7 @@ from storage_core.errors import StorageError
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_leftovers
 from storage_core.store.s3_objects import S3ObjectStore
-from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
+from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
 
 class TestS3Objects(ObjectStoreContract):

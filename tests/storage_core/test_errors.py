@@ -28,9 +28,9 @@ from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS, RecordSpec, encode_batch, some_batches
-from storage_core.testing.compare import read_tree
-from storage_core.testing.damage import (
+from tests.kit.builders import SOME_TIME_MS, RecordSpec, encode_batch, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     decompression_bomb,
@@ -39,8 +39,8 @@ from storage_core.testing.damage import (
     with_lying_length,
     with_wrong_crc,
 )
-from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 from tests.storage_core.log.append_logs import batch, open_log
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
 from tests.storage_core.maintenance.compaction.test_bad_input import (

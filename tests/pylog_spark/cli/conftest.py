@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pylog_spark.cli.program import app
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 Pylog = Callable[..., Any]
 

@@ -15,8 +15,8 @@ from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
-from storage_core.testing.builders import encode_batch
-from tests.golden_data import Golden
+from tests.kit.builders import encode_batch
+from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, batch, log_root
 
 CLOCK = ("--now-ms", NOW_MS)

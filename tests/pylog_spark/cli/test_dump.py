@@ -21,8 +21,8 @@ from storage_core.formats.batch_v2 import CRC_AT, MAGIC_AT, Codec
 from storage_core.formats.control import ControlType
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalFileReader
-from storage_core.testing import damage
-from storage_core.testing.builders import (
+from tests.kit import damage
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
@@ -30,10 +30,10 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
-from tests.golden_data import GOLDEN, Golden, Side, goldens
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, Golden, Side, goldens
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry, encode_message
 
 LOG = "00000000000000000000.log"
 BATCH_FIELDS = [

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 
 CLOCK = ("--now-ms", Golden("broker-dir").case["clock_ms"])
 

@@ -13,8 +13,8 @@ from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import read_range
 from storage_core.errors import PylogError
-from storage_core.testing.builders import segment_bytes, some_batches
-from storage_core.testing.strategies import hostile_batches
+from tests.kit.builders import segment_bytes, some_batches
+from tests.kit.strategies import hostile_batches
 
 LOG = "00000000000000000000.log"
 GOOD = segment_bytes(some_batches(count=2, records=2))

@@ -10,8 +10,8 @@ import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
 from storage_core.catalog.roles import Role
-from tests.golden_data import Golden
-from tests.hostile_names import SPELLED_OUT, add_hostile_names
+from tests.kit.golden_data import Golden
+from tests.kit.hostile_names import SPELLED_OUT, add_hostile_names
 
 PARTITION = "compacted-0"
 NOW_MS: int = Golden("broker-dir").case["clock_ms"]

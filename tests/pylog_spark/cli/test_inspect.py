@@ -10,10 +10,10 @@ import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
 from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.legacy import LegacyMessage, LegacySet
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 

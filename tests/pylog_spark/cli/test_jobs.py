@@ -9,8 +9,8 @@ import yaml
 
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.schemas import RESULT
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 
 NAMES = ["clean-headers-none-s101", "clean-nullkeys-none-s101"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
-from storage_core.testing import damage
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, some_batches
-from storage_core.testing.compare import compare_partitions, read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
-from tests.golden_cleaning import exactness_of, expected_numbers
-from tests.golden_data import Golden, Side
+from tests.kit import damage
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, some_batches
+from tests.kit.compare import compare_partitions, read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_cleaning import exactness_of, expected_numbers
+from tests.kit.golden_data import Golden, Side
 
 COMPACT = ("--set", "cleanup.policy=compact")
 END = 21

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli.exit_codes import ExitCode
-from storage_core.testing.compare import compare_partitions, read_tree
-from tests.golden_cleaning import exactness_of
-from tests.golden_data import Golden, Side
+from tests.kit.compare import compare_partitions, read_tree
+from tests.kit.golden_cleaning import exactness_of
+from tests.kit.golden_data import Golden, Side
 from tests.pylog_spark.cli.test_partition import arguments_of
 
 NAMES = ["retain-both-s501", "retain-time-all-s501", "retain-size-hw-s501", "retain-compact-s501"]

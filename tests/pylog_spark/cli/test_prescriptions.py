@@ -18,7 +18,7 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.verification.finding_kinds import KINDS
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.testing.file_damage import Accident, Damage, damage
+from tests.kit.file_damage import Accident, Damage, damage
 from tests.pylog_spark.cli.prescriptions import ONLY_LOOKS, Shell, commands_in, is_for_people
 from tests.storage_core.maintenance.verification.accidents import ACCIDENTS, DEEP
 from tests.storage_core.maintenance.verification.log_root import (

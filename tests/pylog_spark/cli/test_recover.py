@@ -14,7 +14,7 @@ from pylog_spark.operations.progress import Progress
 from pylog_spark.schemas import CUT, RESULT
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
     NOW_MS,

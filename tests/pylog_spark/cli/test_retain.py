@@ -9,7 +9,7 @@ import yaml
 
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.schemas import RESULT, RETENTION
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     BrokerDirectory,
     broker_directory,

@@ -8,7 +8,7 @@ import pytest
 from pylog_spark.cli import job_runner
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import create_root
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 SMALL = "clean-headers-none-s101"

@@ -9,7 +9,7 @@ import pytest
 
 from pylog_spark.cli import warmup_log
 from storage_core.kernels.crc32c import crc32c
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.cli.warmup_sample import write_sample
 
 

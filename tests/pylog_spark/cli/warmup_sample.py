@@ -4,9 +4,9 @@ from pathlib import Path
 
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import BatchSpec, RecordSpec, end_txn_marker
-from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet
+from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
+from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from tests.kit.legacy import LegacyMessage, LegacySet
 
 
 def write_sample(directory: Path) -> Path:

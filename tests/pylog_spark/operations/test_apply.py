@@ -13,7 +13,7 @@ from pylog_spark.operations.plan_file import read_plan_file
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.undo import undo
 from storage_core.errors import ConfigError
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,

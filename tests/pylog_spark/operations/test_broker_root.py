@@ -25,8 +25,8 @@ from storage_core.filenames import (
 )
 from storage_core.plan import Plan, WriteFile
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import SimulatedCrash
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import MARKER_OF_OURS
 

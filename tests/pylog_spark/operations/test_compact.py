@@ -24,8 +24,8 @@ from storage_core.filenames import (
 )
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.retention.partition import retain_partition
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     CLEANED_ALONE,
     FIRST_ROUNDS_MS,

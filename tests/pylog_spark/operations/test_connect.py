@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from pylog_spark.operations.nightly import run_nightly
-from storage_core.testing.compare import read_tree
 from tests.jobs.spark_programs import REPOSITORY, environment
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     differences_from_kafka,
     expected_points,

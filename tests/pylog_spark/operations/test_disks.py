@@ -21,7 +21,7 @@ from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.planning import Strategy
 from storage_core.catalog.roles import Role
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,

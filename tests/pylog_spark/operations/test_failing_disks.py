@@ -15,7 +15,7 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
 )
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,

@@ -14,8 +14,8 @@ from pylog_spark.operations.verify_report import VerifyRequest
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
-from storage_core.testing.builders import some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 
 META = "version=1\nnode.id={node}\ncluster.id=V3CHegy_ZdcmiWckVUA0FQ\n"
 

@@ -15,7 +15,7 @@ from pylog_spark.source import register
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Code
-from tests.hostile_names import NOT_UTF8, SPELLED_OUT, STEERING, add_hostile_names
+from tests.kit.hostile_names import NOT_UTF8, SPELLED_OUT, STEERING, add_hostile_names
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
 from tests.pylog_spark.crashed_roots import crashed_directory
 

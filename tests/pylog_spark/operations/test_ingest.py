@@ -16,7 +16,7 @@ from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import Lease, acquire_lease
 from storage_core.store.managed_root import create_root, find_root
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from storage_core.plan import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory, read_points
 
 ORDERS = TopicPartition("orders", 0)

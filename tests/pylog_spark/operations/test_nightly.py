@@ -12,7 +12,7 @@ from pylog_spark.operations.nightly import run_nightly
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,

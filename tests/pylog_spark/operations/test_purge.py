@@ -27,8 +27,8 @@ from storage_core.filenames import (
 from storage_core.maintenance.trash.hold import hold_run
 from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import read_points
 
 UNIQUE = "0123456789abcdef0123456789abcdef"

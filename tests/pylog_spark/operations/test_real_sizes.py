@@ -8,7 +8,7 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.verify import verify
 from pylog_spark.planning import Strategy
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.large_partitions import MANY_KEYS, MIB, large_root
 from tests.pylog_spark.operations.cell_watch import largest_of, watch_cells
 

@@ -25,8 +25,8 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.maintenance.recovery.partition import recover_partition
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import (
     MANY_KINDS,

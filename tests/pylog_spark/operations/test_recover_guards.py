@@ -28,7 +28,7 @@ from storage_core.filenames import (
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import read_points
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,

@@ -17,8 +17,8 @@ from storage_core.filenames import (
     LOG_START_FILE,
     TopicPartition,
 )
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     BrokerDirectory,
     broker_directory,

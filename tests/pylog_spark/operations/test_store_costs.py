@@ -15,7 +15,7 @@ from pylog_spark.operations.store_costs import (
 from pylog_spark.tasks import managed_access
 from storage_core.catalog.roles import Role
 from storage_core.store.open_objects import open_object_store
-from storage_core.testing.wrapped_objects import CountingObjects
+from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean

@@ -8,11 +8,11 @@ from pylog_spark.config import JobOptions
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.survey import survey
 from storage_core.catalog.roles import Role
-from storage_core.testing.builders import some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
 from tests.bench.bench_scale import plan_once
 from tests.bench.synthetic_catalogue import NOW_MS, write_inventory
-from tests.golden_data import Golden
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import Golden
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,8 @@ from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.trash.record import list_commits
-from storage_core.testing.compare import read_tree
-from tests.golden_broker import unpack_broker
+from tests.kit.compare import read_tree
+from tests.kit.golden_broker import unpack_broker
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,

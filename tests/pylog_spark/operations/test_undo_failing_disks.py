@@ -20,10 +20,10 @@ from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_
 from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
-from storage_core.testing.compare import read_tree
 from tests.crash.interruptions import ALL
-from tests.golden_cleaning import cleaning_of, prepare
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_cleaning import cleaning_of, prepare
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
 pytestmark = pytest.mark.item("DIR-12")

@@ -34,7 +34,7 @@ from storage_core.maintenance.verification.findings import Code, Finding, Severi
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import PartitionCheckpoints
 from storage_core.maintenance.verification.verdict import Advice
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
 
 OPTIONS = JobOptions(now_ms=NOW_MS, now_is_said=True)

@@ -8,8 +8,8 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.rounds import CompactionRounds
 from pylog_spark.planning import Strategy
-from storage_core.testing.compare import read_tree
-from tests.partition_views import data_records
+from tests.kit.compare import read_tree
+from tests.kit.partition_views import data_records
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     broker_directory,

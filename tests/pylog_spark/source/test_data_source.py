@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 from pylog_spark.source import ranges, register
 from pylog_spark.source.data_source import KafkaLogReader
 from storage_core.plan.operations import DeleteFile, SyncDirectory
-from tests.golden_cleaning import prepare
-from tests.golden_data import Golden
+from tests.kit.golden_cleaning import prepare
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
 from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_of
 from tests.storage_core.maintenance.compaction.hand_made import cleaning

@@ -16,11 +16,11 @@ from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import ReadRange, read_range
 from storage_core.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
 from storage_core.formats.batch_v2 import Codec
-from storage_core.testing.builders import SOME_TIME_MS, segment_bytes, some_batches
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
-from tests.golden_data import GOLDEN, Golden
-from tests.transaction_logs import TransactionLog, transaction_logs
+from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import GOLDEN, Golden
+from tests.kit.transaction_logs import TransactionLog, transaction_logs
 
 NOW_MS = 1_800_000_000_000
 COMMITTED = {"kafka.isolation.level": "read_committed"}

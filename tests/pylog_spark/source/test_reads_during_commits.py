@@ -20,11 +20,11 @@ from storage_core.plan.executor import commit
 from storage_core.plan.operations import RenameFile
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
-from tests.golden_cleaning import cleaning_of, prepare
-from tests.golden_data import Golden
-from tests.partition_views import data_records
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_cleaning import cleaning_of, prepare
+from tests.kit.golden_data import Golden
+from tests.kit.partition_views import data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
     batch,
     cleaning,

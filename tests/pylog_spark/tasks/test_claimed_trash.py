@@ -24,8 +24,8 @@ from storage_core.plan import (
     WriteFile,
 )
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
 
 LOG, NEXT = "00000000000000000000.log", "00000000000000000005.log"
 STEPS = 15

@@ -16,8 +16,8 @@ from storage_core.filenames import LOG_SUFFIX
 from storage_core.maintenance.compaction.exchanged_index import encode_start
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS,
     FIRST_ROUNDS_MS,

@@ -11,7 +11,7 @@ from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.store.manifest import Checkpoints
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
 from tests.pylog_spark.managed_roots import managed_twin, read_store
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean

@@ -11,9 +11,9 @@ from pylog_spark.tasks import managed_access
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.store.open_objects import open_object_store
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
-from storage_core.testing.wrapped_objects import CountingObjects, FaultyObjects, WrappedObjects
-from tests.golden_data import Golden
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.golden_data import Golden
+from tests.kit.wrapped_objects import CountingObjects, FaultyObjects, WrappedObjects
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean

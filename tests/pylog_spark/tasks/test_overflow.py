@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.partition_views import data_records
+from tests.kit.partition_views import data_records
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
 from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 from tests.pylog_spark.tasks.pipeline import Pipeline

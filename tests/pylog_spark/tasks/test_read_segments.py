@@ -14,8 +14,8 @@ from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
 from storage_core.log.position_search import ListedSegment
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
-from storage_core.testing import damage
-from storage_core.testing.builders import (
+from tests.kit import damage
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -24,7 +24,7 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 
 LOG = "00000000000000000000.log"
 LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)

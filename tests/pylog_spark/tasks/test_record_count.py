@@ -10,8 +10,8 @@ from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
 from storage_core.records import payload, record_counts
 from storage_core.store import LocalStore
-from storage_core.testing.builders import log_with
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.builders import log_with
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 
 LOG = "00000000000000000000.log"
 MESSAGES = tuple(LegacyMessage(offset=offset) for offset in range(5))

@@ -25,8 +25,8 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.faulty_store import SimulatedCrash
+from tests.kit.compare import read_tree
+from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.tasks.pipeline import proof_of
 

@@ -25,8 +25,8 @@ from pylog_spark.tasks.scratch import claim_path
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.store import LocalStore
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
     BrokerDirectory,
     broker_directory,

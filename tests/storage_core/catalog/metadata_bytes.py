@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, in_a_row
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, in_a_row
 
 REGISTER_BROKER: Final = 0
 TOPIC: Final = 2

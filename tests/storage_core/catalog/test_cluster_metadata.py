@@ -15,8 +15,8 @@ from storage_core.errors import (
     PartitionNotFoundError,
 )
 from storage_core.formats.batch_v2 import Codec
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from tests.golden_data import Golden
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.golden_data import Golden
 from tests.storage_core.catalog import metadata_bytes as md
 from tests.storage_core.catalog.metadata_bytes import ID_A, ID_B
 

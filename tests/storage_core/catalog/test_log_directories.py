@@ -24,7 +24,7 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import TopicPartition
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 ID_A = "6OhPo7FvRwiN63dAgYqoUA"

@@ -16,7 +16,7 @@ from storage_core.catalog.topic_catalog import TopicConfigSource, build_topic_ca
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 TOPIC_ID = "6OhPo7FvRwiN63dAgYqoUA"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from storage_core.checkpoint import CleanShutdown, encode_clean_shutdown, parse_clean_shutdown
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 
 @pytest.mark.item("CKP-16")

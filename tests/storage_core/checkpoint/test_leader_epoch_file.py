@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.checkpoint import EpochEntry, encode_leader_epochs, parse_leader_epochs
 from storage_core.errors import CheckpointError
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 FILE = "leader-epoch-checkpoint"
 

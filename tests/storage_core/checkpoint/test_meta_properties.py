@@ -12,7 +12,7 @@ from storage_core.errors import (
     InconsistentDirectoriesError,
 )
 from storage_core.filenames import META_PROPERTIES_FILE
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 FILE = "/data/meta.properties"
 DIRECTORY_ID = "ohZNig90xgRlmLmr-NUttg"

@@ -17,7 +17,7 @@ from storage_core.checkpoint import (
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
 from storage_core.store import LocalStore
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 FILE = "/data/recovery-point-offset-checkpoint"
 BROKER_FILES = [

@@ -10,7 +10,7 @@ from storage_core.checkpoint import (
     parse_partition_metadata,
 )
 from storage_core.errors import CheckpointError
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 
 FILE = "partition.metadata"
 TOPIC_ID = "6OhPo7FvRwiN63dAgYqoUA"

@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.formats import batch_v2
 from storage_core.formats.batch_v2 import BATCH_HEADER, HEADER_BYTES, LENGTH_OVERHEAD, Codec
-from tests.golden_data import Golden, goldens
+from tests.kit.golden_data import Golden, goldens
 from tests.reference.batches import parse_header, scan
 
 # Kafka's protocol guide, "Record Batch".

@@ -12,7 +12,7 @@ from storage_core.formats.producer_snapshot import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
-from tests.golden_data import Golden, goldens
+from tests.kit.golden_data import Golden, goldens
 
 
 @pytest.mark.parametrize("golden", goldens("clean-txn-none-*"), ids=lambda golden: golden.name)

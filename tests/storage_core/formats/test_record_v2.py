@@ -6,7 +6,7 @@ from storage_core.formats.record_v2 import (
     MIN_BODY_BYTES,
     MIN_RECORD_BYTES,
 )
-from storage_core.testing.builders import RecordSpec, encode_record
+from tests.kit.builders import RecordSpec, encode_record
 from tests.reference.varints import encode_varint
 
 

@@ -25,7 +25,7 @@ from storage_core.index.audit import (
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
-from tests.golden_data import Golden, goldens
+from tests.kit.golden_data import Golden, goldens
 
 BASE = 100
 # Four batches of 50 bytes with ten offsets each.

@@ -12,9 +12,9 @@ from storage_core.errors import CorruptIndexError, IndexFullError, OffsetOverflo
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.time_index import TimeIndex
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.directories import index_files
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.decode import decode_segment
+from tests.kit.directories import index_files
+from tests.kit.golden_data import Golden, Side, goldens
 
 FILE = "00000000000000001000.log"
 BASE = 1000

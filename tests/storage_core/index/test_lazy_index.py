@@ -7,8 +7,8 @@ import pytest
 from storage_core.errors import StorageError
 from storage_core.index.lazy_index import LazyIndexes
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
 
 LIMIT_BYTES = 1 << 20
 

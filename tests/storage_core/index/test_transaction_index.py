@@ -14,7 +14,7 @@ from storage_core.index.transaction_index import (
     encode_transaction_index,
     parse_transaction_index,
 )
-from tests.golden_data import Golden, goldens
+from tests.kit.golden_data import Golden, goldens
 
 FILE = "00000000000000000100.txnindex"
 BASE = 100

@@ -18,7 +18,7 @@ from storage_core.kernels.append_check import (
     WRONG_CRC,
 )
 from storage_core.records.batch_builder import BatchSettings, build_all
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.storage_core.kernels.twins import in_both_ways
 from tests.storage_core.records.new_columns import columns_of
 

@@ -9,7 +9,7 @@ from storage_core.formats.batch_v2 import TimestampType
 from storage_core.kernels import batch_scan
 from storage_core.kernels.append_stamp import stamp_batches
 from storage_core.records.batch_builder import BatchSettings, build_all
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.storage_core.kernels.twins import in_both_ways
 from tests.storage_core.records.new_columns import columns_of
 

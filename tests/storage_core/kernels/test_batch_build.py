@@ -6,7 +6,7 @@ import pytest
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import batch_build, batch_scan
 from storage_core.kernels.batch_build import BAD_ORDER, BAD_TIMESTAMP, DONE
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.storage_core.kernels.twins import in_both_ways
 from tests.storage_core.records.new_columns import columns_of
 

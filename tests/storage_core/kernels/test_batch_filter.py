@@ -30,9 +30,9 @@ from storage_core.kernels.record_scan import (
     OPENED,
     TOO_LARGE,
 )
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
-from storage_core.testing.damage import BadRecord, bad_record, with_trailing_bytes
-from storage_core.testing.strategies import segments
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
+from tests.kit.damage import BadRecord, bad_record, with_trailing_bytes
+from tests.kit.strategies import segments
 from tests.storage_core.kernels.arguments import Opened, opened
 from tests.storage_core.kernels.twins import in_both_ways
 

@@ -23,7 +23,7 @@ from storage_core.kernels.batch_scan import (
     TRUNCATED,
     UNKNOWN_COUNT,
 )
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
@@ -32,7 +32,7 @@ from storage_core.testing.builders import (
     log_with,
     segment_bytes,
 )
-from storage_core.testing.damage import (
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     with_codec,
@@ -40,10 +40,10 @@ from storage_core.testing.damage import (
     with_lying_length,
     with_wrong_crc,
 )
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.legacy import LegacyMessage, encode_entry
-from storage_core.testing.strategies import hostile_batches, segments
-from tests.golden_data import Golden, goldens
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.legacy import LegacyMessage, encode_entry
+from tests.kit.strategies import hostile_batches, segments
 from tests.reference.batches import Stop, crc_of, parse_header, scan
 from tests.storage_core.kernels.arguments import as_array, fenced, scanned
 from tests.storage_core.kernels.twins import in_both_ways

@@ -28,7 +28,7 @@ from storage_core.kernels.batch_write import (
     VERBATIM,
 )
 from storage_core.kernels.record_scan import BAD_RECORD, DONE
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -38,8 +38,8 @@ from storage_core.testing.builders import (
     end_txn_marker,
     segment_bytes,
 )
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.strategies import segments
+from tests.kit.decode import decode_segment
+from tests.kit.strategies import segments
 from tests.storage_core.kernels.arguments import as_array, opened
 from tests.storage_core.kernels.twins import in_both_ways
 

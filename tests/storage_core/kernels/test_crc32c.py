@@ -10,7 +10,7 @@ from storage_core.formats.batch_v2 import BATCH_HEADER, CRC_START
 from storage_core.formats.fields import field_at
 from storage_core.kernels import batch_scan, crc32c
 from storage_core.kernels._intrinsics import HAS_CRC_INSTRUCTION
-from storage_core.testing.builders import log_with
+from tests.kit.builders import log_with
 from tests.storage_core.kernels.arguments import as_array, scanned
 from tests.storage_core.kernels.twins import in_both_ways
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.kernels import gather
-from storage_core.testing.builders import encode_batch
-from storage_core.testing.strategies import batches
+from tests.kit.builders import encode_batch
+from tests.kit.strategies import batches
 from tests.reference.records import parse_records
 from tests.storage_core.kernels.arguments import as_array, opened
 from tests.storage_core.kernels.twins import in_both_ways

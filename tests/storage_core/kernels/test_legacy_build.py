@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.kernels import legacy_build
-from storage_core.testing.builders import SOME_TIME_MS, RecordSpec
+from tests.kit.builders import SOME_TIME_MS, RecordSpec
 from tests.storage_core.kernels.twins import in_both_ways
 from tests.storage_core.records.new_columns import columns_of
 

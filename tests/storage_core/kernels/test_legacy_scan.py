@@ -20,14 +20,14 @@ from storage_core.kernels.legacy_scan import (
 )
 from storage_core.kernels.record_scan import DONE, RECORD_COLUMN_COUNT, TOO_LARGE
 from storage_core.records.codecs import compress
-from storage_core.testing.decode_legacy import (
+from tests.kit.decode_legacy import (
     MAX_MESSAGE_BYTES,
     DecodedMessage,
     MalformedEntryError,
     messages_of,
     parse_entry,
 )
-from storage_core.testing.legacy import (
+from tests.kit.legacy import (
     LegacyEntry,
     LegacyMessage,
     LegacySet,
@@ -35,7 +35,7 @@ from storage_core.testing.legacy import (
     encode_inner_set,
     encode_message,
 )
-from storage_core.testing.strategies import legacy_entries
+from tests.kit.strategies import legacy_entries
 from tests.storage_core.kernels.arguments import NO_BYTES, as_array
 from tests.storage_core.kernels.twins import in_both_ways
 

@@ -27,7 +27,7 @@ from storage_core.kernels.record_scan import (
     TOO_LARGE,
 )
 from storage_core.kernels.varint import INVALID
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
@@ -36,10 +36,10 @@ from storage_core.testing.builders import (
     encode_varint,
     segment_bytes,
 )
-from storage_core.testing.damage import BadRecord, bad_record, with_payload, with_trailing_bytes
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.strategies import batches, segments
-from tests.golden_data import Golden, goldens
+from tests.kit.damage import BadRecord, bad_record, with_payload, with_trailing_bytes
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.strategies import batches, segments
 from tests.reference.records import MalformedRecordError, parse_record
 from tests.storage_core.kernels.arguments import NO_BYTES, Opened, as_array, fenced, opened
 from tests.storage_core.kernels.twins import in_both_ways

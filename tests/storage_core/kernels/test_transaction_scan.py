@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storage_core.formats.control import NO_CONTROL_RECORD
 from storage_core.kernels import transaction_scan
 from storage_core.kernels.transaction_scan import ABORT, COMMIT, NO_TXN
-from storage_core.testing.decode import DecodedBatch, DecodedRecord
+from tests.kit.decode import DecodedBatch, DecodedRecord
 from tests.reference.compaction import AbortedTxn, Transactions
 from tests.storage_core.kernels.twins import in_both_ways
 

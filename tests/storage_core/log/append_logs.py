@@ -9,7 +9,7 @@ from storage_core.errors import StorageError
 from storage_core.log.append_files import LocalAppendFile, LocalAppendFiles
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 
 KEEP_ALL = {"retention.ms": "-1"}
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from storage_core.errors import CorruptRecordError
 from storage_core.log.committed_view import load_committed_view, scan_committed_view
 from storage_core.store import LocalStore
-from storage_core.testing.builders import some_batches
-from storage_core.testing.directories import ProducerSpec, SegmentSpec, write_partition
-from tests.golden_data import Golden
-from tests.transaction_logs import TransactionLog, transaction_logs
+from tests.kit.builders import some_batches
+from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.golden_data import Golden
+from tests.kit.transaction_logs import TransactionLog, transaction_logs
 
 NOW_MS = 1_700_000_000_000
 

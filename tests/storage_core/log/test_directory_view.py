@@ -18,7 +18,7 @@ from storage_core.plan import (
     commit,
 )
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
+from tests.kit.compare import read_tree
 
 
 @pytest.fixture

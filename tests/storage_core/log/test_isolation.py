@@ -5,7 +5,7 @@ import pytest
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.isolation import ReadCommitted
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     end_txn_marker,

@@ -12,8 +12,8 @@ from storage_core.plan.executor import commit
 from storage_core.plan.operations import RenameFile
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import log_with
-from tests.hostile_names import FILES_NOT_UTF8
+from tests.kit.builders import log_with
+from tests.kit.hostile_names import FILES_NOT_UTF8
 
 LOG, INDEX, TIME, TXN = SEGMENT_SUFFIXES
 OLD = b"old"

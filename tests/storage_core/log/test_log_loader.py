@@ -32,7 +32,7 @@ from storage_core.plan import DeleteFile, SyncDirectory
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -40,16 +40,16 @@ from storage_core.testing.builders import (
     log_with,
     some_batches,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import (
+from tests.kit.compare import read_tree
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
     encode_producer_snapshot,
     write_partition,
 )
-from tests.golden_cleaning import cleaning_of
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.golden_cleaning import cleaning_of
+from tests.kit.golden_data import Golden, Side, goldens
 
 EMPTY_SNAPSHOT = bytes.fromhex("000148674bc700000000")
 DAY_MS = 86_400_000

@@ -11,8 +11,8 @@ from storage_core.log.log_consumer import consume
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import Isolation, LogReader
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
-from storage_core.testing.directories import (
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,

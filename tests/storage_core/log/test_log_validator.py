@@ -23,14 +23,14 @@ from storage_core.log.append_analysis import AppendSettings, analyze_append
 from storage_core.log.log_validator import ValidatorSettings, validate_and_assign_offsets
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     encode_batch,
     with_valid_crc,
 )
-from storage_core.testing.decode import decode_segment
+from tests.kit.decode import decode_segment
 from tests.storage_core.records.new_columns import columns_of
 
 HOUR_MS = 3_600_000

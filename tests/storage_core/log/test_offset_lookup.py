@@ -12,8 +12,8 @@ from storage_core.log.log_reader import Isolation, LogReader
 from storage_core.log.offset_lookup import OffsetTarget, find_offset, list_offset, offsets_before
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec
-from storage_core.testing.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
 
 NOW_MS = 1_700_000_000_000
 LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)

@@ -14,7 +14,7 @@ from storage_core.log.open_transactions import (
 )
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.store.local import LocalStore
-from tests.golden_data import goldens
+from tests.kit.golden_data import goldens
 
 BEGUN_MS = 1_700_000_000_000
 LIMIT_MS = MAX_TRANSACTION_TIMEOUT_MS + LATE_TRANSACTION_BUFFER_MS

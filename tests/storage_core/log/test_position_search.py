@@ -6,8 +6,8 @@ import pytest
 
 from storage_core.log.position_search import ListedSegment, find_end_offset, find_start_position
 from storage_core.store import LocalStore
-from storage_core.testing.builders import segment_bytes, some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import segment_bytes, some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 
 BATCHES = some_batches(count=20, records=2, base_offset=100)
 BATCH_BYTES = len(segment_bytes(BATCHES[:1]))

@@ -13,9 +13,9 @@ from storage_core.log.producer_snapshot import (
     java_hash_map_order,
     parse_producer_snapshot,
 )
-from storage_core.testing.directories import ProducerSpec
-from storage_core.testing.directories import encode_producer_snapshot as encode_plainly
-from tests.golden_data import Side, goldens
+from tests.kit.directories import ProducerSpec
+from tests.kit.directories import encode_producer_snapshot as encode_plainly
+from tests.kit.golden_data import Side, goldens
 
 ENTRY = struct.Struct(">qhiqiqiq")
 EMPTY = bytes.fromhex("000148674bc700000000")

@@ -11,7 +11,7 @@ from storage_core.formats.control import ControlType
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.log.producer_state import ProducerState
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,

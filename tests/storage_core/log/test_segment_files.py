@@ -11,8 +11,8 @@ from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.plan import DeleteFile, RenameFile, commit
 from storage_core.records.reader import scan_windows
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS, some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import SOME_TIME_MS, some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 
 SUFFIXES = [".log", ".index", ".timeindex"]
 DAY_MS = 86_400_000

@@ -11,16 +11,16 @@ from storage_core.formats.batch_v2 import TimestampType
 from storage_core.log.producer_events import TIMESTAMP
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     end_txn_marker,
     some_batches,
 )
-from storage_core.testing.legacy import encode_any
-from tests.golden_data import goldens
-from tests.golden_loading import loading_of, plan_golden
+from tests.kit.golden_data import goldens
+from tests.kit.golden_loading import loading_of, plan_golden
+from tests.kit.legacy import encode_any
 from tests.storage_core.log.windows import BytesReader
 
 GOLDENS = [

@@ -14,14 +14,14 @@ from storage_core.log.segment_split import SegmentSplit, find_parts
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.payload import Limits
 from storage_core.store.object_reader import BytesReader
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     encode_batch,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,
     NOW_MS,

@@ -16,8 +16,8 @@ from storage_core.log import settled_store
 from storage_core.log.settled_store import SettledStore, settle, settled_files
 from storage_core.store.base import FileInfo
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import some_batches
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 
 LOG = log_file(0)
 

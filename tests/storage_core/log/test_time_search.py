@@ -12,8 +12,8 @@ from storage_core.log.position_search import ListedSegment
 from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
-from storage_core.testing.builders import BatchSpec, RecordSpec, end_txn_marker
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
+from tests.kit.directories import SegmentSpec, write_partition
 
 LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
 

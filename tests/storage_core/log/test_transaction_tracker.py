@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
-from storage_core.testing.decode import DecodedBatch, decode_segment
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
+from tests.kit.decode import DecodedBatch, decode_segment
 from tests.reference.compaction import AbortedTxn as ReferenceAbortedTxn
 from tests.reference.compaction import Transactions, is_control
 from tests.storage_core.log.windows import windows_of

@@ -40,15 +40,15 @@ from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     encode_batch,
     with_valid_crc,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.decode import decode_segment
+from tests.kit.compare import read_tree
+from tests.kit.decode import decode_segment
 from tests.storage_core.log.append_logs import NotedFiles, batch, open_log
 
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.records.reader import Window, scan_windows
-from storage_core.testing.legacy import AnyBatch, encode_any
+from tests.kit.legacy import AnyBatch, encode_any
 
 
 class BytesReader:

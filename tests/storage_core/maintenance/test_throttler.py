@@ -6,8 +6,8 @@ import pytest
 
 from storage_core.errors import ConfigError
 from storage_core.maintenance.throttler import UNLIMITED, Throttler, share_of
-from tests.golden_cleaning import cleaning_of
-from tests.golden_data import Golden
+from tests.kit.golden_cleaning import cleaning_of
+from tests.kit.golden_data import Golden
 
 MS = 1_000_000
 

@@ -18,7 +18,7 @@ from storage_core.plan import (
     commit,
 )
 from storage_core.store.local import LocalStore
-from storage_core.testing.faulty_store import FaultyStore
+from tests.kit.faulty_store import FaultyStore
 
 NAME, OTHER = "name", "other"
 WHY = "a test"

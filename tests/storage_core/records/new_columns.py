@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from storage_core.records.new_records import NewRecords
-from storage_core.testing.builders import RecordSpec
+from tests.kit.builders import RecordSpec
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

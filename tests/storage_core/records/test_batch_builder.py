@@ -14,9 +14,9 @@ from storage_core.records import batch_builder
 from storage_core.records.batch_builder import BatchSettings, build_all, build_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.control_batches import end_txn_marker
-from storage_core.testing import builders
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.strategies import segments
+from tests.kit import builders
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
+from tests.kit.strategies import segments
 from tests.storage_core.records.new_columns import columns_of
 
 RECORDS = [

@@ -9,8 +9,8 @@ from hypothesis import given
 from storage_core.formats.batch_v2 import NO_TIMESTAMP, TimestampType
 from storage_core.kernels import batch_scan
 from storage_core.records.batch_table import BatchTable
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
-from storage_core.testing.strategies import segments
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, segment_bytes
+from tests.kit.strategies import segments
 from tests.storage_core.records.memory_file import only_window_of
 
 

@@ -15,7 +15,7 @@ from storage_core.records import payload as payload_module
 from storage_core.records.columns import RecordColumns, decode_header_key, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Window
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -25,16 +25,16 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.damage import (
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     with_lying_count,
     with_payload,
     with_trailing_bytes,
 )
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.strategies import segments
-from tests.golden_data import Golden, goldens
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.strategies import segments
 from tests.storage_core.records.memory_file import FILE, only_window_of
 
 LIMITS = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=2**24)

@@ -31,7 +31,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_headers, scan_windows
 from storage_core.store.local import LocalFileReader, LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
@@ -39,9 +39,9 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.directories import SegmentSpec, write_partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
-from tests.golden_data import goldens
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import goldens
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
 
 CLAIMED = 256 << 20
 MOST = 8 << 20

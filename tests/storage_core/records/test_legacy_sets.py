@@ -14,18 +14,18 @@ from storage_core.records import payload as payload_module
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import CrcCheck
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.damage import decompression_bomb
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.legacy import (
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.damage import decompression_bomb
+from tests.kit.decode import decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.legacy import (
     AnyBatch,
     LegacyMessage,
     LegacySet,
     encode_any,
     encode_entry,
 )
-from storage_core.testing.strategies import legacy_entries, segments
-from tests.golden_data import Golden, goldens
+from tests.kit.strategies import legacy_entries, segments
 from tests.storage_core.records.memory_file import FILE, only_window_of, windows_of
 
 LIMITS = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=2**20)

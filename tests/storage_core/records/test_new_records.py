@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.errors import InvalidColumnError
 from storage_core.records.new_records import ByteColumn, HeaderColumn, NewRecords
-from storage_core.testing.builders import RecordSpec
+from tests.kit.builders import RecordSpec
 from tests.storage_core.records.new_columns import HEADERS, columns_of, table_of
 
 

@@ -13,7 +13,7 @@ from storage_core.kernels import batch_filter, record_scan
 from storage_core.records import payload as payload_module
 from storage_core.records.payload import Limits, Payload, open_batches
 from storage_core.records.reader import Window
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
@@ -21,8 +21,8 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.damage import decompression_bomb, with_codec, with_lying_count
-from storage_core.testing.strategies import segments
+from tests.kit.damage import decompression_bomb, with_codec, with_lying_count
+from tests.kit.strategies import segments
 from tests.storage_core.records.memory_file import FILE, only_window_of
 
 LIMITS = Limits(max_record_bytes=2**31 - 9, max_batch_bytes=2**20)

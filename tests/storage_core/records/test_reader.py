@@ -12,7 +12,7 @@ from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.kernels import batch_scan
 from storage_core.records import payload
 from storage_core.records.reader import CrcCheck, Tail, Window, scan_windows
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     encode_batch,
     end_txn_marker,
@@ -20,9 +20,9 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.damage import truncated, with_lying_length, with_wrong_crc
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
-from storage_core.testing.strategies import hostile_batches, segments
+from tests.kit.damage import truncated, with_lying_length, with_wrong_crc
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.strategies import hostile_batches, segments
 from tests.storage_core.records.memory_file import FILE, MemoryFile, only_window_of, windows_of
 
 LOG = log_with(batches=7)

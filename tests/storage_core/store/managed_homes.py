@@ -8,7 +8,7 @@ from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition
 from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.manifest import Checkpoints, Manifest
-from storage_core.testing.store_contract import StoreHome
+from tests.kit.store_contract import StoreHome
 
 PARTITION = TopicPartition("topic", 0)
 NOW_MS = 1_800_000_000_000

@@ -11,7 +11,7 @@ import pytest
 from storage_core.errors import StorageError
 from storage_core.store import local
 from storage_core.store.local import LocalStore
-from storage_core.testing.store_contract import NAME, OTHER, StoreContract, StoreHome
+from tests.kit.store_contract import NAME, OTHER, StoreContract, StoreHome
 
 KAFKA_USER, KAFKA_GROUP = 1234, 4321
 COLOUR = "user.colour"

@@ -7,7 +7,7 @@ import pytest
 
 from storage_core.store import local
 from storage_core.store.local import make_folder, plain_path, write_record
-from storage_core.testing.power_loss import Disk, Loss
+from tests.kit.power_loss import Disk, Loss
 
 
 @pytest.fixture

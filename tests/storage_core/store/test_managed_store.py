@@ -23,8 +23,8 @@ from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.manifest import Checkpoints, FileEntry, data_key, history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import encode_location, upload_companions, upload_file
-from storage_core.testing.store_contract import NAME, OTHER, StoreContract
-from storage_core.testing.wrapped_objects import CountingObjects
+from tests.kit.store_contract import NAME, OTHER, StoreContract
+from tests.kit.wrapped_objects import CountingObjects
 from tests.storage_core.store.managed_homes import (
     FILES,
     NOW_MS,

@@ -11,7 +11,7 @@ from storage_core.errors import (
 )
 from storage_core.store import ObjectDirectory, open_store
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.wrapped_objects import CountingObjects
+from tests.kit.wrapped_objects import CountingObjects
 
 LOG = "00000000000000000000.log"
 

@@ -12,7 +12,7 @@ from storage_core.errors import StorageError
 from storage_core.records.reader import scan_windows
 from storage_core.store.memory_objects import MemoryObjectStore
 from storage_core.store.object_reader import BLOCKS_AHEAD, BytesReader, ObjectFileReader
-from storage_core.testing.builders import log_with
+from tests.kit.builders import log_with
 
 BLOCK = 1 << 20
 CONTENT = np.random.default_rng(3).integers(0, 256, 10 * BLOCK + 123, np.uint8)

@@ -15,7 +15,7 @@ from storage_core.store.fsspec_objects import FsspecObjectStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectStore
-from storage_core.testing.object_store_contract import KEY, ObjectStoreContract
+from tests.kit.object_store_contract import KEY, ObjectStoreContract
 
 
 class TestMemoryObjects(ObjectStoreContract):

@@ -8,17 +8,17 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import snapshot_file
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec
-from storage_core.testing.directories import (
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
     encode_producer_snapshot,
     write_partition,
 )
-from storage_core.testing.legacy import AnyBatch
-from tests.golden_cleaning import Cleaning
-from tests.partition_views import batches_in
+from tests.kit.golden_cleaning import Cleaning
+from tests.kit.legacy import AnyBatch
+from tests.kit.partition_views import batches_in
 
 NOW = SOME_TIME_MS
 RETENTION_MS = 1000

@@ -12,15 +12,15 @@ from storage_core.formats.control import ControlType
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import encode_producer_snapshot
 from storage_core.log.producer_state import ProducerState
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     end_txn_marker,
     leader_change_batch,
 )
-from storage_core.testing.directories import AbortedTxnSpec, SegmentSpec, write_partition
-from storage_core.testing.legacy import AnyBatch, LegacyMessage, LegacySet
+from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from tests.kit.legacy import AnyBatch, LegacyMessage, LegacySet
 from tests.storage_core.log.windows import windows_of
 
 PRODUCERS = (1000, 2000, 3000)

@@ -8,7 +8,7 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import CleanableRange
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
-from storage_core.testing.builders import SOME_TIME_MS
+from tests.kit.builders import SOME_TIME_MS
 
 HASH_KEY = bytes(range(16))
 

@@ -21,10 +21,10 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from storage_core.testing.decode import DecodedBatch
-from tests.golden_cleaning import Cleaning, Way, clean_spread
-from tests.partition_views import committed_values
+from tests.kit.compare import read_tree
+from tests.kit.decode import DecodedBatch
+from tests.kit.golden_cleaning import Cleaning, Way, clean_spread
+from tests.kit.partition_views import committed_values
 from tests.reference.compaction import (
     EmptyLegacyBatchError,
     Fate,

@@ -23,14 +23,14 @@ from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import BATCH_LENGTH_AT, HEADER_BYTES, Codec
 from storage_core.log.committed_view import scan_committed_view
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     RecordSpec,
     encode_batch,
     encode_record,
     end_txn_marker,
 )
-from storage_core.testing.compare import read_tree
-from storage_core.testing.damage import (
+from tests.kit.compare import read_tree
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     decompression_bomb,
@@ -42,9 +42,9 @@ from storage_core.testing.damage import (
     with_trailing_bytes,
     with_wrong_crc,
 )
-from storage_core.testing.legacy import LegacyMessage, encode_entry
-from tests.golden_cleaning import clean_spread
-from tests.partition_views import batches_in
+from tests.kit.golden_cleaning import clean_spread
+from tests.kit.legacy import LegacyMessage, encode_entry
+from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     P,
     batch,

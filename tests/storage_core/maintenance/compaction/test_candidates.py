@@ -14,7 +14,7 @@ from storage_core.maintenance.compaction.candidates import (
     segments_between,
 )
 from storage_core.maintenance.compaction.request import CleanRequest
-from storage_core.testing.builders import SOME_TIME_MS
+from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
 
 NOW = SOME_TIME_MS

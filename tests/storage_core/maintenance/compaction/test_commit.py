@@ -17,8 +17,8 @@ from storage_core.plan.operations import (
     SyncDirectory,
 )
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from tests.golden_cleaning import prepare
+from tests.kit.compare import read_tree
+from tests.kit.golden_cleaning import prepare
 from tests.storage_core.maintenance.compaction.hand_made import batch, cleaning, record, write_log
 
 SETTINGS = {"overrides": {"internal.segment.bytes": 200}}

@@ -13,15 +13,15 @@ from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import compare_partitions, read_tree
-from tests.golden_cleaning import (
+from tests.kit.compare import compare_partitions, read_tree
+from tests.kit.golden_cleaning import (
     Way,
     clean_spread,
     cleaning_of,
     exactness_of,
     expected_numbers,
 )
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.golden_data import Golden, Side, goldens
 
 ROUNDS = [*goldens("clean-*"), Golden("md5-collision")]
 CLEANED = [golden for golden in ROUNDS if not golden.case["expected"].get("nothing_to_clean")]

@@ -9,8 +9,8 @@ from storage_core.errors import ChangedWhileReadError, InvalidRecordError
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.maintenance.compaction import partition
-from storage_core.testing.legacy import LegacyMessage, LegacySet, encode_entry
-from tests.partition_views import batches_in
+from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
+from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     RETENTION_MS,

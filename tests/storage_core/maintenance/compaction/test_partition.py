@@ -32,12 +32,12 @@ from storage_core.plan.executor import commit
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import end_txn_marker
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
-from tests.golden_cleaning import cleaning_of
-from tests.golden_data import Golden, Side, goldens
-from tests.partition_views import data_records
+from tests.kit.builders import end_txn_marker
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.directories import AbortedTxnSpec, ProducerSpec
+from tests.kit.golden_cleaning import cleaning_of
+from tests.kit.golden_data import Golden, Side, goldens
+from tests.kit.partition_views import data_records
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     P,

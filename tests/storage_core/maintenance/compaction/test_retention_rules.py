@@ -5,9 +5,9 @@ import pytest
 from storage_core.config import CleanerConfig
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import encode_batch, end_txn_marker, leader_change_batch
-from storage_core.testing.directories import AbortedTxnSpec, ProducerSpec
-from tests.partition_views import batches_in
+from tests.kit.builders import encode_batch, end_txn_marker, leader_change_batch
+from tests.kit.directories import AbortedTxnSpec, ProducerSpec
+from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
     RETENTION_MS,

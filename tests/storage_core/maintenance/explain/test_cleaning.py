@@ -8,7 +8,7 @@ from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.explain.answers import Answer, Verdict
 from storage_core.maintenance.explain.cleaning import explain_cleaning
-from storage_core.testing.builders import SOME_TIME_MS
+from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
 
 NOW = SOME_TIME_MS + 1_000_000

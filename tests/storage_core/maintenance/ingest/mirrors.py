@@ -10,8 +10,8 @@ from storage_core.maintenance.ingest.partition import (
     observe_and_plan,
 )
 from storage_core.store import ManagedStore, ObjectDirectory
-from storage_core.testing.builders import BatchSpec, RecordSpec
-from storage_core.testing.directories import ProducerSpec, SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import ProducerSpec, SegmentSpec, write_partition
 
 
 def batch(base_offset, *, records=2, leader_epoch=0, timestamp=1_000):

@@ -19,7 +19,7 @@ from storage_core.maintenance.ingest.partition import (
 )
 from storage_core.maintenance.ingest.state import Left
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
-from storage_core.testing.directories import SegmentSpec
+from tests.kit.directories import SegmentSpec
 from tests.storage_core.maintenance.ingest.mirrors import (
     batch,
     ingest,

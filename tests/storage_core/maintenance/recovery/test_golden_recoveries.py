@@ -5,9 +5,9 @@ import pytest
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.recovery.partition import recover_partition
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from tests.golden_data import Golden, Side, goldens
-from tests.golden_loading import problems_of
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.golden_data import Golden, Side, goldens
+from tests.kit.golden_loading import problems_of
 
 
 def name_of(golden: Golden) -> str:

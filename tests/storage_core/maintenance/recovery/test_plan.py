@@ -25,12 +25,12 @@ from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.maintenance.truncation.partition import truncate_partition
 from storage_core.plan import SyncDirectory, SyncFile
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
-from storage_core.testing.compare import read_tree
-from storage_core.testing.damage import with_wrong_crc
-from storage_core.testing.directories import SegmentSpec, write_partition
-from tests.golden_data import goldens
-from tests.golden_loading import plan_golden, redo
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.damage import with_wrong_crc
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import goldens
+from tests.kit.golden_loading import plan_golden, redo
 
 RECOVERIES = [golden for golden in goldens("recover-*") if "error" not in golden.case["expected"]]
 SETTINGS = {

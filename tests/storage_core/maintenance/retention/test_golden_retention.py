@@ -7,9 +7,9 @@ import pytest
 
 from storage_core.plan import commit
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from tests.golden_data import Golden, Side, goldens
-from tests.golden_retention import (
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.golden_data import Golden, Side, goldens
+from tests.kit.golden_retention import (
     clean_and_retain,
     retain_golden,
     retain_golden_and_keep,

@@ -18,8 +18,8 @@ from storage_core.maintenance.retention.observe import newest_record_ms, newest_
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, RecordSpec
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
 
 DAY = 86_400_000
 NOW = SOME_TIME_MS + 10 * DAY

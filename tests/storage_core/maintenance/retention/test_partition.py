@@ -17,10 +17,10 @@ from storage_core.maintenance.retention.plan import plan_retention
 from storage_core.maintenance.retention.steps import plan_steps
 from storage_core.plan import WriteFile, commit
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import read_tree
-from tests.golden_data import Golden
-from tests.golden_loading import settings_of
-from tests.golden_retention import sweep_golden
+from tests.kit.compare import read_tree
+from tests.kit.golden_data import Golden
+from tests.kit.golden_loading import settings_of
+from tests.kit.golden_retention import sweep_golden
 from tests.storage_core.maintenance.retention.states import NOW, log_of, rules, segment
 
 MID = Golden("retain-logstart-mid-s501")

@@ -7,8 +7,8 @@ from storage_core.maintenance.truncation.partition import (
     truncate_partition,
     truncated_cleaner_point,
 )
-from storage_core.testing.builders import BatchSpec, RecordSpec
-from storage_core.testing.directories import SegmentSpec, write_partition
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.directories import SegmentSpec, write_partition
 
 NOW_MS = 1_700_000_000_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.golden_data import goldens
-from tests.golden_loading import problems_of
+from tests.kit.golden_data import goldens
+from tests.kit.golden_loading import problems_of
 
 
 @pytest.mark.item("IDX-15", "CKP-12", "PRD-16")

@@ -18,15 +18,15 @@ from storage_core.filenames import (
 from storage_core.formats.batch_v2 import MAGIC_AT
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code
-from storage_core.testing.builders import RecordSpec, encode_batch
-from storage_core.testing.damage import (
+from tests.kit.builders import RecordSpec, encode_batch
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     with_codec,
     with_lying_count,
     with_lying_length,
 )
-from storage_core.testing.directories import (
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,

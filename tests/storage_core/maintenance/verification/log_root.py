@@ -34,14 +34,14 @@ from storage_core.maintenance.verification.log_directories import (
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store import LocalStore
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     encode_batch,
     end_txn_marker,
 )
-from storage_core.testing.directories import (
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,

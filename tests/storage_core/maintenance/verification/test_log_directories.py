@@ -16,7 +16,7 @@ from storage_core.maintenance.verification.options import Surroundings, VerifyOp
 from storage_core.maintenance.verification.segment import verify_segment
 from storage_core.store import LocalStore
 from storage_core.store.local import LocalFileReader
-from storage_core.testing.builders import encode_batch
+from tests.kit.builders import encode_batch
 from tests.storage_core.maintenance.verification.log_root import (
     NOW_MS,
     PARTITION,

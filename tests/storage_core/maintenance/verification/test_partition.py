@@ -35,15 +35,15 @@ from storage_core.maintenance.verification.partition import (
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LocalStore
-from storage_core.testing.builders import encode_batch
-from storage_core.testing.damage import with_lying_length, with_wrong_crc
-from storage_core.testing.directories import (
+from tests.kit.builders import encode_batch
+from tests.kit.damage import with_lying_length, with_wrong_crc
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
     encode_producer_snapshot,
 )
-from tests.golden_data import Golden
+from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.accidents import middle_removed
 from tests.storage_core.maintenance.verification.log_root import (
     ABORTS,

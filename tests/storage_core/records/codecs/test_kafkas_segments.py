@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from storage_core.formats.batch_v2 import Codec
-from storage_core.testing.decode import DecodedBatch, decode_segment
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.decode import DecodedBatch, decode_segment
+from tests.kit.golden_data import Golden, Side, goldens
 
 DUMPED = [golden for golden in goldens() if golden.has_dump() and "topic_partition" in golden.case]
 

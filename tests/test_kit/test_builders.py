@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -20,9 +20,9 @@ from storage_core.testing.builders import (
     segment_bytes,
     some_batches,
 )
-from storage_core.testing.decode import DecodedBatch, decode_segment
-from storage_core.testing.strategies import batches, segments
-from tests.golden_data import Golden, goldens
+from tests.kit.decode import DecodedBatch, decode_segment
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.strategies import batches, segments
 
 
 def spec_of(batch: DecodedBatch) -> BatchSpec:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden_data import GOLDEN, unpack_archive
+from tests.kit.golden_data import GOLDEN, unpack_archive
 
 UNCLEANED: Final = GOLDEN / "broker-uncleaned"
 ARCHIVE: Final = UNCLEANED / "before.tar.gz"

@@ -21,7 +21,7 @@ from storage_core.filenames import (
 )
 from storage_core.store.object_store import DEFAULT_LIMIT_BYTES, ObjectInfo, ObjectStore
 from storage_core.store.uploads import is_log
-from storage_core.testing.faulty_store import NEVER, Moment, SimulatedCrash
+from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
 
 T = TypeVar("T")
 # Where a local store's interrupted write leaves what it had.

@@ -3,7 +3,7 @@
 import pytest
 
 from storage_core.store.local import LocalStore
-from storage_core.testing.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
 
 
 def change_everything(store: FaultyStore, scratch: str) -> None:

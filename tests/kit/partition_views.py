@@ -6,7 +6,7 @@ import numpy as np
 
 from storage_core.formats.batch_v2 import CONTROL_BIT, TRANSACTIONAL_BIT
 from storage_core.formats.index_entries import TXN_INDEX_ENTRY
-from storage_core.testing.decode import DecodedBatch, DecodedRecord, decode_segment
+from tests.kit.decode import DecodedBatch, DecodedRecord, decode_segment
 
 
 def batches_in(directory: Path) -> list[DecodedBatch]:

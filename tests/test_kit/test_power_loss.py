@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.testing.faulty_store import SimulatedCrash
-from storage_core.testing.power_loss import Disk, Loss
+from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.power_loss import Disk, Loss
 
 OLD, NEW = b"old", b"newer and longer"
 

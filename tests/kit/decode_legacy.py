@@ -1,6 +1,6 @@
 """Entries of message formats v0 and v1, taken apart one message after the other, in plain Python.
 
-As ``storage_core.testing.decode`` it shares nothing with the kernels but the codecs. What it takes
+As ``tests.kit.decode`` it shares nothing with the kernels but the codecs. What it takes
 and refuses is what Kafka's iterator takes and refuses.
 """
 

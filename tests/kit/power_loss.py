@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.testing.faulty_store import NEVER, SimulatedCrash
+from tests.kit.faulty_store import NEVER, SimulatedCrash
 
 # What changes names, and with how many paths; the first of them counts where there are two.
 _RENAMING: Final = ("replace", "rename", "link")
@@ -225,7 +225,7 @@ class _Choice:
         # Inode numbers are no property of the work; the order in which they are met is.
         self._kept: dict[int, bool] = {}
         self._named = {inode for entries in present.folders.values() for inode in entries.values()}
-        self._chance = random.Random(seed)  # noqa: S311 - repeatable, no secret
+        self._chance = random.Random(seed)
 
     def is_folder(self, inode: int) -> bool:
         return inode in self._durable.folders or inode in self._present.folders
@@ -271,7 +271,7 @@ class _Choice:
             half,
             half + bytes(size - len(half)),
         )
-        chance = random.Random(f"{self._seed} {name}")  # noqa: S311 - as above
+        chance = random.Random(f"{self._seed} {name}")
         return chance.choice(contents)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.formats.batch_v2 import TimestampType
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
@@ -17,9 +17,9 @@ from storage_core.testing.builders import (
     log_with,
     segment_bytes,
 )
-from storage_core.testing.decode import UndecodableError, decode_segment
+from tests.kit.decode import UndecodableError, decode_segment
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 DUMPS = sorted(GOLDEN.glob("*/dump.jsonl.gz"))
 
 

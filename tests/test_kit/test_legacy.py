@@ -7,10 +7,11 @@ from hypothesis import given
 
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.records.codecs import decompress
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.decode import UndecodableError, decode_segment
-from storage_core.testing.decode_legacy import messages_of, parse_entry
-from storage_core.testing.legacy import (
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.decode import UndecodableError, decode_segment
+from tests.kit.decode_legacy import messages_of, parse_entry
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.legacy import (
     LegacyEntry,
     LegacyMessage,
     LegacySet,
@@ -18,8 +19,7 @@ from storage_core.testing.legacy import (
     encode_entry,
     encode_inner_set,
 )
-from storage_core.testing.strategies import legacy_entries
-from tests.golden_data import Golden, goldens
+from tests.kit.strategies import legacy_entries
 
 OLD = goldens("*legacy*")
 

@@ -16,9 +16,9 @@ from storage_core.maintenance.retention.state import RetentionRules
 from storage_core.plan import Plan, commit
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from tests.golden_cleaning import cleaning_of
-from tests.golden_data import Golden
-from tests.golden_loading import settings_of
+from tests.kit.golden_cleaning import cleaning_of
+from tests.kit.golden_data import Golden
+from tests.kit.golden_loading import settings_of
 
 
 def offsets_of(golden: Golden) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.formats.legacy import MAGIC_V0, MAGIC_V1
 from storage_core.records.codecs import compress
-from storage_core.testing.builders import SOME_TIME_MS, BatchSpec, encode_batch
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, encode_batch
 
 _LZ4_CHECKSUM_AT: Final = 6
 # What Kafka's first LZ4 writer made of "60 40", for it took the frame's magic into the checksum.

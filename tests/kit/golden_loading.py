@@ -11,8 +11,8 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
 from storage_core.maintenance.truncation.partition import truncate_partition
 from storage_core.store.base import LogStore
-from storage_core.testing.compare import Exactness, compare_partitions, read_tree
-from tests.golden_data import Golden, Side
+from tests.kit.compare import Exactness, compare_partitions, read_tree
+from tests.kit.golden_data import Golden, Side
 
 # What our results call the numbers, and case.json.
 _ANSWERS: Final = {

@@ -6,7 +6,7 @@ A test says what matters to it and gets the rest as a producer and a broker woul
     data = segment_bytes([batch, end_txn_marker(base_offset=8, producer_id=1, producer_epoch=0)])
 
 Every field of the header can be overridden, so a batch that contradicts itself can be built too;
-its CRC is right all the same. Other damage comes from ``storage_core.testing.damage``.
+its CRC is right all the same. Other damage comes from ``tests.kit.damage``.
 """
 
 import dataclasses
@@ -234,7 +234,7 @@ def with_valid_crc(batch: bytes) -> bytes:
     return batch[:CRC_AT] + crc + batch[CRC_AT + len(crc) :]
 
 
-def end_txn_marker(  # noqa: PLR0913 - a marker has that much to say
+def end_txn_marker(
     *,
     base_offset: int,
     producer_id: int,

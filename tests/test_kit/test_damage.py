@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import HEADER_BYTES, Codec
 from storage_core.records.codecs import decompress
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.damage import (
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     decompression_bomb,
@@ -18,8 +18,8 @@ from storage_core.testing.damage import (
     with_lying_length,
     with_wrong_crc,
 )
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.strategies import hostile_batches
+from tests.kit.decode import decode_segment
+from tests.kit.strategies import hostile_batches
 from tests.reference.batches import crc_of, parse_header
 from tests.reference.records import MalformedRecordError, parse_records
 

@@ -13,14 +13,14 @@ from storage_core.formats.batch_v2 import (
     TimestampType,
 )
 from storage_core.formats.legacy import MAGIC_V0, MAGIC_V1
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,
     RecordSpec,
     encode_batch,
     in_a_row,
 )
-from storage_core.testing.damage import (
+from tests.kit.damage import (
     BadRecord,
     bad_record,
     decompression_bomb,
@@ -32,7 +32,7 @@ from storage_core.testing.damage import (
     with_trailing_bytes,
     with_wrong_crc,
 )
-from storage_core.testing.legacy import LegacyEntry, LegacyMessage, LegacySet
+from tests.kit.legacy import LegacyEntry, LegacyMessage, LegacySet
 
 _INT32: Final = st.integers(-(2**31), 2**31 - 1)
 _BOMB_BYTES: Final = 4 * 1024 * 1024

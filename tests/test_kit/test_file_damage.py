@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch
-from storage_core.testing.compare import read_tree
-from storage_core.testing.directories import (
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch
+from tests.kit.compare import read_tree
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
     write_partition,
 )
-from storage_core.testing.file_damage import Accident, Damage, batch_positions, damage
-from storage_core.testing.legacy import LegacyMessage, encode_message
+from tests.kit.file_damage import Accident, Damage, batch_positions, damage
+from tests.kit.legacy import LegacyMessage, encode_message
 
 SEEDS = range(12)
 

@@ -24,7 +24,7 @@ from storage_core.formats.batch_v2 import (
 )
 from storage_core.formats.legacy import MAGIC_V0, MAGIC_V1
 from storage_core.records.codecs import decompress
-from storage_core.testing.decode_legacy import (
+from tests.kit.decode_legacy import (
     DecodedEntry,
     MalformedEntryError,
     messages_of,

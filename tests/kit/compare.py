@@ -24,7 +24,7 @@ from storage_core.formats.batch_v2 import BATCH_HEADER, HEADER_BYTES
 from storage_core.formats.fields import field_at
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.formats.producer_snapshot import CRC_START, SNAPSHOT_ENTRY, SNAPSHOT_HEADER
-from storage_core.testing.decode import DecodedBatch, UndecodableError, decode_segment
+from tests.kit.decode import DecodedBatch, UndecodableError, decode_segment
 
 EXCERPT_BYTES = 16
 # Fields that another build of a compressor changes.

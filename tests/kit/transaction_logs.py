@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from storage_core.formats.control import ControlType
-from storage_core.testing.builders import BatchSpec, RecordSpec, end_txn_marker
-from storage_core.testing.directories import (
+from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,

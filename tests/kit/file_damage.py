@@ -47,7 +47,7 @@ from storage_core.formats.index_entries import (
 )
 from storage_core.formats.legacy import ENTRY_ATTRIBUTES_AT, ENTRY_CRC_AT
 from storage_core.formats.producer_snapshot import SNAPSHOT_HEADER
-from storage_core.testing.builders import with_valid_crc
+from tests.kit.builders import with_valid_crc
 
 EPOCH_FILES: Final = (
     "",
@@ -162,7 +162,7 @@ class Damage:
 
 def damage(directory: Path, what: Damage) -> None:
     """Let an accident happen to a partition directory."""
-    dice = random.Random(what.seed)  # noqa: S311 - nothing secret hangs on it
+    dice = random.Random(what.seed)
     _ACCIDENTS[what.accident](directory, dice)
 
 

@@ -49,8 +49,8 @@ from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from storage_core.testing.compare import Exactness
-from tests.golden_data import Golden
+from tests.kit.compare import Exactness
+from tests.kit.golden_data import Golden
 
 # What golden/ORIGIN.toml says of rounds whose case.json does not.
 _DEFAULT_MAP_BYTES: Final = 134_217_728

@@ -6,9 +6,9 @@ import struct
 import pytest
 
 from storage_core.formats.batch_v2 import CRC_AT, HEADER_BYTES, Codec
-from storage_core.testing.builders import BatchSpec, RecordSpec, encode_batch, encode_records
-from storage_core.testing.compare import Exactness, compare_partitions
-from storage_core.testing.directories import ProducerSpec, encode_producer_snapshot, index_files
+from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, encode_records
+from tests.kit.compare import Exactness, compare_partitions
+from tests.kit.directories import ProducerSpec, encode_producer_snapshot, index_files
 
 LOG = "00000000000000000000.log"
 INDEX = "00000000000000000000.index"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.testing.builders import BatchSpec, RecordSpec, some_batches
-from storage_core.testing.compare import read_tree
-from storage_core.testing.decode import decode_segment
-from storage_core.testing.directories import (
+from tests.kit.builders import BatchSpec, RecordSpec, some_batches
+from tests.kit.compare import read_tree
+from tests.kit.decode import decode_segment
+from tests.kit.directories import (
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
@@ -19,7 +19,7 @@ from storage_core.testing.directories import (
     leader_epochs,
     write_partition,
 )
-from tests.golden_data import Golden, Side, goldens
+from tests.kit.golden_data import Golden, Side, goldens
 
 CLOSED = [g for g in goldens("clean-*") if not g.case["expected"].get("nothing_to_clean")]
 

@@ -36,7 +36,7 @@ from storage_core.formats.producer_snapshot import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
-from storage_core.testing.legacy import AnyBatch, encode_any
+from tests.kit.legacy import AnyBatch, encode_any
 
 DEFAULT_INDEX_INTERVAL_BYTES: Final = 4096
 _NANOSECONDS_PER_MS: Final = 1_000_000

@@ -17,7 +17,7 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.records.codecs import compress
-from storage_core.testing.builders import (
+from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
     encode_batch,
