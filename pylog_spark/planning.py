@@ -298,8 +298,8 @@ class Demand:
         tasks: Upper bound of its tasks in one stage.
     """
 
-    map_bytes: int
-    disk_bytes: int
+    map_bytes: int = 0
+    disk_bytes: int = 0
     read_bytes: int = 0
     tasks: int = 0
 
@@ -338,7 +338,7 @@ def plan_rounds(
         Positions in demands, round by round; none of the rounds is empty.
     """
     rounds: list[list[int]] = []
-    used = Demand(map_bytes=0, disk_bytes=0)
+    used = Demand()
     for position, demand in enumerate(demands):
         if rounds and (used + demand).fits(budget) and len(rounds[-1]) < most_partitions:
             rounds[-1].append(position)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pylog_spark.config import Tuning
-from pylog_spark.operations.rounds import COMMIT_BYTES
+from pylog_spark.operations.compaction_waves import COMMIT_BYTES
 from pylog_spark.planning import (
     MANY_SLOTS,
     WorkItem,
