@@ -228,15 +228,13 @@ class CompactionStages:
         """Run the stage that ends partitions; its tasks alone change files of the logs."""
         units = wave.passes.pack(
             WorkItem(
-                ordinal=each.ref.ordinal,
-                number=0,
+                value=values[each.ref.ordinal],
                 size_bytes=size_of(each),
                 disk=self.limits.disks.of(each.ref.root),
             )
             for each in partitions
         )
-        listed = [[values[ordinal] for ordinal, _ in unit] for unit in units]
-        frame = self._run.dispatcher.spread(listed, work, COMMIT)
+        frame = self._run.dispatcher.spread(units, work, COMMIT)
         rows = self._run.dispatcher.collect(frame, COMMIT, f"{wave.title}: {what}")
         for row in rows.to_pylist():
             before = wave.outcomes[row["ordinal"]]

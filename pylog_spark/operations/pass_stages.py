@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -40,6 +40,7 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup
 MERGE_TASKS_PER_SLOT: Final = 4
 
 Plans = Published[dict[int, bytes]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,19 +151,19 @@ class PassStages:
             cleaned |= self._exchange(exchanged, plans, outcomes)
         return cleaned
 
-    def pack(self, items: Iterable[WorkItem]) -> list[list[Item]]:
+    def pack(self, items: Iterable[WorkItem[T]]) -> list[list[T]]:
         """Return what each task does, the longest first."""
         listed = list(items)
         unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
         units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
-        return [[(item.ordinal, item.number) for item in unit.items] for unit in units]
+        return [unit.values for unit in units]
 
     def _disk(self, partition: DueCompaction) -> int | None:
         return self._limits.disks.of(partition.ref.root)
 
     def _segments(self, due: Sequence[DueCompaction]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=p.ref.ordinal, number=number, size_bytes=size, disk=self._disk(p))
+            WorkItem(value=(p.ref.ordinal, number), size_bytes=size, disk=self._disk(p))
             for p in due
             for number, size in enumerate(p.segment_bytes)
         )
@@ -241,7 +242,7 @@ class PassStages:
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=ordinal, number=number, size_bytes=size, disk=known.disk)
+            WorkItem(value=(ordinal, number), size_bytes=size, disk=known.disk)
             for ordinal, known in between.items()
             for number, size in enumerate(known.group_bytes)
         )

@@ -27,12 +27,12 @@ from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_pl
 from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.progress import OnProgress, ProgressMeter
 from pylog_spark.operations.recovery_rows import RecoveryRows
-from pylog_spark.operations.recovery_waves import RecoveryStages, find_due_logs
+from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
-from pylog_spark.tasks.recovery import RecoveryLimits, RecoveryWork, observe_recovery
+from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock, SystemClock
@@ -257,13 +257,13 @@ class RecoveryStep:
                 "defaults, which decide only how dense rebuilt indexes are"
             )
 
-    def _clean_ones(self, due: Sequence[RecoveryWork], context: RunContext) -> list[RecoveryWork]:
+    def _clean_ones(self, due: Sequence[DueRecovery], context: RunContext) -> list[DueRecovery]:
         """Load what was cleanly shut down, without writing; return what is in need of repair.
 
         What a broker's start changes in logs that are in order, such as snapshots of producers
         that it does not need any more, is left to it: the directory keeps its marker.
         """
-        clean = [work for work in due if work.is_clean]
+        clean = [each for each in due if each.work.is_clean]
         if not clean:
             return list(due)
         stages = RecoveryStages(self._run, context, self._limits, may_write=False)
@@ -276,9 +276,9 @@ class RecoveryStep:
                 outcome.columns |= skipped
                 self.rows.outcomes[ordinal] = outcome
                 idle.add(ordinal)
-        return [work for work in due if work.ref.ordinal not in idle]
+        return [each for each in due if each.ref.ordinal not in idle]
 
-    def _recover(self, due: Sequence[RecoveryWork], context: RunContext) -> None:
+    def _recover(self, due: Sequence[DueRecovery], context: RunContext) -> None:
         """Recover partitions in waves.
 
         Where the run's time is over no more are begun: their directory gets no marker, and whoever
@@ -287,8 +287,8 @@ class RecoveryStep:
         options = self._job.options
         meter = ProgressMeter(
             self._run.spark,
-            total_bytes=sum(work.size_bytes for work in due),
-            total_segments=sum(len(work.scan_offsets) for work in due),
+            total_bytes=sum(each.size_bytes for each in due),
+            total_segments=sum(len(each.scan_offsets) for each in due),
             report=self._on_progress,
         )
         may_write = not options.dry_run

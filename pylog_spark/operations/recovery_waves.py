@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -40,6 +41,31 @@ _PARTITION_BYTES: Final = 4 * 1024 * 1024
 _MOST_SPREAD_BYTES: Final = 200 << 30
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRecovery:
+    """A partition that is to be recovered, and what is to be read for it.
+
+    Attributes:
+        work: What its tasks are told; of many segments they need no list.
+        scan_offsets: Base offsets of the segments that are to be read.
+        scan_bytes: Their sizes.
+    """
+
+    work: RecoveryWork
+    scan_offsets: tuple[int, ...]
+    scan_bytes: tuple[int, ...]
+
+    @property
+    def ref(self) -> PartitionRef:
+        """Which one it is."""
+        return self.work.ref
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are to be read."""
+        return sum(self.scan_bytes)
+
+
 class RecoveryStages:
     """Recovers the partitions of a wave side by side.
 
@@ -67,42 +93,42 @@ class RecoveryStages:
         self._meter = meter
         self._changed: set[str] = set()
 
-    def demand(self, each: RecoveryWork) -> Demand:
+    def demand(self, each: DueRecovery) -> Demand:
         """Return what a recovery needs: its segments are read."""
         return Demand(read_bytes=each.size_bytes)
 
-    def title(self, due: Sequence[RecoveryWork]) -> str:
+    def title(self, due: Sequence[DueRecovery]) -> str:
         """Return what the wave does, and how far the waves before it have come."""
         job = self._run.job
-        size = size_text(sum(work.size_bytes for work in due))
+        size = size_text(sum(each.size_bytes for each in due))
         come = "" if self._meter is None else f" ({progress_text(self._meter.between_stages)})"
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
-    def prepare(self, root: WritableRoot, _due: Sequence[RecoveryWork]) -> None:
+    def prepare(self, root: WritableRoot, _due: Sequence[DueRecovery]) -> None:
         """Let a marker that goes back name no broker epoch: records may be cut.
 
         Before they are: whoever finishes the wave after a kill knows only this.
         """
         root.disown_marker()
 
-    def work(self, due: Sequence[RecoveryWork], title: str) -> Outcomes:
+    def work(self, due: Sequence[DueRecovery], title: str) -> Outcomes:
         """Read segments, and put each log in order."""
         write = self._run.write_context(self._context) if self._may_write else None
         context = RecoveryContext(run=self._context, limits=self._limits, write=write)
         tuning = self._run.job.options.tuning
         unit_bytes = choose_unit_bytes(
-            sum(work.size_bytes + _PARTITION_BYTES for work in due),
+            sum(each.size_bytes + _PARTITION_BYTES for each in due),
             slots=self._run.dispatcher.slots,
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
         spread = [
-            work
-            for work in due
-            if unit_bytes < work.size_bytes <= _MOST_SPREAD_BYTES and len(work.scan_offsets) > 1
+            each
+            for each in due
+            if unit_bytes < each.size_bytes <= _MOST_SPREAD_BYTES and len(each.scan_offsets) > 1
         ]
-        chosen = {work.ref.ordinal for work in spread}
-        whole = [work for work in due if work.ref.ordinal not in chosen]
+        chosen = {each.ref.ordinal for each in spread}
+        whole = [each for each in due if each.ref.ordinal not in chosen]
         stages = []
         if spread:
             stages.append(self._spread_scans(spread, context, unit_bytes))
@@ -130,26 +156,24 @@ class RecoveryStages:
         return outcomes
 
     def _spread_scans(
-        self, due: Sequence[RecoveryWork], context: RecoveryContext, unit_bytes: int
+        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
     ) -> tuple[DataFrame, list[tuple[int, int]]]:
         """Return the recovery of partitions whose segments are read by several tasks."""
-        works = {work.ref.ordinal: work for work in due}
-        folded_by, folds = self._lanes(works)
+        works = {each.ref.ordinal: each.work for each in due}
+        folded_by, folds = self._lanes(due)
         units = pack_units(
             (
                 WorkItem(
-                    ordinal=partition.ref.ordinal,
-                    number=base,
+                    value=(each.work, base),
                     size_bytes=size,
-                    disk=self._run.disks.of(partition.ref.root),
+                    disk=self._run.disks.of(each.ref.root),
                 )
-                for partition in due
-                for base, size in zip(partition.scan_offsets, partition.scan_bytes, strict=True)
+                for each in due
+                for base, size in zip(each.scan_offsets, each.scan_bytes, strict=True)
             ),
             unit_bytes=unit_bytes,
             per_disk=self._run.disks.per_disk,
         )
-        listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
 
         def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
             return scan_segments(items, folded_by, context)
@@ -157,70 +181,67 @@ class RecoveryStages:
         def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return fold_partitions(batches, works, context)
 
-        scans = self._run.dispatcher.spread(listed, scan, SEGMENT_SCAN)
-        ordered = self._run.dispatcher.to_units(scans, folds).sortWithinPartitions(
+        dispatcher = self._run.dispatcher
+        scans = dispatcher.spread([unit.values for unit in units], scan, SEGMENT_SCAN)
+        ordered = dispatcher.to_units(scans, folds).sortWithinPartitions(
             "ordinal", "base_offset", PART
         )
-        frame = self._run.dispatcher.map_rows(ordered, fold, RECOVERED)
-        return frame, [
-            (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
-        ]
+        frame = dispatcher.map_rows(ordered, fold, RECOVERED)
+        return frame, [(unit.size_bytes, len(unit.items)) for unit in units]
 
-    def _lanes(self, works: Mapping[int, RecoveryWork]) -> tuple[dict[int, int], int]:
+    def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
         """Return which task puts each log in order, and how many tasks there are.
 
         What is at one disk has so many as tasks may be there at once.
         """
-        if self._run.disks.per_disk is None:
-            tasks = min(len(works), LOOK_TASKS_PER_SLOT * self._run.dispatcher.slots)
-            return {ordinal: number % tasks for number, ordinal in enumerate(works)}, tasks
+        disks = self._run.disks
+        if disks.per_disk is None:
+            tasks = min(len(due), LOOK_TASKS_PER_SLOT * self._run.dispatcher.slots)
+            return {each.ref.ordinal: number % tasks for number, each in enumerate(due)}, tasks
         items = (
-            WorkItem(ordinal=n, number=0, size_bytes=0, disk=self._run.disks.of(work.ref.root))
-            for n, work in works.items()
+            WorkItem(value=each.ref.ordinal, size_bytes=0, disk=disks.of(each.ref.root))
+            for each in due
         )
-        units = pack_units(items, unit_bytes=0, per_disk=self._run.disks.per_disk)
-        lane_of = {item.ordinal: lane for lane, unit in enumerate(units) for item in unit.items}
-        return lane_of, len(units)
+        units = pack_units(items, unit_bytes=0, per_disk=disks.per_disk)
+        return {n: lane for lane, unit in enumerate(units) for n in unit.values}, len(units)
 
     def _whole(
-        self, due: Sequence[RecoveryWork], context: RecoveryContext, unit_bytes: int
+        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
     ) -> tuple[DataFrame, list[tuple[int, int]]]:
         """Return the recovery of partitions that one task each reads and puts in order."""
-        by_ordinal = {partition.ref.ordinal: partition for partition in due}
         units = pack_units(
             (
                 WorkItem(
-                    ordinal=partition.ref.ordinal,
-                    number=0,
-                    size_bytes=partition.size_bytes + _PARTITION_BYTES,
-                    disk=self._run.disks.of(partition.ref.root),
+                    value=each,
+                    size_bytes=each.size_bytes + _PARTITION_BYTES,
+                    disk=self._run.disks.of(each.ref.root),
                 )
-                for partition in due
+                for each in due
             ),
             unit_bytes=unit_bytes,
             per_disk=self._run.disks.per_disk,
         )
-        members = [[by_ordinal[item.ordinal] for item in unit.items] for unit in units]
+        listed = [[each.work for each in unit.values] for unit in units]
 
         def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
             return recover_whole(items, context)
 
-        frame = self._run.dispatcher.spread(members, whole, RECOVERED)
+        frame = self._run.dispatcher.spread(listed, whole, RECOVERED)
         sizes = [
-            (sum(p.size_bytes for p in unit), sum(len(p.scan_offsets) for p in unit))
-            for unit in members
+            (sum(p.size_bytes for p in unit.values), sum(len(p.scan_offsets) for p in unit.values))
+            for unit in units
         ]
         return frame, sizes
 
     def settle(
-        self, root: WritableRoot, due: Sequence[RecoveryWork], outcomes: Mapping[int, Outcome]
+        self, root: WritableRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Write the checkpoints of the wave's partitions in one log directory."""
         broker_root = self._run.broker_roots[root.location]
         done = [
-            (work, columns)
-            for work in due
-            if (columns := outcomes[work.ref.ordinal].columns)["status"] == Status.DONE
+            (each.work, columns)
+            for each in due
+            if (columns := outcomes[each.ref.ordinal].columns)["status"] == Status.DONE
         ]
         broker_root.write_recovered(
             recovery_points={w.ref.partition: row["log_end_offset"] for w, row in done},
@@ -240,7 +261,7 @@ class RecoveryStages:
                 if work.high_watermark is not None
             },
         )
-        touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
+        touched = any(outcomes[each.ref.ordinal].was_touched for each in due)
         if touched or any(row["steps"] for _, row in done):
             self._changed.add(root.location)
         if root.location not in self._changed:
@@ -248,23 +269,25 @@ class RecoveryStages:
         root.settle_commits({}, is_whole=not touched)
 
 
-def find_due_logs(partitions: pa.Table) -> list[RecoveryWork]:
+def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:
     """Return the partitions that are to be recovered, those with most to be read first.
 
     Args:
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
     """
     due = [
-        RecoveryWork(
-            ref=PartitionRef.of(ordinal, row),
-            is_clean=row["is_clean"],
-            recovery_point=row["recovery_point"],
-            log_start_offset=row["log_start_offset"],
-            high_watermark=row["high_watermark"],
+        DueRecovery(
+            work=RecoveryWork(
+                ref=PartitionRef.of(ordinal, row),
+                is_clean=row["is_clean"],
+                recovery_point=row["recovery_point"],
+                log_start_offset=row["log_start_offset"],
+                high_watermark=row["high_watermark"],
+            ),
             scan_offsets=tuple(row["scan_offsets"]),
             scan_bytes=tuple(row["scan_bytes"]),
         )
         for ordinal, row in planned_rows(partitions)
     ]
-    due.sort(key=lambda work: -work.size_bytes)
+    due.sort(key=lambda each: -each.size_bytes)
     return due

@@ -71,22 +71,23 @@ class SweepStages:
 
     def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
         """Return what each task is given."""
-        costs = {work.ref.ordinal: (len(work.removed) + 1) * _SEGMENT_BYTES for work in due}
-        tuning = self._run.job.options.tuning
+        tuning, disks = self._run.job.options.tuning, self._run.disks
+        items = [
+            WorkItem(
+                value=work,
+                size_bytes=(len(work.removed) + 1) * _SEGMENT_BYTES,
+                disk=disks.of(work.ref.root),
+            )
+            for work in due
+        ]
         unit_bytes = choose_unit_bytes(
-            sum(costs.values()),
+            sum(item.size_bytes for item in items),
             slots=self._run.dispatcher.slots,
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
-        works = {work.ref.ordinal: work for work in due}
-        disks = self._run.disks
-        items = (
-            WorkItem(ordinal=n, number=0, size_bytes=cost, disk=disks.of(works[n].ref.root))
-            for n, cost in costs.items()
-        )
         units = pack_units(items, unit_bytes=unit_bytes, per_disk=disks.per_disk)
-        return [[works[item.ordinal] for item in unit.items] for unit in units]
+        return [unit.values for unit in units]
 
     def settle(
         self, root: WritableRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]

@@ -76,8 +76,6 @@ class RecoveryWork:
             is not believed.
         log_start_offset: Its entry in the log-start checkpoint, 0 without one.
         high_watermark: Its entry in the replication checkpoint, None without one.
-        scan_offsets: Base offsets of the segments that are to be read.
-        scan_bytes: Their sizes.
     """
 
     ref: PartitionRef
@@ -85,13 +83,6 @@ class RecoveryWork:
     recovery_point: int
     log_start_offset: int
     high_watermark: int | None
-    scan_offsets: tuple[int, ...] = ()
-    scan_bytes: tuple[int, ...] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that are to be read."""
-        return sum(self.scan_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ def _costs(sizes: Sequence[int], rate: float, slots: int, *, less: int = 0) -> l
         least_bytes=tuning.unit_min_bytes,
         most_bytes=tuning.unit_max_bytes,
     )
-    items = [WorkItem(ordinal=n, number=0, size_bytes=size) for n, size in enumerate(sizes)]
+    items = [WorkItem(value=n, size_bytes=size) for n, size in enumerate(sizes)]
     units = pack_units(items, unit_bytes=unit_bytes)
     return [sum(item.size_bytes - less for item in unit.items) / rate for unit in units]
 

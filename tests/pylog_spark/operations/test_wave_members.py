@@ -19,7 +19,7 @@ from pylog_spark.operations.compaction_waves import CompactionStages
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
 from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.recovery_waves import RecoveryStages
+from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
 from pylog_spark.operations.retention_waves import SweepStages
 from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_wave, run_waves
 from pylog_spark.operations.writable_root import failures_of, write_context
@@ -322,13 +322,12 @@ def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed(disk):
         recovery_point=0,
         log_start_offset=0,
         high_watermark=None,
-        scan_offsets=(0,),
-        scan_bytes=(9,),
     )
+    listed = [DueRecovery(work=work, scan_offsets=(0,), scan_bytes=(9,))]
     disk.has_failed = True
     disk.roots[disk.root(BAD)].free_bytes()
     run = disk.run(ANY)  # nobody is asked to start a stage
     stages = RecoveryStages(run, ANY, ANY, may_write=True)
-    (ended,) = run_waves(run, stages, [work])
+    (ended,) = run_waves(run, stages, listed)
     assert says_why(ended[3])
     assert not ended[3].was_touched
