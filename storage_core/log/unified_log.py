@@ -11,47 +11,44 @@ broker that may be running is kept out by ``checkpoint.lock``, not here. What a 
 background, flushing a rolled segment and unlinking a replaced one, is done before a call returns.
 """
 
-import random
-from pathlib import Path
-from typing import Self
-
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.clock import Clock, SystemClock
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     InvalidAppendError,
     UnexpectedAppendOffsetError,
 )
-from storage_core.filenames import parse_partition_directory
 from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP, Codec
 from storage_core.index.transaction_index import AbortedTxn
-from storage_core.log.append_analysis import AnalyzedAppend, AppendSettings, analyze_append
-from storage_core.log.append_files import AppendFiles
-from storage_core.log.append_opening import open_for_appends
-from storage_core.log.append_producers import (
-    ProducerChanges,
-    analyze_producers,
-    follow_producer,
-)
-from storage_core.log.append_results import LogAppendInfo, ProducerSettings
-from storage_core.log.append_rules import (
+from storage_core.log.append.analysis import (
+    KEEPING_OFFSETS,
+    AnalyzedAppend,
+    LogAppendInfo,
+    ProducerSettings,
+    analyze_append,
     batch_settings,
     check_append_size,
     check_columns,
     check_sizes,
     is_append_time,
-    validator_settings,
+)
+from storage_core.log.append.open_log import OpenLog
+from storage_core.log.append.roll import RollParams, choose_roll_offset, should_roll
+from storage_core.log.append.validator import (
+    ValidatedBatches,
+    ValidatorSettings,
+    validate_and_assign_offsets,
+)
+from storage_core.log.append_producers import (
+    ProducerChanges,
+    analyze_producers,
+    follow_producer,
 )
 from storage_core.log.batch_lookup import find_first_offset
-from storage_core.log.log_validator import ValidatedBatches, validate_and_assign_offsets
-from storage_core.log.open_log import OpenLog
 from storage_core.log.producer_append import (
     UNKNOWN_TRANSACTION_VERSION,
     AppendOrigin,
 )
-from storage_core.log.roll import RollParams, choose_roll_offset, should_roll
 from storage_core.records.batch_builder import build_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.control_batches import end_txn_marker
@@ -70,57 +67,6 @@ _NOTHING = LogAppendInfo(
 
 class UnifiedLog(OpenLog):
     """A log that takes appends; made by `open`."""
-
-    @classmethod
-    def open(  # noqa: PLR0913 - a broker says as much
-        cls,
-        directory: Path,
-        *,
-        config: LogConfig | None = None,
-        clock: Clock | None = None,
-        cleaner: CleanerConfig | None = None,
-        log_start_offset: int = 0,
-        recovery_point: int = 0,
-        clean_shutdown: bool = True,
-        files: AppendFiles | None = None,
-        dice: random.Random | None = None,
-    ) -> Self:
-        """Open the log of a directory, or begin one.
-
-        Args:
-            directory: ``<topic>-<partition>``; created if it is not there.
-            config: The topic's configuration; Kafka's defaults without one.
-            clock: Where the time comes from; the machine's clock without one.
-            cleaner: For the expiry of producers.
-            log_start_offset: The partition's entry in the log-start checkpoint.
-            recovery_point: The partition's entry in the recovery-point checkpoint; of a log that
-                was closed cleanly it does not count, for all of that is durable.
-            clean_shutdown: Whether the log was closed cleanly. If not it is recovered from the
-                recovery point on, as a broker does after a crash: what is damaged is cut off.
-            files: What writes segment files.
-            dice: For the jitter of segments.
-
-        Raises:
-            InvalidNameError: The directory's name is no partition's.
-            RecoveryRequiredError: The log was not closed cleanly, though it should have been.
-            PylogError: It cannot be loaded; see load_log.
-        """
-        partition = str(parse_partition_directory(directory.name))
-        config = LogConfig() if config is None else config
-        clock = SystemClock() if clock is None else clock
-        opened = open_for_appends(
-            directory,
-            partition=partition,
-            config=config,
-            cleaner=CleanerConfig() if cleaner is None else cleaner,
-            clock=clock,
-            log_start_offset=log_start_offset,
-            recovery_point=recovery_point,
-            clean_shutdown=clean_shutdown,
-            files=files,
-            dice=random.SystemRandom() if dice is None else dice,
-        )
-        return cls(partition, opened, config=config, clock=clock)
 
     def append_as_leader(
         self,
@@ -295,17 +241,13 @@ class UnifiedLog(OpenLog):
         to_magic: int = MAGIC_V2,
     ) -> LogAppendInfo:
         own = np.frombuffer(bytearray(data), np.uint8)
-        keeps_offsets = origin in {AppendOrigin.REPLICATION, AppendOrigin.RAFT_LEADER}
-        is_limited = origin is not AppendOrigin.REPLICATION
+        keeps_offsets = origin in KEEPING_OFFSETS
         found = analyze_append(
             own,
-            AppendSettings(
-                partition=self.partition,
-                origin=origin,
-                leader_epoch=leader_epoch,
-                max_message_bytes=self.config.max_message_bytes if is_limited else None,
-                keeps_offsets=keeps_offsets,
-            ),
+            partition=self.partition,
+            origin=origin,
+            leader_epoch=leader_epoch,
+            max_message_bytes=self.config.max_message_bytes,
         )
         if not found.valid_bytes:
             return _NOTHING
@@ -329,9 +271,9 @@ class UnifiedLog(OpenLog):
                 found.batches,
                 source_codec=found.source_codec,
                 first_offset=first_offset,
-                settings=validator_settings(
-                    self.partition,
+                settings=ValidatorSettings.of(
                     self.config,
+                    partition=self.partition,
                     source=found.source_codec,
                     leader_epoch=leader_epoch,
                     origin=origin,
@@ -406,7 +348,6 @@ class UnifiedLog(OpenLog):
                 data,
                 rest,
                 now_ms=now_ms,
-                max_segment_ms=self.config.max_segment_ms,
                 was_rolled=was_rolled,
             )
             if count:

@@ -32,7 +32,7 @@ from storage_core.errors import (
 )
 from storage_core.formats.batch_v2 import Codec
 from storage_core.index.transaction_index import parse_transaction_index
-from storage_core.log.append_results import ProducerSettings
+from storage_core.log.append.analysis import ProducerSettings
 from storage_core.log.log_loader import load_log
 from storage_core.log.producer_append import AppendOrigin
 from storage_core.log.producer_snapshot import parse_producer_snapshot
