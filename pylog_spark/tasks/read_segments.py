@@ -25,10 +25,10 @@ from storage_core.filenames import (
     log_file,
     offset_of,
 )
+from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.log.committed_view import find_aborted, scan_batch_tables
 from storage_core.log.isolation import ReadCommitted
 from storage_core.log.log_gaps import Gap, GapWatch
-from storage_core.log.position_search import ListedSegment, find_start_position
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records

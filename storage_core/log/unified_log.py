@@ -18,7 +18,7 @@ from storage_core.errors import (
     InvalidAppendError,
     UnexpectedAppendOffsetError,
 )
-from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP, Codec
+from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.append.analysis import (
     KEEPING_OFFSETS,
@@ -44,7 +44,7 @@ from storage_core.log.append_producers import (
     analyze_producers,
     follow_producer,
 )
-from storage_core.log.batch_lookup import find_first_offset
+from storage_core.log.batch_search import first_offset_of
 from storage_core.log.producer_append import (
     UNKNOWN_TRANSACTION_VERSION,
     AppendOrigin,
@@ -53,9 +53,12 @@ from storage_core.records.batch_builder import build_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.control_batches import end_txn_marker
 from storage_core.records.new_records import NewRecords
+from storage_core.records.payload import Limits
+from storage_core.records.reader import Window
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 _NO_LIMIT = 2**31 - 1
+_LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 _NOTHING = LogAppendInfo(
     first_offset=-1,
     last_offset=-1,
@@ -389,7 +392,7 @@ class UnifiedLog(OpenLog):
         if first < self.log_end_offset:
             raise UnexpectedAppendOffsetError(
                 self.partition,
-                find_first_offset(self.partition, data, found.batches),
+                first_offset_of(Window(self.partition, 0, data, found.batches), 0, _LIMITS),
                 found.last_offset,
                 self.log_end_offset,
             )

@@ -6,6 +6,7 @@ What of them changes besides the active segment is written at once.
 import random
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+    log_file,
     segment_file,
     snapshot_file,
 )
@@ -29,8 +31,7 @@ from storage_core.index.offset_index import OffsetIndex
 from storage_core.index.time_index import TimeIndex
 from storage_core.log.append.roll import choose_segment_jitter_ms
 from storage_core.log.append.segment import AppendFiles, AppendSegment, IndexTail
-from storage_core.log.batch_lookup import find_first_batch_timestamp
-from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.producer_snapshot import ProducerEntry, encode_producer_snapshot
@@ -105,6 +106,8 @@ class LocalLog:
         # Of the segments before the active one.
         self._closed_sizes = {s.base_offset: s.size_bytes for s in loaded.segments[:-1]}
         base_offset = loaded.active_segment.base_offset
+        with closing(store.open_file(log_file(base_offset))) as reader:
+            first_timestamp = first_batch_timestamp(reader)
         self.active = AppendSegment(
             files,
             base_offset,
@@ -112,7 +115,7 @@ class LocalLog:
             created_ms=now_ms,
             jitter_ms=self._choose_jitter_ms(),
             tail=None if is_new else self._read_tail(base_offset),
-            first_batch_timestamp=find_first_batch_timestamp(store, base_offset),
+            first_batch_timestamp=first_timestamp,
         )
 
     @property

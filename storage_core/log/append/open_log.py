@@ -22,7 +22,8 @@ from storage_core.log.append.local_log import (
     plan_first_segment,
 )
 from storage_core.log.append.segment import AppendFiles, LocalAppendFiles
-from storage_core.log.batch_lookup import find_batch_base_offset
+from storage_core.log.batch_search import find_batch_base_offset
+from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_append import ActiveProducers, ProducerStateEntry
@@ -214,7 +215,9 @@ class OpenLog:
             return first
         # Kafka looks for the batch then, which may begin elsewhere.
         bases = [base for base, _ in self.segments]
-        found = find_batch_base_offset(self._store, bases, max(first, self._log_start_offset))
+        found = find_batch_base_offset(
+            DirectoryView(self._store), bases, max(first, self._log_start_offset)
+        )
         return self.log_end_offset if found is None else found
 
     @property
