@@ -201,13 +201,13 @@ class LoadingLog:
         )
         end, start = self.log_end_offset, self.log_start_offset
         watermark = end if high_watermark is None else min(max(high_watermark, start), end)
-        state = self.producers.state
+        transactions = self.producers.state.transactions
         # Kafka looks the first unstable offset up while its high watermark is still the log's
         # start, and does not load a log in which that batch cannot be found.
-        first = state.first_unstable_offset
+        first = transactions.first_unstable_offset
         place = end if first is None else self._batch_base_offset(max(first, start))
-        state.advance_high_watermark(watermark)
-        unstable = state.first_unstable_offset
+        transactions.advance_high_watermark(watermark)
+        unstable = transactions.first_unstable_offset
         if unstable not in {None, first}:
             place = self._batch_base_offset(max(unstable, start))
         stable = watermark if unstable is None else min(watermark, place)
@@ -220,7 +220,7 @@ class LoadingLog:
             recovery_point=self.recovery_point,
             high_watermark=watermark,
             last_stable_offset=stable,
-            producers=tuple(state.producers.values()),
+            producers=tuple(self.producers.state.producers.values()),
             epochs=self.epochs.entries,
             snapshot_offsets=frozenset(self.producers.snapshots),
             operations=(*operations, *self._syncs(operations)),

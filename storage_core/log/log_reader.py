@@ -23,9 +23,9 @@ from storage_core.log.batch_search import (
     checked_start,
     find_batch_for_offset,
 )
-from storage_core.log.isolation import ReadCommitted
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
+from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.records.reader import DEFAULT_WINDOW_BYTES, Tail, Window, scan_windows
 from storage_core.store.base import FileReader, LogStore
 
@@ -295,7 +295,7 @@ def consume(
         fetch = reader.read(offset, max_bytes=max_bytes, isolation=isolation, min_one_message=True)
         if fetch.size_bytes == 0:
             return
-        committed = ReadCommitted(fetch.aborted)
+        committed = TransactionTracker(fetch.aborted)
         next_offset = offset
         with closing(reader.store.open_file(fetch.file)) as file:
             for window in scan_windows(

@@ -132,7 +132,7 @@ class ProducerStateManager:
         if end_offset != self.map_end:
             self._load_newest(log_start_offset)
         else:
-            self.state.advance_high_watermark(log_start_offset)
+            self.state.transactions.advance_high_watermark(log_start_offset)
             self.map_end = max(self.map_end, log_start_offset)
             self._last_snapshot = self.snapshots[-1] if self.snapshots else log_start_offset
 

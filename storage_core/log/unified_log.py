@@ -19,7 +19,6 @@ from storage_core.errors import (
     UnexpectedAppendOffsetError,
 )
 from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
-from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.append.analysis import (
     KEEPING_OFFSETS,
     AnalyzedAppend,
@@ -39,15 +38,12 @@ from storage_core.log.append.validator import (
     ValidatorSettings,
     validate_and_assign_offsets,
 )
-from storage_core.log.append_producers import (
-    ProducerChanges,
-    analyze_producers,
-    follow_producer,
-)
 from storage_core.log.batch_search import first_offset_of
-from storage_core.log.producer_append import (
+from storage_core.log.producer_events import batch_events, iterate_events
+from storage_core.log.producer_state import (
     UNKNOWN_TRANSACTION_VERSION,
     AppendOrigin,
+    ProducerChanges,
 )
 from storage_core.records.batch_builder import build_batches
 from storage_core.records.batch_table import BatchTable
@@ -309,9 +305,7 @@ class UnifiedLog(OpenLog):
         self._epochs.note(valid.batches)
         check_append_size(self.partition, self.config, valid.data.size)
         self._maybe_roll(valid, info.first_offset, now_ms)
-        changes = analyze_producers(
-            self.partition, self._producers, valid.batches, origin, transaction_version
-        )
+        changes = self._play(valid.batches, origin, transaction_version)
         if changes.duplicate is not None:
             return LogAppendInfo(
                 first_offset=changes.duplicate.first_offset,
@@ -329,20 +323,11 @@ class UnifiedLog(OpenLog):
         """Append batches of our own making, each as if it were alone."""
         check_sizes(self.partition, self.config, batches)
         check_append_size(self.partition, self.config, int(batches.size.max()))
-        has_producer = bool(batches.has_producer_id[0])
-        if has_producer:
-            # Only the first can contradict the producer's state: the others follow it.
-            changes = analyze_producers(
-                self.partition,
-                self._producers,
-                batches.rows(0, 1),
-                AppendOrigin.CLIENT,
-                UNKNOWN_TRANSACTION_VERSION,
+        # Only the first can contradict the producer's state: the others follow it.
+        if self._play(batches.rows(0, 1), AppendOrigin.CLIENT).duplicate is not None:
+            raise InvalidAppendError(
+                self.partition, "a batch with these sequences was written before"
             )
-            if changes.duplicate is not None:
-                raise InvalidAppendError(
-                    self.partition, "a batch with these sequences was written before"
-                )
         self._epochs.note(batches.rows(0, 1))
         row, was_rolled = 0, False
         while row < len(batches):
@@ -355,32 +340,27 @@ class UnifiedLog(OpenLog):
             )
             if count:
                 written = rest.rows(0, count)
-                changes = (
-                    follow_producer(self.partition, self._producers, written)
-                    if has_producer
-                    else ProducerChanges()
-                )
+                changes = self._play(written, AppendOrigin.CLIENT)
                 self._finish_append(changes, int(written.last_offset[-1]), now_ms)
             row += count
             was_rolled = row < len(batches)
             if was_rolled:
                 self.roll(int(batches.base_offset[row]))
 
+    def _play(
+        self,
+        batches: BatchTable,
+        origin: AppendOrigin,
+        transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
+    ) -> ProducerChanges:
+        """Return what batches do to their producers and transactions, if these may write them."""
+        events = iterate_events(batch_events(batches))
+        return self._producers.play(self.partition, events, origin, transaction_version)
+
     def _finish_append(self, changes: ProducerChanges, last_offset: int, now_ms: int) -> None:
         self._local.advance(last_offset + 1)
-        for info in changes.infos.values():
-            self._producers.update(info)
-        for completed in changes.completed:
-            if completed.is_aborted:
-                self._local.active.add_aborted(
-                    AbortedTxn(
-                        producer_id=completed.producer_id,
-                        first_offset=completed.first_offset,
-                        last_offset=completed.last_offset,
-                        last_stable_offset=self._producers.last_stable_offset_after(completed),
-                    )
-                )
-            self._producers.complete(completed)
+        for aborted in self._producers.take_indexed(changes):
+            self._local.active.add_aborted(aborted)
         self._snapshots.map_end = last_offset + 1
         unflushed = self.log_end_offset - self.recovery_point
         waited_ms = now_ms - self._local.last_flush_ms

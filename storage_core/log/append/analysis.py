@@ -37,7 +37,7 @@ from storage_core.formats.batch_v2 import (
     TimestampType,
 )
 from storage_core.kernels import append_check, batch_scan
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.new_records import NewRecords

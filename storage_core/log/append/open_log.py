@@ -26,7 +26,8 @@ from storage_core.log.batch_search import find_batch_base_offset
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
-from storage_core.log.producer_append import ActiveProducers, ProducerStateEntry
+from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.log.producer_state import REMEMBERED_BATCHES, ProducerState
 from storage_core.plan import Plan, commit
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
@@ -59,7 +60,7 @@ class OpenLog:
         self._store = store
         self._local = local
         self._epochs = AppendEpochs(partition, store, loaded.epochs)
-        self._producers = ActiveProducers(loaded.producers)
+        self._producers = ProducerState(loaded.producers, remembered_batches=REMEMBERED_BATCHES)
         self._snapshots = AppendSnapshots(
             store,
             loaded.snapshot_offsets,
@@ -201,14 +202,14 @@ class OpenLog:
         return self._epochs.entries
 
     @property
-    def producers(self) -> dict[int, ProducerStateEntry]:
+    def producers(self) -> dict[int, ProducerEntry]:
         """The producers that are alive, by id."""
         return dict(self._producers.producers)
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest transaction began that is open or not replicated, None without one."""
-        first = self._producers.first_unstable_offset
+        first = self._producers.transactions.first_unstable_offset
         if first is None:
             return None
         if first >= self._log_start_offset and first not in self._loaded_txns:
@@ -246,7 +247,7 @@ class OpenLog:
         old = self._local.roll(wanted_offset, now_ms)
         base_offset = self._local.active.base_offset
         self._snapshots.map_end = base_offset
-        self._snapshots.take(self._producers.snapshot())
+        self._snapshots.take(self._producers.producers.values())
         self._local.flush(base_offset, recovery_point=base_offset, now_ms=now_ms)
         old.close()
         return base_offset
@@ -262,7 +263,7 @@ class OpenLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, clamped to the log; return what it is then."""
         self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
-        self._producers.forget_completed_below(self._high_watermark)
+        self._producers.transactions.advance_high_watermark(self._high_watermark)
         return self._high_watermark
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
@@ -299,7 +300,7 @@ class OpenLog:
         self._log_start_offset = offset
         self._local.recovery_point = max(self._local.recovery_point, offset)
         self._epochs.truncate_from_start(offset)
-        self._producers.forget_completed_below(offset)
+        self._producers.transactions.advance_high_watermark(offset)
         self._snapshots.raise_log_start(offset)
         return True
 
@@ -326,7 +327,7 @@ class OpenLog:
         self._local.active.become_inactive()
         end = self.log_end_offset
         self._local.flush(end + 1, recovery_point=end, now_ms=self._clock.now_ms())
-        self._snapshots.take(self._producers.snapshot())
+        self._snapshots.take(self._producers.producers.values())
         self.abandon()
 
     def abandon(self) -> None:

@@ -44,7 +44,7 @@ from storage_core.kernels.record_scan import (
     RECORD_VALUE_START,
 )
 from storage_core.log.append.analysis import target_codec
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import decompress

@@ -34,8 +34,8 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.append.analysis import ProducerSettings
 from storage_core.log.log_loader import load_log
-from storage_core.log.producer_append import AppendOrigin
 from storage_core.log.producer_snapshot import parse_producer_snapshot
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
@@ -584,8 +584,11 @@ def test_columns_of_a_producer_go_on_with_its_sequence(tmp_path):
         log.append_columns(columns(10), producer=producer, batch_records=4)
         log.append_columns(columns(3), producer=producer)
         assert log.producers[4].last_sequence == 12
-        assert len(log.producers[4].batches) == 4
         assert log.first_unstable_offset == 0
+        for sequence, count in ((0, 4), (4, 4), (8, 2), (10, 3)):
+            fields = {"producer_id": 4, "producer_epoch": 1, "is_transactional": True}
+            again = batch(count, base_sequence=sequence, **fields)
+            assert log.append_as_leader(again, leader_epoch=0).is_duplicate
         with pytest.raises(OutOfOrderSequenceError):
             log.append_columns(columns(1), producer=dataclasses.replace(producer, base_sequence=20))
         log.end_transaction(producer_id=4, producer_epoch=1, is_abort=False, leader_epoch=0)
