@@ -151,6 +151,18 @@ class OpenTransaction:
     is_late: bool
 
 
+def is_late(newest_ms: int, *, now_ms: int, max_transaction_timeout_ms: int) -> bool:
+    """Whether its coordinator should have ended a transaction by now.
+
+    Args:
+        newest_ms: Timestamp of its newest batch; 0 and below say nothing.
+        now_ms: The run's clock, epoch milliseconds.
+        max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
+    """
+    limit_ms = max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+    return newest_ms > 0 and now_ms - newest_ms > limit_ms
+
+
 def list_open_transactions(
     producers: Iterable[ProducerEntry],
     *,
@@ -164,20 +176,23 @@ def list_open_transactions(
         now_ms: The run's clock, epoch milliseconds.
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
     """
-    limit_ms = max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
-    found = [
+    transactions = [
         OpenTransaction(
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             first_offset=producer.current_txn_first_offset,
             last_timestamp=producer.last_timestamp,
             age_ms=now_ms - producer.last_timestamp,
-            is_late=producer.last_timestamp > 0 and now_ms - producer.last_timestamp > limit_ms,
+            is_late=is_late(
+                producer.last_timestamp,
+                now_ms=now_ms,
+                max_transaction_timeout_ms=max_transaction_timeout_ms,
+            ),
         )
         for producer in producers
         if producer.current_txn_first_offset >= 0
     ]
-    return tuple(sorted(found, key=lambda transaction: transaction.first_offset))
+    return tuple(sorted(transactions, key=lambda transaction: transaction.first_offset))
 
 
 def has_late_transaction(transactions: Iterable[OpenTransaction]) -> bool:

@@ -241,39 +241,39 @@ class UnifiedLog(OpenLog):
     ) -> LogAppendInfo:
         own = np.frombuffer(bytearray(data), np.uint8)
         keeps_offsets = origin in KEEPING_OFFSETS
-        found = analyze_append(
+        incoming = analyze_append(
             own,
             partition=self.partition,
             origin=origin,
             leader_epoch=leader_epoch,
             max_message_bytes=self.config.max_message_bytes,
         )
-        if not found.valid_bytes:
+        if not incoming.valid_bytes:
             return _NOTHING
         self._check_open()
         now_ms = self._clock.now_ms()
-        own = own[: found.valid_bytes]
+        own = own[: incoming.valid_bytes]
         if keeps_offsets:
-            self._check_offsets(own, found)
-            first_offset = found.first_offset
+            self._check_offsets(own, incoming)
+            first_offset = incoming.first_offset
             valid = ValidatedBatches(
                 data=own,
-                batches=found.batches,
-                next_offset=found.last_offset + 1,
-                max_timestamp=found.max_timestamp,
+                batches=incoming.batches,
+                next_offset=incoming.last_offset + 1,
+                max_timestamp=incoming.max_timestamp,
                 is_rebuilt=False,
             )
         else:
             first_offset = self.log_end_offset
             valid = validate_and_assign_offsets(
                 own,
-                found.batches,
-                source_codec=found.source_codec,
+                incoming.batches,
+                source_codec=incoming.source_codec,
                 first_offset=first_offset,
                 settings=ValidatorSettings.of(
                     self.config,
                     partition=self.partition,
-                    source=found.source_codec,
+                    source=incoming.source_codec,
                     leader_epoch=leader_epoch,
                     origin=origin,
                     to_magic=to_magic,
@@ -289,7 +289,7 @@ class UnifiedLog(OpenLog):
             append_time_ms=(
                 now_ms if is_append_time(self.config) and not keeps_offsets else NO_TIMESTAMP
             ),
-            valid_bytes=found.valid_bytes,
+            valid_bytes=incoming.valid_bytes,
         )
         return self._write(valid, info, origin, transaction_version, now_ms)
 
@@ -367,13 +367,13 @@ class UnifiedLog(OpenLog):
         if unflushed >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
             self.flush()
 
-    def _check_offsets(self, data: NDArray[np.uint8], found: AnalyzedAppend) -> None:
-        first = found.first_or_last_offset_of_first_batch
+    def _check_offsets(self, data: NDArray[np.uint8], incoming: AnalyzedAppend) -> None:
+        first = incoming.first_or_last_offset_of_first_batch
         if first < self.log_end_offset:
             raise UnexpectedAppendOffsetError(
                 self.partition,
-                first_offset_of(Window(self.partition, 0, data, found.batches), 0, _LIMITS),
-                found.last_offset,
+                first_offset_of(Window(self.partition, 0, data, incoming.batches), 0, _LIMITS),
+                incoming.last_offset,
                 self.log_end_offset,
             )
 

@@ -18,9 +18,8 @@ from storage_core.formats.control import ControlType
 from storage_core.log.open_transactions import (
     OpenSpan,
     OpenTransactions,
-    list_open_transactions,
+    is_late,
 )
-from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.records.reader import Window
@@ -259,23 +258,17 @@ def describe_open(
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         findings: Where to report.
     """
-    producers = [
-        ProducerEntry(
-            producer_id=producer_id,
-            current_txn_first_offset=span.first_offset,
-            last_timestamp=span.newest_ms,
+    oldest_first = sorted(transactions.ongoing.items(), key=lambda item: item[1].first_offset)
+    for producer_id, span in oldest_first:
+        hangs = is_late(
+            span.newest_ms, now_ms=now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
         )
-        for producer_id, span in transactions.ongoing.items()
-    ]
-    for transaction in list_open_transactions(
-        producers, now_ms=now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
-    ):
         findings.add(
-            Code.TRANSACTION_HANGING if transaction.is_late else Code.TRANSACTION_OPEN,
-            f"producer {transaction.producer_id} has had a transaction open since offset "
-            f"{transaction.first_offset}; its newest batch is "
-            f"{max(transaction.age_ms, 0) // 1000} s old",
-            offset=transaction.first_offset,
+            Code.TRANSACTION_HANGING if hangs else Code.TRANSACTION_OPEN,
+            f"producer {producer_id} has had a transaction open since offset "
+            f"{span.first_offset}; its newest batch is "
+            f"{max(now_ms - span.newest_ms, 0) // 1000} s old",
+            offset=span.first_offset,
         )
 
 
