@@ -70,7 +70,6 @@ class LocalLog:
         files: What opens the files that are written.
         config: The topic's configuration.
         loaded: The log as it was loaded; its operations have been committed.
-        recovery_point: Up to where everything is durable.
         is_new: Whether its first segment was created just now.
         now_ms: The clock.
         dice: For the jitter of segments.
@@ -90,7 +89,6 @@ class LocalLog:
         config: LogConfig,
         loaded: LoadedLog,
         *,
-        recovery_point: int,
         is_new: bool,
         now_ms: int,
         dice: random.Random,
@@ -101,7 +99,7 @@ class LocalLog:
         self._config = config
         self._dice = dice
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = recovery_point
+        self.recovery_point = loaded.recovery_point
         self.last_flush_ms = now_ms
         # Of the segments before the active one.
         self._closed_sizes = {s.base_offset: s.size_bytes for s in loaded.segments[:-1]}

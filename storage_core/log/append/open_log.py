@@ -141,9 +141,6 @@ class OpenLog:
             LocalAppendFiles(store) if files is None else files,
             config,
             loaded,
-            recovery_point=_durable_end(
-                loaded, recovery_point, is_new=is_new, clean_shutdown=clean_shutdown
-            ),
             is_new=is_new,
             now_ms=now_ms,
             dice=random.SystemRandom() if dice is None else dice,
@@ -335,11 +332,3 @@ class OpenLog:
         if not self._is_closed:
             self._is_closed = True
             self._local.active.close()
-
-
-def _durable_end(loaded: LoadedLog, checkpoint: int, *, is_new: bool, clean_shutdown: bool) -> int:
-    """Return the offset up to which a log that was just loaded is on the disk."""
-    if is_new:
-        return max(min(checkpoint, loaded.log_end_offset), loaded.log_start_offset)
-    # What was closed cleanly is durable whole.
-    return loaded.log_end_offset if clean_shutdown else loaded.recovery_point
