@@ -81,23 +81,28 @@ def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int6
     Returns:
         int64[COLUMN_COUNT, n].
     """
-    rows = np.flatnonzero(batches.has_producer_id & ~batches.is_legacy)
-    table = np.empty((COLUMN_COUNT, rows.size), np.int64)
-    table[PRODUCER_ID] = batches.producer_id[rows]
-    table[PRODUCER_EPOCH] = batches.producer_epoch[rows]
-    table[CONTROL_TYPE] = np.where(
-        batches.is_control[rows], batches.control_type[rows], NOT_A_MARKER
+    chosen = batches.has_producer_id & ~batches.is_legacy
+    if not chosen.any():
+        return no_events()
+    if not chosen.all():
+        batches = BatchTable(np.ascontiguousarray(batches.columns[:, chosen]))
+    is_control, base_offset, last_offset = (
+        batches.is_control,
+        batches.base_offset,
+        batches.last_offset,
     )
-    table[IS_TRANSACTIONAL] = batches.is_transactional[rows]
-    table[POSITION] = batches.position[rows] + file_position
-    table[FIRST_OFFSET] = batches.base_offset[rows]
-    table[LAST_OFFSET] = batches.last_offset[rows]
-    table[OFFSET_DELTA] = batches.last_offset[rows] - batches.base_offset[rows]
-    table[LAST_SEQUENCE] = batches.last_sequence[rows]
-    table[TIMESTAMP] = np.where(
-        batches.is_control, batches.marker_timestamp, batches.max_timestamp
-    )[rows]
-    table[COORDINATOR_EPOCH] = batches.coordinator_epoch[rows]
+    table = np.empty((COLUMN_COUNT, len(batches)), np.int64)
+    table[PRODUCER_ID] = batches.producer_id
+    table[PRODUCER_EPOCH] = batches.producer_epoch
+    table[CONTROL_TYPE] = np.where(is_control, batches.control_type, NOT_A_MARKER)
+    table[IS_TRANSACTIONAL] = batches.is_transactional
+    table[POSITION] = batches.position + file_position
+    table[FIRST_OFFSET] = base_offset
+    table[LAST_OFFSET] = last_offset
+    table[OFFSET_DELTA] = last_offset - base_offset
+    table[LAST_SEQUENCE] = batches.last_sequence
+    table[TIMESTAMP] = np.where(is_control, batches.marker_timestamp, batches.max_timestamp)
+    table[COORDINATOR_EPOCH] = batches.coordinator_epoch
     return table
 
 
