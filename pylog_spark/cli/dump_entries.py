@@ -42,7 +42,7 @@ from storage_core.filenames import (
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index.entry_pieces import read_entries
 from storage_core.index.transaction_index import read_transactions
-from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_producer_snapshot
 from storage_core.store.base import LogStore
 

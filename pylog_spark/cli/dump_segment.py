@@ -17,7 +17,7 @@ from storage_core.errors import (
 from storage_core.filenames import offset_of
 from storage_core.kernels import record_scan
 from storage_core.log.committed_view import CommittedView
-from storage_core.log.isolation import ReadCommitted
+from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns
 from storage_core.records.payload import DEFAULT_LIMITS, Payload, open_batches
@@ -140,11 +140,11 @@ class _Chooser:
 
     def __init__(self, name: str, committed: CommittedView | None) -> None:
         self.end_offset: int | None = None
-        self._filter: ReadCommitted | None = None
+        self._filter: TransactionTracker | None = None
         if committed is not None:
             self.end_offset = committed.last_stable_offset
             base = offset_of(name) or 0
-            self._filter = ReadCommitted(committed.aborted_between(base, self.end_offset))
+            self._filter = TransactionTracker(committed.aborted_between(base, self.end_offset))
 
     def choose(self, window: Window) -> NDArray[np.bool_]:
         """Return which batches of the next window to open."""

@@ -32,11 +32,11 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
+from storage_core.log.batch_search import ListedSegment, find_end_offset
 from storage_core.log.committed_view import find_last_stable_offset
 from storage_core.log.log_gaps import find_lost_logs
-from storage_core.log.position_search import ListedSegment, find_end_offset
+from storage_core.log.offset_search import find_offset_for_time
 from storage_core.log.settled_store import SettledStore, settle
-from storage_core.log.time_search import find_offset_for_time
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.store import ManagedStore, open_store
 from storage_core.store.open_store import is_url

@@ -25,11 +25,11 @@ from storage_core.filenames import (
     log_file,
     offset_of,
 )
+from storage_core.log.batch_search import ListedSegment, find_start_position
 from storage_core.log.committed_view import find_aborted, scan_batch_tables
-from storage_core.log.isolation import ReadCommitted
 from storage_core.log.log_gaps import Gap, GapWatch
-from storage_core.log.position_search import ListedSegment, find_start_position
 from storage_core.log.settled_store import SettledStore, settle
+from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
@@ -193,7 +193,7 @@ class _Committed:
     def __init__(self, store: SettledStore, wanted: ReadRange) -> None:
         self._store = store
         self._wanted = wanted
-        self._filter: ReadCommitted | None = None
+        self._filter: TransactionTracker | None = None
 
     def visible(self, number: int, window: Window) -> NDArray[np.bool_]:
         """Return which of the next batches, of the segment of that number, a consumer sees."""
@@ -204,7 +204,7 @@ class _Committed:
             bounds = (self._wanted.next_base_offset, self._wanted.end_offset)
             end_offset = min((bound for bound in bounds if bound is not None), default=MAX_OFFSET)
             tables = self._tables_from(number, window.file_position)
-            self._filter = ReadCommitted(find_aborted(tables, end_offset=end_offset))
+            self._filter = TransactionTracker(find_aborted(tables, end_offset=end_offset))
         return self._filter.visible(batches)
 
     def _tables_from(self, number: int, position: int) -> Iterator[BatchTable]:

@@ -1,29 +1,52 @@
-"""Single batches of a segment's file, by a walk over its headers."""
+"""Where in the segments of a log an offset lies: by their offset indexes and a walk over headers.
 
+A load believes an offset index as Kafka does. Reads of a directory that nobody loaded believe it
+where a good batch stands at the position that it names: a wrong index costs them time, no records.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.errors import BadBytesError
+from storage_core.filenames import MAX_OFFSET, OFFSET_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import (
     BATCH_LENGTH_AT,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC_AT,
     MAGIC_V2,
+    MAX_BATCH_BYTES,
     MAX_TIMESTAMP_AT,
     NO_TIMESTAMP,
 )
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
+from storage_core.index.offset_index import OffsetIndex
+from storage_core.log.directory_view import DirectoryView
 from storage_core.records.payload import Limits, open_batches
-from storage_core.records.reader import Window, scan_headers
-from storage_core.store.base import FileReader
+from storage_core.records.reader import (
+    CrcCheck,
+    Large,
+    Tail,
+    Window,
+    read_whole,
+    scan_headers,
+    scan_windows,
+)
+from storage_core.store.base import FileReader, LogStore
 
+# An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
+MAX_INDEX_BYTES = 1 << 30
 # What lies behind the last index entry is little, but for a segment without an index.
 _WINDOW_BYTES = 1 << 20
+_LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundBatch:
+class BatchPlace:
     """Where a batch stands.
 
     Attributes:
@@ -40,9 +63,26 @@ class FoundBatch:
     last_offset: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedSegment:
+    """A segment as a listing shows it.
+
+    Attributes:
+        base_offset: Its base offset.
+        size_bytes: Length of its .log file then; what was appended later does not count.
+        has_offset_index: Whether it has an offset index.
+        has_time_index: Whether it has a time index.
+    """
+
+    base_offset: int
+    size_bytes: int
+    has_offset_index: bool
+    has_time_index: bool
+
+
 def find_batch_for_offset(
     reader: FileReader, offset: int, *, start: int = 0, end: int | None = None
-) -> FoundBatch | None:
+) -> BatchPlace | None:
     """Return the batch that contains an offset, or the one that follows it; None behind the last.
 
     This is Kafka's walk: on to the first batch that begins at the offset or behind it, then back
@@ -112,13 +152,175 @@ def first_offset_of(window: Window, row: int, limits: Limits) -> int:
     return int(batches.base_offset[row])
 
 
+def read_offset_index(view: DirectoryView, base_offset: int, name: str) -> OffsetIndex:
+    """Read an offset index; one that is not there is as an empty one."""
+    data = view.read(name, limit_bytes=MAX_INDEX_BYTES) if name in view else b""
+    return OffsetIndex.parse(
+        base_offset, data[: len(data) - len(data) % OFFSET_INDEX_ENTRY.itemsize]
+    )
+
+
+def find_batch(
+    view: DirectoryView, log_name: str, offset: int, from_position: int
+) -> BatchPlace | None:
+    """Return the batch that Kafka's search for an offset finds at or after from_position.
+
+    An index that is wrong may name a position below the file; the search begins at its start then.
+    """
+    with closing(view.open(log_name)) as reader:
+        return find_batch_for_offset(reader, offset, start=max(from_position, 0))
+
+
+def find_position(
+    view: DirectoryView, log_name: str, offset: int, from_position: int
+) -> int | None:
+    """Return the position of the first batch at or after from_position that reaches offset."""
+    batch = find_batch(view, log_name, offset, from_position)
+    return None if batch is None else batch.position
+
+
+def find_next_offset(view: DirectoryView, base_offset: int, log_name: str, index_name: str) -> int:
+    """Return the offset after a segment's last batch, its base offset where it has none.
+
+    Starts, as Kafka does, at the batch of the last offset index entry.
+
+    Raises:
+        CorruptRecordError: The bytes after that batch are no batches; after a clean shutdown
+            Kafka does not open such a log either.
+    """
+    return next_offset_by_index(view, log_name, read_offset_index(view, base_offset, index_name))
+
+
+def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex) -> int:
+    """Return the offset after a segment's last batch, as `find_next_offset`.
+
+    Raises:
+        CorruptRecordError: As `find_next_offset`.
+    """
+    last = index.last_offset
+    start = find_position(view, log_name, last, index.look_up(last))
+    if start is None:
+        return index.base_offset
+    with closing(view.open(log_name)) as reader:
+        return _end_offset(reader, start, None, index.base_offset)
+
+
+def find_batch_base_offset(
+    view: DirectoryView, base_offsets: Sequence[int], offset: int
+) -> int | None:
+    """Return the first offset of the batch that holds an offset or follows it, None without one.
+
+    This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
+    batch may begin below it, or above it where compaction left a gap.
+
+    Args:
+        view: The partition directory.
+        base_offsets: Of the segments, in order.
+        offset: At or above the log start offset.
+
+    Raises:
+        PylogError: Bytes on the way are no batches, or a compressed one of an old format cannot
+            be opened.
+    """
+    floor = max((base for base in base_offsets if base <= offset), default=0)
+    for base in base_offsets:
+        if base < floor:
+            continue
+        index = read_offset_index(view, base, segment_file(base, OFFSET_INDEX_SUFFIX))
+        found = find_batch(view, log_file(base), offset, index.look_up(offset))
+        if found is None:
+            continue
+        with closing(view.open(log_file(base))) as reader:
+            end = found.position + found.size_bytes
+            for window in scan_headers(reader, start=found.position, end=end):
+                if window.batches.is_message_set[0]:
+                    return first_offset_of(read_whole(reader, window), 0, _LIMITS)
+                return found.base_offset
+    return None
+
+
+def find_start_position(store: LogStore, segment: ListedSegment, offset: int) -> int:
+    """Return where to begin reading a segment so that no batch which reaches offset is missed.
+
+    The offset index says it, if a good batch of a fitting offset stands where it points; else
+    reading begins at 0. A wrong index costs time, never records.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    if not segment.has_offset_index or offset <= segment.base_offset:
+        return 0
+    name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    position = OffsetIndex.parse(segment.base_offset, data).look_up(offset)
+    with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
+
+
+def checked_start(
+    reader: FileReader, base_offset: int, size_bytes: int, position: int, offset: int
+) -> int:
+    """Return a position that an index gave for an offset if a good batch stands there, else 0.
+
+    Args:
+        reader: The open .log file.
+        base_offset: Of the segment.
+        size_bytes: Of the segment.
+        position: What the index says.
+        offset: A batch that begins behind it is no place to begin.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    if not 0 < position < size_bytes:
+        return 0
+    windows = scan_windows(
+        reader,
+        start=position,
+        end=size_bytes,
+        window_bytes=1,  # it grows to the one batch
+        crc=CrcCheck.NOTE,
+        tail=Tail.STOP,
+        large=Large.HEADER,
+    )
+    try:
+        first = next(windows, None)
+    except BadBytesError:
+        return 0
+    if first is None:
+        return 0
+    found = int(first.batches.base_offset[0])
+    is_fitting = bool(first.batches.crc_ok[0] == 1) and base_offset <= found <= offset
+    return position if is_fitting else 0
+
+
+def find_end_offset(store: LogStore, segment: ListedSegment) -> int:
+    """Return the offset after a segment's last whole batch, its base offset where it has none.
+
+    Raises:
+        CorruptRecordError: The bytes behind its last index entry are no batches.
+        StorageError: The store failed.
+    """
+    position = find_start_position(store, segment, MAX_OFFSET)
+    with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        return _end_offset(reader, position, segment.size_bytes, segment.base_offset)
+
+
+def _end_offset(reader: FileReader, start: int, end: int | None, base_offset: int) -> int:
+    """Return the offset after the last batch of a stretch, the base offset where it has none."""
+    end_offset = base_offset
+    for window in scan_headers(reader, start=start, end=end, window_bytes=_WINDOW_BYTES):
+        end_offset = int(window.batches.last_offset[-1]) + 1
+    return end_offset
+
+
 def _number(field: NDArray[np.uint8]) -> int:
     return int.from_bytes(field.tobytes(), "big", signed=True)
 
 
-def _place(window: Window, row: int) -> FoundBatch:
+def _place(window: Window, row: int) -> BatchPlace:
     batches = window.batches
-    return FoundBatch(
+    return BatchPlace(
         position=window.position_of(row),
         size_bytes=int(batches.size[row]),
         base_offset=int(batches.base_offset[row]),

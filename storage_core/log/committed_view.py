@@ -19,6 +19,7 @@ from storage_core.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, kind_of, offset_
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.log_loader import load_log
+from storage_core.log.open_transactions import OpenTransactions
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
@@ -157,16 +158,18 @@ class _TransactionScan:
     """The transactions that are open, batch by batch in offset order."""
 
     def __init__(self) -> None:
-        self._first_offsets: dict[int, int] = {}
+        self._transactions = OpenTransactions(keeps_ended=False)
         self._end_offset = 0
 
     @property
     def last_stable_offset(self) -> int:
         """Where the oldest open transaction began, else the end of what was seen."""
-        return min(self._first_offsets.values(), default=self._end_offset)
+        first = self._transactions.first_unstable_offset
+        return self._end_offset if first is None else first
 
-    def add(self, batches: BatchTable) -> Iterator[AbortedTxn]:
-        """Look at the next batches and yield the aborted transactions that end in them."""
+    def add(self, batches: BatchTable) -> list[AbortedTxn]:
+        """Look at the next batches; return the aborted transactions that end in them."""
+        transactions, first_offsets = self._transactions, self._transactions.first_offsets
         rows = np.flatnonzero(batches.is_transactional)
         columns = (
             batches.producer_id[rows].tolist(),
@@ -174,17 +177,16 @@ class _TransactionScan:
             batches.is_control[rows].tolist(),
             (batches.control_type[rows] == ControlType.ABORT).tolist(),
         )
+        aborted = []
         for producer_id, offset, is_control, is_abort in zip(*columns, strict=True):
+            first_offset = first_offsets.get(producer_id)
             if not is_control:
-                self._first_offsets.setdefault(producer_id, offset)
-                continue
-            first_offset = self._first_offsets.pop(producer_id, None)
-            if first_offset is not None and is_abort:
-                yield AbortedTxn(
-                    producer_id=producer_id,
-                    first_offset=first_offset,
-                    last_offset=offset,
-                    last_stable_offset=min(self._first_offsets.values(), default=offset + 1),
-                )
+                if first_offset is None:
+                    transactions.begin(producer_id, offset)
+            elif first_offset is not None:
+                if is_abort:
+                    aborted.append(transactions.abort(producer_id, first_offset, offset))
+                transactions.complete(producer_id, first_offset, offset)
         if len(batches):
             self._end_offset = int(batches.last_offset[-1]) + 1
+        return aborted

@@ -17,8 +17,8 @@ from storage_core.filenames import (
     SWAP_SUFFIX,
     offset_of,
 )
+from storage_core.log.batch_search import find_next_offset
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.end_offset import find_next_offset
 
 
 def settle_leftovers(view: DirectoryView) -> None:

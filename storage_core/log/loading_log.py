@@ -23,11 +23,11 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
+from storage_core.log.batch_search import find_batch_base_offset, find_next_offset
 from storage_core.log.directory_view import DirectoryView, has_unsynced_names
-from storage_core.log.end_offset import find_batch, find_next_offset, read_offset_index
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
-from storage_core.log.open_segments import describe_segment
+from storage_core.log.log_segment import describe_segment
 from storage_core.log.producer_state_manager import ProducerStateManager
 from storage_core.plan.operations import Operation, SyncDirectory, SyncFile
 from storage_core.store.base import LogStore
@@ -201,13 +201,13 @@ class LoadingLog:
         )
         end, start = self.log_end_offset, self.log_start_offset
         watermark = end if high_watermark is None else min(max(high_watermark, start), end)
-        state = self.producers.state
+        transactions = self.producers.state.transactions
         # Kafka looks the first unstable offset up while its high watermark is still the log's
         # start, and does not load a log in which that batch cannot be found.
-        first = state.first_unstable_offset
+        first = transactions.first_unstable_offset
         place = end if first is None else self._batch_base_offset(max(first, start))
-        state.advance_high_watermark(watermark)
-        unstable = state.first_unstable_offset
+        transactions.advance_high_watermark(watermark)
+        unstable = transactions.first_unstable_offset
         if unstable not in {None, first}:
             place = self._batch_base_offset(max(unstable, start))
         stable = watermark if unstable is None else min(watermark, place)
@@ -220,7 +220,7 @@ class LoadingLog:
             recovery_point=self.recovery_point,
             high_watermark=watermark,
             last_stable_offset=stable,
-            producers=tuple(state.producers.values()),
+            producers=tuple(self.producers.state.producers.values()),
             epochs=self.epochs.entries,
             snapshot_offsets=frozenset(self.producers.snapshots),
             operations=(*operations, *self._syncs(operations)),
@@ -295,18 +295,6 @@ class LoadingLog:
                 self.view.truncate(name, size - size % entry_bytes, "tail that is no whole entry")
 
     def _batch_base_offset(self, offset: int) -> int:
-        """Return the base offset of the first batch that reaches offset, the log's end without one.
-
-        This is what Kafka makes of the first unstable offset of a log that it has just loaded: the
-        batch may begin below it, or above it where compaction left a gap.
-        """
-        floor = max((base for base in self.base_offsets if base <= offset), default=0)
-        for base in self.base_offsets:
-            if base < floor:
-                continue
-            index_name = segment_file(base, OFFSET_INDEX_SUFFIX)
-            index = read_offset_index(self.view, base, index_name)
-            batch = find_batch(self.view, log_file(base), offset, index.look_up(offset))
-            if batch is not None:
-                return batch.base_offset
-        return self.log_end_offset
+        """Return where the batch begins that holds an offset or follows it, else the log's end."""
+        found = find_batch_base_offset(self.view, self.base_offsets, offset)
+        return self.log_end_offset if found is None else found

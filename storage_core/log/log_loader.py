@@ -38,8 +38,7 @@ from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_EN
 from storage_core.log.leftovers import settle_leftovers
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.loading_log import LoadingLog
-from storage_core.log.log_segment import segments_from
-from storage_core.log.open_segments import read_aborted
+from storage_core.log.log_segment import read_aborted, segments_from
 from storage_core.log.segment_recovery import (
     OffsetOrderError,
     SegmentOverflowError,

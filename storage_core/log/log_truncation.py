@@ -1,8 +1,10 @@
 """Truncating a loaded log to an offset, with all that belongs to it."""
 
+from contextlib import closing
+
 import numpy as np
 
-from storage_core.errors import IndexFullError
+from storage_core.errors import CorruptIndexError, IndexFullError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -18,14 +20,17 @@ from storage_core.index.truncation import (
     truncate_offset_index,
     truncate_time_index,
 )
-from storage_core.log.end_offset import (
+from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
-    find_newest_batch,
     find_position,
     read_offset_index,
 )
 from storage_core.log.loading_log import LoadingLog
-from storage_core.log.open_segments import read_aborted
+from storage_core.log.log_segment import read_aborted
+from storage_core.records.reader import scan_headers
+
+# What lies behind the last entry of an index is little.
+_WINDOW_BYTES = 1 << 20
 
 
 def truncate_log(log: LoadingLog, offset: int) -> bool:
@@ -106,14 +111,28 @@ def _truncate_active(log: LoadingLog, offset: int, reason: str) -> None:
 
 
 def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
-    """Return the entry that closing adds for batches newer than what the time index says."""
+    """Return the entry that closing adds for batches newer than what the time index says.
+
+    Raises:
+        CorruptIndexError: The offset index leads to a position before the file.
+        IndexFullError: The time index has no room for the entry.
+    """
     time_index = TimeIndex.parse(base_offset, times)
-    index_name = segment_file(base_offset, OFFSET_INDEX_SUFFIX)
+    log_name, index_name = log_file(base_offset), segment_file(base_offset, OFFSET_INDEX_SUFFIX)
     index = read_offset_index(log.view, base_offset, index_name)
-    newest = find_newest_batch(
-        log.view, log_file(base_offset), index.look_up(time_index.last_entry.offset)
-    )
-    if newest is None or newest.max_timestamp <= time_index.last_timestamp:
+    position = index.look_up(time_index.last_entry.offset)
+    if position < 0:
+        raise CorruptIndexError(
+            log_name, 0, f"the offset index leads to position {position}, before the file"
+        )
+    newest_ms, last_offset = time_index.last_timestamp, -1
+    with closing(log.view.open(log_name)) as reader:
+        for window in scan_headers(reader, start=position, window_bytes=_WINDOW_BYTES):
+            row = int(window.batches.max_timestamp.argmax())
+            timestamp = int(window.batches.max_timestamp[row])
+            if timestamp > newest_ms:
+                newest_ms, last_offset = timestamp, int(window.batches.last_offset[row])
+    if newest_ms == time_index.last_timestamp:
         return b""
     most = log.config.segment_index_bytes
     if len(times) + TIME_INDEX_ENTRY.itemsize > most:
@@ -123,6 +142,6 @@ def _last_time_entry(log: LoadingLog, base_offset: int, times: bytes) -> bytes:
             f"no room for the last entry in the {most} bytes of segment.index.bytes",
         )
     entry = np.zeros(1, TIME_INDEX_ENTRY)
-    entry["timestamp"] = newest.max_timestamp
-    entry["relative_offset"] = newest.last_offset - base_offset
+    entry["timestamp"] = newest_ms
+    entry["relative_offset"] = last_offset - base_offset
     return entry.tobytes()

@@ -6,12 +6,13 @@ sequence. So a segment of a million batches becomes as many events as it has tra
 producers.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.formats.batch_v2 import MAX_SEQUENCE
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import Window
 
@@ -34,13 +35,44 @@ NOT_A_MARKER: Final = -1_000
 _FIRST_COLUMNS: Final = slice(PRODUCER_ID, LAST_OFFSET)
 
 
+class ProducerEvent(NamedTuple):
+    """One column of an event table, field by field; see there."""
+
+    producer_id: int
+    producer_epoch: int
+    control_type: int
+    is_transactional: int
+    position: int
+    first_offset: int
+    last_offset: int
+    offset_delta: int
+    last_sequence: int
+    timestamp: int
+    coordinator_epoch: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the last batch's first record; sequences wrap past MAX_SEQUENCE to 0."""
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+
+def iterate_events(table: NDArray[np.int64]) -> Iterator[ProducerEvent]:
+    """Yield the events of a table in their order."""
+    return map(ProducerEvent._make, table.T.tolist())
+
+
 def no_events() -> NDArray[np.int64]:
     """Return a table without events."""
     return np.empty((COLUMN_COUNT, 0), np.int64)
 
 
 def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
-    """Return the events of batches that stand side by side.
+    """Return the events of batches that stand side by side, as `batch_events` but reduced."""
+    return _collapse(batch_events(batches, file_position))
+
+
+def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int64]:
+    """Return batches that stand side by side as events, each of its own.
 
     Args:
         batches: In file order; legacy ones have no producer and count for nothing.
@@ -49,24 +81,29 @@ def events_of(batches: BatchTable, file_position: int) -> NDArray[np.int64]:
     Returns:
         int64[COLUMN_COUNT, n].
     """
-    rows = np.flatnonzero(batches.has_producer_id & ~batches.is_legacy)
-    table = np.empty((COLUMN_COUNT, rows.size), np.int64)
-    table[PRODUCER_ID] = batches.producer_id[rows]
-    table[PRODUCER_EPOCH] = batches.producer_epoch[rows]
-    table[CONTROL_TYPE] = np.where(
-        batches.is_control[rows], batches.control_type[rows], NOT_A_MARKER
+    chosen = batches.has_producer_id & ~batches.is_legacy
+    if not chosen.any():
+        return no_events()
+    if not chosen.all():
+        batches = BatchTable(np.ascontiguousarray(batches.columns[:, chosen]))
+    is_control, base_offset, last_offset = (
+        batches.is_control,
+        batches.base_offset,
+        batches.last_offset,
     )
-    table[IS_TRANSACTIONAL] = batches.is_transactional[rows]
-    table[POSITION] = batches.position[rows] + file_position
-    table[FIRST_OFFSET] = batches.base_offset[rows]
-    table[LAST_OFFSET] = batches.last_offset[rows]
-    table[OFFSET_DELTA] = batches.last_offset[rows] - batches.base_offset[rows]
-    table[LAST_SEQUENCE] = batches.last_sequence[rows]
-    table[TIMESTAMP] = np.where(
-        batches.is_control, batches.marker_timestamp, batches.max_timestamp
-    )[rows]
-    table[COORDINATOR_EPOCH] = batches.coordinator_epoch[rows]
-    return _collapse(table)
+    table = np.empty((COLUMN_COUNT, len(batches)), np.int64)
+    table[PRODUCER_ID] = batches.producer_id
+    table[PRODUCER_EPOCH] = batches.producer_epoch
+    table[CONTROL_TYPE] = np.where(is_control, batches.control_type, NOT_A_MARKER)
+    table[IS_TRANSACTIONAL] = batches.is_transactional
+    table[POSITION] = batches.position + file_position
+    table[FIRST_OFFSET] = base_offset
+    table[LAST_OFFSET] = last_offset
+    table[OFFSET_DELTA] = last_offset - base_offset
+    table[LAST_SEQUENCE] = batches.last_sequence
+    table[TIMESTAMP] = np.where(is_control, batches.marker_timestamp, batches.max_timestamp)
+    table[COORDINATOR_EPOCH] = batches.coordinator_epoch
+    return table
 
 
 def join_events(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from storage_core.errors import CorruptSnapshotError
 from storage_core.formats.batch_v2 import (
+    MAX_SEQUENCE,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
@@ -51,6 +52,11 @@ class ProducerEntry:
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     current_txn_first_offset: int = NO_OFFSET
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that is expected next; after MAX_SEQUENCE comes 0."""
+        return (self.last_sequence + 1) & MAX_SEQUENCE
 
 
 _FIELDS = tuple(SNAPSHOT_ENTRY.names or ())

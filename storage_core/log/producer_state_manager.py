@@ -15,8 +15,8 @@ from storage_core.filenames import (
     segment_file,
     snapshot_file,
 )
+from storage_core.log.batch_search import find_position, read_offset_index
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.end_offset import find_position, read_offset_index
 from storage_core.log.log_segment import segments_from
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import (
@@ -132,7 +132,7 @@ class ProducerStateManager:
         if end_offset != self.map_end:
             self._load_newest(log_start_offset)
         else:
-            self.state.advance_high_watermark(log_start_offset)
+            self.state.transactions.advance_high_watermark(log_start_offset)
             self.map_end = max(self.map_end, log_start_offset)
             self._last_snapshot = self.snapshots[-1] if self.snapshots else log_start_offset
 

@@ -9,7 +9,7 @@ from storage_core.filenames import TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
-from storage_core.log.end_offset import find_position, next_offset_by_index
+from storage_core.log.batch_search import find_position, next_offset_by_index
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
 from storage_core.log.segment_split import split_segment

@@ -1,4 +1,8 @@
-"""Transactions as a round of compaction sees them: Kafka's CleanedTransactionMetadata."""
+"""Which batches belong to aborted transactions: Kafka's CleanedTransactionMetadata.
+
+A round of compaction asks this, and a read of committed records. Which transactions aborted is told
+beforehand, by transaction indexes or by who read the markers (``open_transactions``).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -77,9 +81,15 @@ _NO_ROWS = TransactionRows(
 
 
 class TransactionTracker:
-    """Decides, batch by batch in offset order, what belongs to aborted transactions."""
+    """Decides, batch by batch in offset order, what belongs to aborted transactions.
 
-    def __init__(self) -> None:
+    The batches come from the first on that an aborted transaction reaches into.
+
+    Args:
+        aborted: Transactions that later batches may belong to; `add_aborted` adds others.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTxn] = ()) -> None:
         self._numbers: dict[int, int] = {}
         self._entries: list[AbortedTxn] = []
         self._pending: list[int] = []
@@ -87,6 +97,7 @@ class TransactionTracker:
         self._ongoing_aborted = np.empty(0, np.int64)
         self._was_seen = np.empty(0, np.uint8)
         self._ongoing_committed = np.empty(0, np.uint8)
+        self.add_aborted(aborted)
 
     def state(self) -> dict[str, Any]:
         """Return where the tracker stands, as plain values for `from_state`."""
@@ -162,6 +173,18 @@ class TransactionTracker:
         )
         entries = ended[ended != NO_TXN].tolist()
         return discard.astype(bool), [self._entries[entry] for entry in entries]
+
+    def visible(self, batches: BatchTable) -> NDArray[np.bool_]:
+        """Return which of the next batches a consumer of committed records sees.
+
+        Control batches and those of aborted transactions are left out. Where to stop, at the last
+        stable offset, is the caller's business.
+        """
+        rows, transactions = TransactionRows.select(batches)
+        discard, _ = self.decide(transactions)
+        visible = ~batches.is_control
+        visible[rows[discard]] = False
+        return visible
 
     def _number(self, producer_ids: NDArray[np.int64], more: list[int]) -> None:
         """Give every producer that is new a dense number, and room in the state."""

@@ -11,54 +11,50 @@ broker that may be running is kept out by ``checkpoint.lock``, not here. What a 
 background, flushing a rolled segment and unlinking a replaced one, is done before a call returns.
 """
 
-import random
-from pathlib import Path
-from typing import Self
-
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.clock import Clock, SystemClock
-from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     InvalidAppendError,
     UnexpectedAppendOffsetError,
 )
-from storage_core.filenames import parse_partition_directory
-from storage_core.formats.batch_v2 import MAGIC_V2, NO_TIMESTAMP, Codec
-from storage_core.index.transaction_index import AbortedTxn
-from storage_core.log.append_analysis import AnalyzedAppend, AppendSettings, analyze_append
-from storage_core.log.append_files import AppendFiles
-from storage_core.log.append_opening import open_for_appends
-from storage_core.log.append_producers import (
-    ProducerChanges,
-    analyze_producers,
-    follow_producer,
-)
-from storage_core.log.append_results import LogAppendInfo, ProducerSettings
-from storage_core.log.append_rules import (
+from storage_core.formats.batch_v2 import MAGIC_V2, MAX_BATCH_BYTES, NO_TIMESTAMP, Codec
+from storage_core.log.append.analysis import (
+    KEEPING_OFFSETS,
+    AnalyzedAppend,
+    LogAppendInfo,
+    ProducerSettings,
+    analyze_append,
     batch_settings,
     check_append_size,
     check_columns,
     check_sizes,
     is_append_time,
-    validator_settings,
 )
-from storage_core.log.batch_lookup import find_first_offset
-from storage_core.log.log_validator import ValidatedBatches, validate_and_assign_offsets
-from storage_core.log.open_log import OpenLog
-from storage_core.log.producer_append import (
+from storage_core.log.append.open_log import OpenLog
+from storage_core.log.append.roll import RollParams, choose_roll_offset, should_roll
+from storage_core.log.append.validator import (
+    ValidatedBatches,
+    ValidatorSettings,
+    validate_and_assign_offsets,
+)
+from storage_core.log.batch_search import first_offset_of
+from storage_core.log.producer_events import batch_events, iterate_events
+from storage_core.log.producer_state import (
     UNKNOWN_TRANSACTION_VERSION,
     AppendOrigin,
+    ProducerChanges,
 )
-from storage_core.log.roll import RollParams, choose_roll_offset, should_roll
 from storage_core.records.batch_builder import build_batches
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.control_batches import end_txn_marker
 from storage_core.records.new_records import NewRecords
+from storage_core.records.payload import Limits
+from storage_core.records.reader import Window
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 _NO_LIMIT = 2**31 - 1
+_LIMITS = Limits(max_record_bytes=MAX_BATCH_BYTES, max_batch_bytes=MAX_BATCH_BYTES)
 _NOTHING = LogAppendInfo(
     first_offset=-1,
     last_offset=-1,
@@ -70,57 +66,6 @@ _NOTHING = LogAppendInfo(
 
 class UnifiedLog(OpenLog):
     """A log that takes appends; made by `open`."""
-
-    @classmethod
-    def open(  # noqa: PLR0913 - a broker says as much
-        cls,
-        directory: Path,
-        *,
-        config: LogConfig | None = None,
-        clock: Clock | None = None,
-        cleaner: CleanerConfig | None = None,
-        log_start_offset: int = 0,
-        recovery_point: int = 0,
-        clean_shutdown: bool = True,
-        files: AppendFiles | None = None,
-        dice: random.Random | None = None,
-    ) -> Self:
-        """Open the log of a directory, or begin one.
-
-        Args:
-            directory: ``<topic>-<partition>``; created if it is not there.
-            config: The topic's configuration; Kafka's defaults without one.
-            clock: Where the time comes from; the machine's clock without one.
-            cleaner: For the expiry of producers.
-            log_start_offset: The partition's entry in the log-start checkpoint.
-            recovery_point: The partition's entry in the recovery-point checkpoint; of a log that
-                was closed cleanly it does not count, for all of that is durable.
-            clean_shutdown: Whether the log was closed cleanly. If not it is recovered from the
-                recovery point on, as a broker does after a crash: what is damaged is cut off.
-            files: What writes segment files.
-            dice: For the jitter of segments.
-
-        Raises:
-            InvalidNameError: The directory's name is no partition's.
-            RecoveryRequiredError: The log was not closed cleanly, though it should have been.
-            PylogError: It cannot be loaded; see load_log.
-        """
-        partition = str(parse_partition_directory(directory.name))
-        config = LogConfig() if config is None else config
-        clock = SystemClock() if clock is None else clock
-        opened = open_for_appends(
-            directory,
-            partition=partition,
-            config=config,
-            cleaner=CleanerConfig() if cleaner is None else cleaner,
-            clock=clock,
-            log_start_offset=log_start_offset,
-            recovery_point=recovery_point,
-            clean_shutdown=clean_shutdown,
-            files=files,
-            dice=random.SystemRandom() if dice is None else dice,
-        )
-        return cls(partition, opened, config=config, clock=clock)
 
     def append_as_leader(
         self,
@@ -295,44 +240,40 @@ class UnifiedLog(OpenLog):
         to_magic: int = MAGIC_V2,
     ) -> LogAppendInfo:
         own = np.frombuffer(bytearray(data), np.uint8)
-        keeps_offsets = origin in {AppendOrigin.REPLICATION, AppendOrigin.RAFT_LEADER}
-        is_limited = origin is not AppendOrigin.REPLICATION
-        found = analyze_append(
+        keeps_offsets = origin in KEEPING_OFFSETS
+        incoming = analyze_append(
             own,
-            AppendSettings(
-                partition=self.partition,
-                origin=origin,
-                leader_epoch=leader_epoch,
-                max_message_bytes=self.config.max_message_bytes if is_limited else None,
-                keeps_offsets=keeps_offsets,
-            ),
+            partition=self.partition,
+            origin=origin,
+            leader_epoch=leader_epoch,
+            max_message_bytes=self.config.max_message_bytes,
         )
-        if not found.valid_bytes:
+        if not incoming.valid_bytes:
             return _NOTHING
         self._check_open()
         now_ms = self._clock.now_ms()
-        own = own[: found.valid_bytes]
+        own = own[: incoming.valid_bytes]
         if keeps_offsets:
-            self._check_offsets(own, found)
-            first_offset = found.first_offset
+            self._check_offsets(own, incoming)
+            first_offset = incoming.first_offset
             valid = ValidatedBatches(
                 data=own,
-                batches=found.batches,
-                next_offset=found.last_offset + 1,
-                max_timestamp=found.max_timestamp,
+                batches=incoming.batches,
+                next_offset=incoming.last_offset + 1,
+                max_timestamp=incoming.max_timestamp,
                 is_rebuilt=False,
             )
         else:
             first_offset = self.log_end_offset
             valid = validate_and_assign_offsets(
                 own,
-                found.batches,
-                source_codec=found.source_codec,
+                incoming.batches,
+                source_codec=incoming.source_codec,
                 first_offset=first_offset,
-                settings=validator_settings(
-                    self.partition,
+                settings=ValidatorSettings.of(
                     self.config,
-                    source=found.source_codec,
+                    partition=self.partition,
+                    source=incoming.source_codec,
                     leader_epoch=leader_epoch,
                     origin=origin,
                     to_magic=to_magic,
@@ -348,7 +289,7 @@ class UnifiedLog(OpenLog):
             append_time_ms=(
                 now_ms if is_append_time(self.config) and not keeps_offsets else NO_TIMESTAMP
             ),
-            valid_bytes=found.valid_bytes,
+            valid_bytes=incoming.valid_bytes,
         )
         return self._write(valid, info, origin, transaction_version, now_ms)
 
@@ -364,9 +305,7 @@ class UnifiedLog(OpenLog):
         self._epochs.note(valid.batches)
         check_append_size(self.partition, self.config, valid.data.size)
         self._maybe_roll(valid, info.first_offset, now_ms)
-        changes = analyze_producers(
-            self.partition, self._producers, valid.batches, origin, transaction_version
-        )
+        changes = self._play(valid.batches, origin, transaction_version)
         if changes.duplicate is not None:
             return LogAppendInfo(
                 first_offset=changes.duplicate.first_offset,
@@ -384,20 +323,11 @@ class UnifiedLog(OpenLog):
         """Append batches of our own making, each as if it were alone."""
         check_sizes(self.partition, self.config, batches)
         check_append_size(self.partition, self.config, int(batches.size.max()))
-        has_producer = bool(batches.has_producer_id[0])
-        if has_producer:
-            # Only the first can contradict the producer's state: the others follow it.
-            changes = analyze_producers(
-                self.partition,
-                self._producers,
-                batches.rows(0, 1),
-                AppendOrigin.CLIENT,
-                UNKNOWN_TRANSACTION_VERSION,
+        # Only the first can contradict the producer's state: the others follow it.
+        if self._play(batches.rows(0, 1), AppendOrigin.CLIENT).duplicate is not None:
+            raise InvalidAppendError(
+                self.partition, "a batch with these sequences was written before"
             )
-            if changes.duplicate is not None:
-                raise InvalidAppendError(
-                    self.partition, "a batch with these sequences was written before"
-                )
         self._epochs.note(batches.rows(0, 1))
         row, was_rolled = 0, False
         while row < len(batches):
@@ -406,50 +336,44 @@ class UnifiedLog(OpenLog):
                 data,
                 rest,
                 now_ms=now_ms,
-                max_segment_ms=self.config.max_segment_ms,
                 was_rolled=was_rolled,
             )
             if count:
                 written = rest.rows(0, count)
-                changes = (
-                    follow_producer(self.partition, self._producers, written)
-                    if has_producer
-                    else ProducerChanges()
-                )
+                changes = self._play(written, AppendOrigin.CLIENT)
                 self._finish_append(changes, int(written.last_offset[-1]), now_ms)
             row += count
             was_rolled = row < len(batches)
             if was_rolled:
                 self.roll(int(batches.base_offset[row]))
 
+    def _play(
+        self,
+        batches: BatchTable,
+        origin: AppendOrigin,
+        transaction_version: int = UNKNOWN_TRANSACTION_VERSION,
+    ) -> ProducerChanges:
+        """Return what batches do to their producers and transactions, if these may write them."""
+        events = iterate_events(batch_events(batches))
+        return self._producers.play(self.partition, events, origin, transaction_version)
+
     def _finish_append(self, changes: ProducerChanges, last_offset: int, now_ms: int) -> None:
         self._local.advance(last_offset + 1)
-        for info in changes.infos.values():
-            self._producers.update(info)
-        for completed in changes.completed:
-            if completed.is_aborted:
-                self._local.active.add_aborted(
-                    AbortedTxn(
-                        producer_id=completed.producer_id,
-                        first_offset=completed.first_offset,
-                        last_offset=completed.last_offset,
-                        last_stable_offset=self._producers.last_stable_offset_after(completed),
-                    )
-                )
-            self._producers.complete(completed)
+        for aborted in self._producers.take_indexed(changes):
+            self._local.active.add_aborted(aborted)
         self._snapshots.map_end = last_offset + 1
         unflushed = self.log_end_offset - self.recovery_point
         waited_ms = now_ms - self._local.last_flush_ms
         if unflushed >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
             self.flush()
 
-    def _check_offsets(self, data: NDArray[np.uint8], found: AnalyzedAppend) -> None:
-        first = found.first_or_last_offset_of_first_batch
+    def _check_offsets(self, data: NDArray[np.uint8], incoming: AnalyzedAppend) -> None:
+        first = incoming.first_or_last_offset_of_first_batch
         if first < self.log_end_offset:
             raise UnexpectedAppendOffsetError(
                 self.partition,
-                find_first_offset(self.partition, data, found.batches),
-                found.last_offset,
+                first_offset_of(Window(self.partition, 0, data, incoming.batches), 0, _LIMITS),
+                incoming.last_offset,
                 self.log_end_offset,
             )
 

@@ -20,7 +20,7 @@ from storage_core.clock import ManualClock
 from storage_core.config import LogConfig
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.log.unified_log import LogAppendInfo, UnifiedLog
 from tests.kit.builders import (
     BatchSpec,

@@ -16,8 +16,8 @@ from storage_core.formats.batch_v2 import (
     Codec,
 )
 from storage_core.formats.control import ControlType
-from storage_core.log.append_results import ProducerSettings
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.log.append.analysis import ProducerSettings
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.new_records import NewRecords
 from tests.kit.builders import (
     BatchSpec,

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.log.log_consumer import consume
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_lookup import OffsetTarget, list_offset
+from storage_core.log.log_reader import Isolation, LogReader, consume
+from storage_core.log.offset_search import OffsetTarget, list_offset
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits

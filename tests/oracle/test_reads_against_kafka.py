@@ -23,7 +23,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_lookup import OffsetTarget, find_offset
+from storage_core.log.offset_search import OffsetTarget, find_offset
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from tests.oracle.jvm import KafkaFailure, java, kafka_failures, python_bytes

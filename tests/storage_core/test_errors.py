@@ -20,7 +20,7 @@ from storage_core.index.index_builder import IndexBuilder
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import LogReader
-from storage_core.log.offset_lookup import find_offset
+from storage_core.log.offset_search import find_offset
 from storage_core.log.producer_snapshot import parse_producer_snapshot
 from storage_core.maintenance.compaction import partition as compaction_partition
 from storage_core.maintenance.compaction.commit import verify_inputs

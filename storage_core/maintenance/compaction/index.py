@@ -25,8 +25,8 @@ from storage_core.kernels.record_scan import (
     decode_records,
 )
 from storage_core.kernels.survivors import mark_survivors
+from storage_core.log.batch_search import read_offset_index
 from storage_core.log.directory_view import DirectoryView
-from storage_core.log.end_offset import read_offset_index
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap

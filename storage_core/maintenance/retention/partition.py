@@ -18,7 +18,7 @@ from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_loader import LogLoader, load_log
-from storage_core.log.open_segments import describe_segment
+from storage_core.log.log_segment import describe_segment
 from storage_core.maintenance.retention.observe import observe_retention
 from storage_core.maintenance.retention.plan import RetentionPlan, plan_retention
 from storage_core.maintenance.retention.state import (

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from storage_core.log.open_transactions import OpenSpan
 from storage_core.maintenance.verification.batch_stream import TailKind
 from storage_core.maintenance.verification.transactions import (
     Aborted,
-    OpenSpan,
     ProducerSpans,
     SegmentTransactions,
 )
@@ -85,5 +85,5 @@ class SegmentFacts:
         return cls(**{**values, **changes})
 
 
-def _span(values: dict[str, int] | None) -> OpenSpan | None:
-    return None if values is None else OpenSpan(**values)
+def _span(values: list[int] | None) -> OpenSpan | None:
+    return None if values is None else OpenSpan(*values)

@@ -8,42 +8,24 @@ with batches.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.control import ControlType
-from storage_core.log.open_transactions import list_open_transactions
-from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.log.open_transactions import (
+    OpenSpan,
+    OpenTransactions,
+    is_late,
+)
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.findings import Code
 from storage_core.records.reader import Window
 
 _NONE: Final = -1
 _FAR: Final = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSpan:
-    """Data of a transaction that no marker has ended yet.
-
-    Attributes:
-        first_offset: Base offset of its first batch.
-        newest_ms: Largest timestamp of its batches.
-    """
-
-    first_offset: int
-    newest_ms: int
-
-    def joined(self, later: "OpenSpan | None") -> "OpenSpan":
-        """Return this span with the data of a later one of the same transaction."""
-        if later is None:
-            return self
-        return OpenSpan(
-            first_offset=self.first_offset, newest_ms=max(self.newest_ms, later.newest_ms)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +87,9 @@ class TransactionScan:
 
     def __init__(self, findings: FindingCollector) -> None:
         self._findings = findings
-        self._spans: dict[int, ProducerSpans] = {}
+        self._transactions = OpenTransactions(keeps_ended=False)
+        # What stood before the first marker of a producer, which may have begun in other segments.
+        self._before: dict[int, ProducerSpans] = {}
         self._aborted: list[Aborted] = []
         self._abort_markers: list[int] = []
 
@@ -122,11 +106,12 @@ class TransactionScan:
         )
         is_data = batches.is_transactional & ~batches.is_control
         in_play = is_good & batches.has_producer_id & (is_marker | is_data)
-        if not in_play.any() and not self._open_producers():
+        open_producers = [*self._transactions.first_offsets]
+        if not in_play.any() and not open_producers:
             return
         is_plain = is_good & batches.has_producer_id & ~batches.is_transactional
         is_plain &= ~batches.is_control
-        known = np.array([*self._open_producers()], np.int64)
+        known = np.array(open_producers, np.int64)
         known = np.concatenate([known, np.unique(batches.producer_id[in_play])])
         in_play |= is_plain & np.isin(batches.producer_id, known)
         rows = np.flatnonzero(in_play)
@@ -135,20 +120,17 @@ class TransactionScan:
 
     def result(self) -> SegmentTransactions:
         """Return what was collected."""
+        spans = self._transactions.spans
+        marked = [
+            replace(before, after=spans.pop(producer_id, None))
+            for producer_id, before in self._before.items()
+        ]
+        unmarked = [ProducerSpans(producer_id=p, before=span) for p, span in spans.items()]
         return SegmentTransactions(
-            spans=tuple(self._spans.values()),
+            spans=(*marked, *unmarked),
             aborted=tuple(self._aborted),
             abort_markers=tuple(self._abort_markers),
         )
-
-    def _open_producers(self) -> list[int]:
-        return [producer_id for producer_id in self._spans if self._open_span(producer_id)]
-
-    def _open_span(self, producer_id: int) -> OpenSpan | None:
-        spans = self._spans.get(producer_id)
-        if spans is None:
-            return None
-        return spans.before if spans.marker_offset < 0 else spans.after
 
     def _add_groups(self, window: Window, rows: NDArray[np.int64]) -> None:
         """Look at rows that are sorted by producer; a group of them ends with its marker."""
@@ -184,45 +166,36 @@ class TransactionScan:
     def _add_group(
         self, producer_id: int, span: OpenSpan | None, marker: int, *, is_abort: bool
     ) -> None:
-        known = self._spans.get(producer_id, ProducerSpans(producer_id=producer_id, before=None))
-        if known.marker_offset < 0:
-            before = span if known.before is None else known.before.joined(span)
-            self._spans[producer_id] = ProducerSpans(
-                producer_id=producer_id, before=before, marker_offset=marker, is_abort=is_abort
-            )
+        if span is not None:
+            self._transactions.extend(producer_id, span)
+        if marker < 0:
             return
-        after = span if known.after is None else known.after.joined(span)
-        if marker >= 0:
-            if is_abort and after is not None:
-                self._aborted.append(
-                    Aborted(
-                        producer_id=producer_id,
-                        first_offset=after.first_offset,
-                        last_offset=marker,
-                    )
+        ended = self._transactions.end(producer_id, marker)
+        if producer_id not in self._before:
+            self._before[producer_id] = ProducerSpans(
+                producer_id=producer_id, before=ended, marker_offset=marker, is_abort=is_abort
+            )
+        elif is_abort and ended is not None:
+            self._aborted.append(
+                Aborted(
+                    producer_id=producer_id, first_offset=ended.first_offset, last_offset=marker
                 )
-            after = None
-        self._spans[producer_id] = ProducerSpans(
-            producer_id=producer_id,
-            before=known.before,
-            marker_offset=known.marker_offset,
-            is_abort=known.is_abort,
-            after=after,
-        )
+            )
 
     def _check_plain(
         self, window: Window, producer_id: int, last_plain: int, span: OpenSpan | None
     ) -> None:
         """Report a batch outside of transactions that follows its producer's open one."""
-        known = self._open_span(producer_id)
-        span = span if known is None else known
-        if span is None or last_plain < max(span.first_offset, 0):
+        first_offset = self._transactions.first_offsets.get(producer_id)
+        if first_offset is None and span is not None:
+            first_offset = span.first_offset
+        if first_offset is None or last_plain < max(first_offset, 0):
             return
         row = int(np.flatnonzero(window.batches.base_offset == last_plain)[0])
         self._findings.add(
             Code.TRANSACTION_STATE_INVALID,
             f"the batch is not transactional, but its producer {producer_id} has had a "
-            f"transaction open since offset {span.first_offset}",
+            f"transaction open since offset {first_offset}",
             file=window.file,
             position=window.position_of(row),
             offset=last_plain,
@@ -245,29 +218,29 @@ class LogTransactions:
 
 def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransactions:
     """Put together what the segments of a log say, in offset order."""
-    ongoing: dict[int, OpenSpan] = {}
+    transactions = OpenTransactions(keeps_ended=False)
     aborted: list[tuple[Aborted, ...]] = []
     for segment in segments:
-        ended = list(segment.aborted)
+        in_segment = list(segment.aborted)
         for spans in segment.spans:
-            began = ongoing.pop(spans.producer_id, None)
-            open_span = spans.before if began is None else began.joined(spans.before)
+            producer_id = spans.producer_id
+            if spans.before is not None:
+                transactions.extend(producer_id, spans.before)
             if spans.marker_offset < 0:
-                if open_span is not None:
-                    ongoing[spans.producer_id] = open_span
                 continue
-            if spans.is_abort and open_span is not None:
-                ended.append(
+            ended = transactions.end(producer_id, spans.marker_offset)
+            if spans.is_abort and ended is not None:
+                in_segment.append(
                     Aborted(
-                        producer_id=spans.producer_id,
-                        first_offset=open_span.first_offset,
+                        producer_id=producer_id,
+                        first_offset=ended.first_offset,
                         last_offset=spans.marker_offset,
                     )
                 )
             if spans.after is not None:
-                ongoing[spans.producer_id] = spans.after
-        aborted.append(tuple(sorted(ended, key=lambda entry: entry.last_offset)))
-    return LogTransactions(ongoing=ongoing, aborted=tuple(aborted))
+                transactions.extend(producer_id, spans.after)
+        aborted.append(tuple(sorted(in_segment, key=lambda entry: entry.last_offset)))
+    return LogTransactions(ongoing=transactions.spans, aborted=tuple(aborted))
 
 
 def describe_open(
@@ -285,23 +258,17 @@ def describe_open(
         max_transaction_timeout_ms: The cluster's ``transaction.max.timeout.ms``.
         findings: Where to report.
     """
-    producers = [
-        ProducerEntry(
-            producer_id=producer_id,
-            current_txn_first_offset=span.first_offset,
-            last_timestamp=span.newest_ms,
+    oldest_first = sorted(transactions.ongoing.items(), key=lambda item: item[1].first_offset)
+    for producer_id, span in oldest_first:
+        hangs = is_late(
+            span.newest_ms, now_ms=now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
         )
-        for producer_id, span in transactions.ongoing.items()
-    ]
-    for transaction in list_open_transactions(
-        producers, now_ms=now_ms, max_transaction_timeout_ms=max_transaction_timeout_ms
-    ):
         findings.add(
-            Code.TRANSACTION_HANGING if transaction.is_late else Code.TRANSACTION_OPEN,
-            f"producer {transaction.producer_id} has had a transaction open since offset "
-            f"{transaction.first_offset}; its newest batch is "
-            f"{max(transaction.age_ms, 0) // 1000} s old",
-            offset=transaction.first_offset,
+            Code.TRANSACTION_HANGING if hangs else Code.TRANSACTION_OPEN,
+            f"producer {producer_id} has had a transaction open since offset "
+            f"{span.first_offset}; its newest batch is "
+            f"{max(now_ms - span.newest_ms, 0) // 1000} s old",
+            offset=span.first_offset,
         )
 
 

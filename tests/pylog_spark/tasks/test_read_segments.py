@@ -11,7 +11,7 @@ from pylog_spark.tasks.read_segments import COLUMN_TYPES, ReadRange, read_range
 from storage_core.errors import CorruptRecordError, InvalidRecordError
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
-from storage_core.log.position_search import ListedSegment
+from storage_core.log.batch_search import ListedSegment
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
 from tests.kit import damage

@@ -22,8 +22,8 @@ from storage_core.filenames import (
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from storage_core.index import entry_pieces
 from storage_core.index.entry_pieces import read_entries
-from storage_core.log import time_search
-from storage_core.log.position_search import ListedSegment
+from storage_core.log import offset_search
+from storage_core.log.batch_search import ListedSegment
 from storage_core.store import FileInfo
 from storage_core.store.local import LocalStore
 
@@ -61,7 +61,7 @@ LOOKS: dict[str, tuple[Callable[[LocalStore], object], object]] = {
         ),
         70,
     ),
-    "a search by time": (lambda store: time_search._look_up(store, SEGMENT, 100), (90, 5)),
+    "a search by time": (lambda store: offset_search._look_up(store, SEGMENT, 100), (90, 5)),
     "a dump of offsets": (
         lambda store: list(parser_of(INDEX)(store, INDEX)),
         [("index", {"offset": 5, "position": 70})],
@@ -113,5 +113,5 @@ def test_pieces_say_the_same_as_the_whole(count: int, tmp_path: Path, monkeypatc
     store = LocalStore(tmp_path)
     pieces = read_entries(store, TIMES, TIME_INDEX_ENTRY, limit_bytes=1 << 20)
     assert [entry for piece in pieces for entry in piece.tolist()] == entries
-    looks = [time_search._look_up(store, SEGMENT, target) for target in (1, 85, 91, 110, 200)]
+    looks = [offset_search._look_up(store, SEGMENT, target) for target in (1, 85, 91, 110, 200)]
     assert looks == [(120, 3), (120, 3), (120, 3), (120, 4), (120, 5)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from storage_core.clock import ManualClock
 from storage_core.config import LogConfig
 from storage_core.errors import StorageError
-from storage_core.log.append_files import LocalAppendFile, LocalAppendFiles
+from storage_core.log.append.segment import LocalAppendFile, LocalAppendFiles
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch

@@ -7,9 +7,8 @@ import pytest
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError
 from storage_core.formats.control import ControlType
-from storage_core.log.log_consumer import consume
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader
+from storage_core.log.log_reader import Isolation, LogReader, consume
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, end_txn_marker
 from tests.kit.directories import (

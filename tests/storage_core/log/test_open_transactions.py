@@ -9,6 +9,8 @@ from storage_core.log.log_loader import load_log
 from storage_core.log.open_transactions import (
     LATE_TRANSACTION_BUFFER_MS,
     MAX_TRANSACTION_TIMEOUT_MS,
+    OpenSpan,
+    OpenTransactions,
     has_late_transaction,
     list_open_transactions,
 )
@@ -79,3 +81,28 @@ def test_the_transaction_that_was_left_open_in_a_log_of_kafka_is_found(tmp_path:
     assert found[0].first_offset >= log.last_stable_offset
     late = list_open_transactions(log.producers, now_ms=now_ms + 10 * LIMIT_MS)
     assert has_late_transaction(late)
+
+
+@pytest.mark.item("PRD-17")
+def test_a_transaction_that_goes_on_keeps_its_beginning_and_is_as_new_as_its_newest_batch():
+    transactions = OpenTransactions(keeps_ended=False)
+    for first_offset, newest_ms in ((10, 500), (20, 900), (30, 700)):
+        transactions.extend(1, OpenSpan(first_offset, newest_ms))
+    assert transactions.spans == {1: OpenSpan(10, 900)}
+    assert transactions.first_unstable_offset == 10
+    assert transactions.end(1, 40) == OpenSpan(10, 900)
+    assert transactions.end(1, 41) is None
+    assert transactions.first_unstable_offset is None
+    transactions.extend(1, OpenSpan(50, 3))
+    assert transactions.spans == {1: OpenSpan(50, 3)}, "nothing of the one before"
+
+
+def test_two_producers_that_began_at_one_offset_hold_nothing_back_once_both_have_ended():
+    transactions = OpenTransactions(keeps_ended=True)
+    for producer_id in (1, 2):
+        transactions.begin(producer_id, 4)
+    assert transactions.complete(1, 4, 9)
+    assert not transactions.complete(2, 4, 10), "Kafka refuses a log that does this"
+    assert transactions.first_offsets == {}
+    transactions.advance_high_watermark(10)
+    assert transactions.first_unstable_offset is None

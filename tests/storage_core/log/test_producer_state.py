@@ -83,7 +83,7 @@ def test_batches_without_a_producer_are_none_of_its_business():
     plain = BatchSpec(records=(RecordSpec(key=b"k"),))
     state = replayed(plain, leader_change_batch(base_offset=1, leader_epoch=3))
     assert state.producers == {}
-    assert state.first_unstable_offset is None
+    assert state.transactions.first_unstable_offset is None
 
 
 @pytest.mark.item("PRD-02")
@@ -122,7 +122,7 @@ def test_a_marker_that_raises_the_epoch_ends_the_transaction_of_the_lower_one():
 def test_the_first_transactional_batch_opens_a_transaction_and_the_next_one_does_not():
     state = replayed(in_txn(10), in_txn(11, base_sequence=1))
     assert state.producers[P].current_txn_first_offset == 10
-    assert state.first_unstable_offset == 10
+    assert state.transactions.first_unstable_offset == 10
 
 
 @pytest.mark.item("PRD-03")
@@ -159,8 +159,8 @@ def test_a_marker_that_comes_again_only_updates_the_producer():
     state = replayed(in_txn(10), marker(11), marker(12, coordinator_epoch=3, timestamp=77))
     entry = state.producers[P]
     assert (entry.coordinator_epoch, entry.last_timestamp) == (3, 77)
-    state.advance_high_watermark(12)
-    assert state.first_unstable_offset is None
+    state.transactions.advance_high_watermark(12)
+    assert state.transactions.first_unstable_offset is None
 
 
 @pytest.mark.item("PRD-04")
@@ -178,29 +178,29 @@ def test_an_emptied_control_batch_changes_nothing():
 def test_an_ended_transaction_is_unstable_until_the_high_watermark_passes_its_marker(kind):
     state = replayed(in_txn(10), in_txn(11, base_sequence=1), marker(12, control_type=kind))
     for high_watermark, unstable in ((10, 10), (12, 10), (13, None)):
-        state.advance_high_watermark(high_watermark)
-        assert state.first_unstable_offset == unstable
+        state.transactions.advance_high_watermark(high_watermark)
+        assert state.transactions.first_unstable_offset == unstable
 
 
 @pytest.mark.item("PRD-05")
 def test_the_oldest_transaction_that_is_open_or_ended_above_the_high_watermark_counts():
     state = replayed(in_txn(10), in_txn(11, producer_id=Q), marker(12), in_txn(13, base_sequence=1))
-    state.advance_high_watermark(12)
-    assert state.first_unstable_offset == 10
-    state.advance_high_watermark(13)
-    assert state.first_unstable_offset == 11
+    state.transactions.advance_high_watermark(12)
+    assert state.transactions.first_unstable_offset == 10
+    state.transactions.advance_high_watermark(13)
+    assert state.transactions.first_unstable_offset == 11
     replayed(marker(14, producer_id=Q), state=state)
-    state.advance_high_watermark(15)
-    assert state.first_unstable_offset == 13
+    state.transactions.advance_high_watermark(15)
+    assert state.transactions.first_unstable_offset == 13
 
 
 @pytest.mark.item("PRD-05")
 def test_an_open_transaction_of_a_snapshot_is_unstable():
     state = known(current_txn_first_offset=4, last_offset=6, last_timestamp=0)
-    assert state.first_unstable_offset == 4
+    assert state.transactions.first_unstable_offset == 4
     replayed(marker(20), state=state)
-    state.advance_high_watermark(21)
-    assert state.first_unstable_offset is None
+    state.transactions.advance_high_watermark(21)
+    assert state.transactions.first_unstable_offset is None
 
 
 def test_a_marker_for_a_transaction_that_began_nowhere_is_refused():
@@ -270,4 +270,4 @@ def test_the_size_of_windows_does_not_matter(window_bytes):
     state = ProducerState()
     state.replay(log_file(0), events_of_windows(windows_of(batches, window_bytes=window_bytes)))
     assert state.producers == whole.producers
-    assert state.first_unstable_offset == whole.first_unstable_offset == 0
+    assert state.transactions.first_unstable_offset == whole.transactions.first_unstable_offset == 0

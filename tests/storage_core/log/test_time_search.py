@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.batch_v2 import TimestampType
-from storage_core.log.position_search import ListedSegment
-from storage_core.log.time_search import find_offset_for_time
+from storage_core.log.batch_search import ListedSegment
+from storage_core.log.offset_search import find_offset_for_time
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import random
 import zlib
 
@@ -31,11 +32,12 @@ from storage_core.errors import (
     UnexpectedAppendOffsetError,
 )
 from storage_core.formats.batch_v2 import Codec
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.index.transaction_index import parse_transaction_index
-from storage_core.log.append_results import ProducerSettings
+from storage_core.log.append.analysis import ProducerSettings
 from storage_core.log.log_loader import load_log
-from storage_core.log.producer_append import AppendOrigin
 from storage_core.log.producer_snapshot import parse_producer_snapshot
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.log.unified_log import UnifiedLog
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import ByteColumn, NewRecords
@@ -466,7 +468,10 @@ def test_a_raft_leaders_batches_keep_their_offsets_and_epoch(tmp_path):
     with open_log(tmp_path) as log:
         good = batch(2, base_offset=0, leader_epoch=6)
         log.append_as_leader(good, leader_epoch=6, origin=AppendOrigin.RAFT_LEADER)
-        other = batch(2, base_offset=2, leader_epoch=5)
+        later = batch(2, base_offset=10, leader_epoch=6)
+        log.append_as_leader(later, leader_epoch=6, origin=AppendOrigin.RAFT_LEADER)
+        assert log.log_end_offset == 12
+        other = batch(2, base_offset=12, leader_epoch=5)
         with pytest.raises(InvalidRecordError):
             log.append_as_leader(other, leader_epoch=6, origin=AppendOrigin.RAFT_LEADER)
 
@@ -578,14 +583,48 @@ def test_columns_roll_as_their_batches_would(tmp_path):
     assert [b.header["record_count"] for b in batches_of(tmp_path)] == [7] * 71 + [3]
 
 
+class FixedDice(random.Random):
+    def randrange(self, *_):
+        return 500
+
+
+@pytest.mark.item("APP-14")
+def test_jitter_lets_columns_roll_as_early_as_batches(tmp_path):
+    config = LogConfig.from_topic_overrides({"segment.ms": "1000", "segment.jitter.ms": "999"})
+    timestamps = SOME_TIME_MS + np.arange(20) * 100
+    key = ByteColumn.of_offsets(np.zeros(20, np.uint8), np.arange(21))
+    with UnifiedLog.open(tmp_path / "t-0", config=config, dice=FixedDice()) as log:
+        log.append_columns(
+            NewRecords.of(keys=key, values=key, timestamps=timestamps), batch_records=1
+        )
+        assert [base for base, _ in log.segments] == [0, 6, 12, 18]
+
+
+@pytest.mark.item("APP-13")
+def test_a_segment_is_rolled_when_its_time_index_has_room_for_its_last_entry_only(tmp_path):
+    with open_log(tmp_path, segment_index_bytes=48, index_interval_bytes=1) as log:
+        for number in range(20):
+            log.append_as_leader(batch(timestamp=SOME_TIME_MS + number), leader_epoch=0)
+        bases = [base for base, _ in log.segments]
+    assert len(bases) > 2
+    for base, following in itertools.pairwise(bases):
+        name = f"{base:020d}.timeindex"
+        entries = np.frombuffer((tmp_path / "t-0" / name).read_bytes(), TIME_INDEX_ENTRY)
+        assert len(entries) == 48 // TIME_INDEX_ENTRY.itemsize - 1
+        assert entries["timestamp"][-1] == SOME_TIME_MS + following - 1
+
+
 def test_columns_of_a_producer_go_on_with_its_sequence(tmp_path):
     producer = ProducerSettings(producer_id=4, producer_epoch=1, is_transactional=True)
     with open_log(tmp_path) as log:
         log.append_columns(columns(10), producer=producer, batch_records=4)
         log.append_columns(columns(3), producer=producer)
         assert log.producers[4].last_sequence == 12
-        assert len(log.producers[4].batches) == 4
         assert log.first_unstable_offset == 0
+        for sequence, count in ((0, 4), (4, 4), (8, 2), (10, 3)):
+            fields = {"producer_id": 4, "producer_epoch": 1, "is_transactional": True}
+            again = batch(count, base_sequence=sequence, **fields)
+            assert log.append_as_leader(again, leader_epoch=0).is_duplicate
         with pytest.raises(OutOfOrderSequenceError):
             log.append_columns(columns(1), producer=dataclasses.replace(producer, base_sequence=20))
         log.end_transaction(producer_id=4, producer_epoch=1, is_abort=False, leader_epoch=0)

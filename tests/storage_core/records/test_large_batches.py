@@ -17,13 +17,16 @@ from storage_core.errors import CorruptRecordError
 from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import NO_TIMESTAMP, Codec
 from storage_core.formats.control import ControlType
-from storage_core.log.batch_lookup import find_batch_base_offset
-from storage_core.log.batch_search import find_batch_for_offset, first_batch_timestamp
+from storage_core.log.batch_search import (
+    find_batch_base_offset,
+    find_batch_for_offset,
+    first_batch_timestamp,
+)
 from storage_core.log.committed_view import scan_batch_tables, scan_committed_view
-from storage_core.log.log_consumer import consume
+from storage_core.log.directory_view import DirectoryView
 from storage_core.log.log_loader import load_log
-from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_lookup import OffsetTarget, find_offset
+from storage_core.log.log_reader import Isolation, LogReader, consume
+from storage_core.log.offset_search import OffsetTarget, find_offset
 from storage_core.log.segment_scan import scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records import reader as reader_module
@@ -155,7 +158,7 @@ def test_counts_of_records_and_searches_for_transactions_read_headers(sparse, re
     size = next(file.size_bytes for file in sparse.list_files() if file.name == log_file(0))
     assert count_records(sparse, [log_file(0)]) == 3
     assert scan_committed_view(sparse).last_stable_offset == 3
-    assert find_batch_base_offset(sparse, [0], 2) == 2
+    assert find_batch_base_offset(DirectoryView(sparse), [0], 2) == 2
     assert max(reads) <= MOST
     assert sum(reads) < size // 4
 
@@ -170,7 +173,7 @@ def test_a_compressed_message_of_old_has_its_checksum_looked_at_before_it_is_ope
     with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
         count_records(sparse, [log_file(0)])
     with pytest.raises(CorruptRecordError, match="CRC-32 of the batch at offset"):
-        find_batch_base_offset(sparse, [0], 0)
+        find_batch_base_offset(DirectoryView(sparse), [0], 0)
     assert max(reads) <= MOST
 
 

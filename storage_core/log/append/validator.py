@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import LogConfig
 from storage_core.errors import (
     CorruptRecordError,
     DecompressionError,
@@ -42,7 +43,8 @@ from storage_core.kernels.record_scan import (
     RECORD_KEY_START,
     RECORD_VALUE_START,
 )
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.log.append.analysis import target_codec
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.codecs import decompress
@@ -85,6 +87,35 @@ class ValidatorSettings:
     leader_epoch: int
     origin: AppendOrigin
     max_record_bytes: int
+
+    @classmethod
+    def of(  # noqa: PLR0913 - what an append says
+        cls,
+        config: LogConfig,
+        *,
+        partition: str,
+        source: Codec,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        to_magic: int,
+        now_ms: int,
+    ) -> "ValidatorSettings":
+        """Return the rules of a topic for batches that came in a codec."""
+        codec, level = target_codec(config, source)
+        return cls(
+            partition=partition,
+            now_ms=now_ms,
+            target_codec=codec,
+            target_level=level,
+            is_compacted=config.is_compacted,
+            to_magic=to_magic,
+            timestamp_type=TimestampType(config.message_timestamp_type.value),
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            leader_epoch=leader_epoch,
+            origin=origin,
+            max_record_bytes=config.max_decompressed_message_bytes,
+        )
 
     @property
     def is_append_time(self) -> bool:

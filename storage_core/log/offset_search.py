@@ -1,22 +1,179 @@
 """Offsets for points in time, and Kafka's special targets, of a log at rest."""
 
 import enum
+from collections.abc import Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 
 from storage_core.errors import OffsetNotAvailableError
+from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_TIMESTAMP
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.formats.legacy import MAGIC_V0
+from storage_core.index.entry_pieces import read_entries
+from storage_core.log.batch_search import (
+    MAX_INDEX_BYTES,
+    ListedSegment,
+    checked_start,
+    find_start_position,
+)
 from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.position_search import checked_start
-from storage_core.log.time_search import TimedOffset, find_record_from
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import Limits
-from storage_core.records.reader import read_whole, scan_headers
+from storage_core.records.reader import Tail, read_whole, scan_headers, scan_windows
+from storage_core.store.base import FileReader, LogStore
 
-NO_TIERED_OFFSET = -1
 _WINDOW_BYTES = 1 << 20
+NO_TIERED_OFFSET = -1
+
+
+class TimedOffset(NamedTuple):
+    """A record that a search by time found.
+
+    Attributes:
+        timestamp: Its timestamp, epoch milliseconds; NO_TIMESTAMP for an offset that was not
+            found by one.
+        offset: Its offset.
+        leader_epoch: Of its batch, NO_LEADER_EPOCH if that says none.
+    """
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def find_offset_for_time(
+    store: LogStore,
+    segments: Sequence[ListedSegment],
+    *,
+    target_ms: int,
+    log_start_offset: int,
+    limits: Limits,
+) -> int | None:
+    """Find the first record at or after a point in time.
+
+    As Kafka does, a segment whose time index says that it is older is passed over. One without a
+    time index is read, and so is the active one: a broker that died has not finished its index.
+    Unlike in Kafka, a segment that turns out to hold no such record does not end the search.
+
+    Args:
+        store: The partition directory.
+        segments: In offset order.
+        target_ms: Epoch milliseconds.
+        log_start_offset: Records below it do not count.
+        limits: What a batch may expand to.
+
+    Returns:
+        Its offset, or None if every record is older.
+
+    Raises:
+        PylogError: A batch that had to be read is corrupt, or the store failed.
+    """
+    for number, segment in enumerate(segments):
+        newest, last_older = _look_up(store, segment, target_ms)
+        is_active = number == len(segments) - 1
+        if not is_active and newest is not None and newest < target_ms:
+            continue
+        # All records up to the offset of the last entry that is older are older.
+        offset = log_start_offset
+        if last_older is not None:
+            offset = max(offset, segment.base_offset + last_older)
+        found = _scan(store, segment, offset, target_ms, log_start_offset, limits)
+        if found is not None:
+            return found
+    return None
+
+
+def _look_up(
+    store: LogStore, segment: ListedSegment, target_ms: int
+) -> tuple[int | None, int | None]:
+    """Return a time index's last timestamp, and the relative offset of its last older entry.
+
+    The zeros in which a preallocated one ends do not count.
+    """
+    newest = older = last_seen = None
+    if not segment.has_time_index:
+        return newest, older
+    name = segment_file(segment.base_offset, TIME_INDEX_SUFFIX)
+    for entries in read_entries(store, name, TIME_INDEX_ENTRY, limit_bytes=MAX_INDEX_BYTES):
+        timestamps, offsets = entries["timestamp"], entries["relative_offset"]
+        used = np.flatnonzero(timestamps > 0)
+        is_older = np.flatnonzero(timestamps < target_ms)
+        if used.size:
+            newest = int(timestamps[used[-1]])
+            counted = is_older[is_older <= used[-1]]
+            older = int(offsets[counted[-1]]) if counted.size else last_seen
+        if is_older.size:
+            last_seen = int(offsets[is_older[-1]])
+    return newest, older
+
+
+def find_record_from(  # noqa: PLR0913  # where, what and how far
+    reader: FileReader,
+    *,
+    start: int,
+    end: int,
+    target_ms: int,
+    first_offset: int,
+    with_control: bool,
+    limits: Limits,
+) -> TimedOffset | None:
+    """Return the first record of a stretch of a segment that is not older than a point in time.
+
+    Args:
+        reader: The open .log file.
+        start: Position of a batch.
+        end: Where the stretch ends; a batch that reaches past it does not count.
+        target_ms: Epoch milliseconds.
+        first_offset: Records below it do not count.
+        with_control: Whether markers count, as they do to Kafka.
+        limits: What a batch may expand to.
+
+    Raises:
+        PylogError: A batch that had to be read is corrupt, or the store failed.
+    """
+    for window in scan_windows(
+        reader, start=start, end=end, window_bytes=_WINDOW_BYTES, tail=Tail.STOP
+    ):
+        batches = window.batches
+        wanted = batches.max_timestamp >= target_ms
+        if not with_control:
+            wanted &= ~batches.is_control
+        for records in decode_records(window, wanted, limits):
+            is_match = (records.timestamp >= target_ms) & (records.offset >= first_offset)
+            matches = np.flatnonzero(is_match)
+            if matches.size:
+                row = int(matches[0])
+                return TimedOffset(
+                    timestamp=int(records.timestamp[row]),
+                    offset=int(records.offset[row]),
+                    leader_epoch=int(batches.leader_epoch[records.batch[row]]),
+                )
+    return None
+
+
+def _scan(
+    store: LogStore,
+    segment: ListedSegment,
+    offset: int,
+    target_ms: int,
+    log_start_offset: int,
+    limits: Limits,
+) -> int | None:
+    position = find_start_position(store, segment, offset)
+    with closing(store.open_file(log_file(segment.base_offset))) as reader:
+        found = find_record_from(
+            reader,
+            start=position,
+            end=segment.size_bytes,
+            target_ms=target_ms,
+            first_offset=log_start_offset,
+            with_control=False,
+            limits=limits,
+        )
+    return None if found is None else found.offset
 
 
 class OffsetTarget(enum.IntEnum):

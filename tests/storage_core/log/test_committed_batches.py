@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.formats.control import ControlType
 from storage_core.index.transaction_index import AbortedTxn
-from storage_core.log.isolation import ReadCommitted
+from storage_core.log.transaction_tracker import TransactionTracker
 from tests.kit.builders import (
     BatchSpec,
     RecordSpec,
@@ -58,7 +58,7 @@ LOG = [
 
 
 def visible_offsets(entries: list[AbortedTxn], first: int = 0, window_bytes: int = 10_000):
-    view = ReadCommitted(entries)
+    view = TransactionTracker(entries)
     return [
         int(offset)
         for window in windows_of(LOG[first:], window_bytes=window_bytes)

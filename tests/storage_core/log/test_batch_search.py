@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.log.position_search import ListedSegment, find_end_offset, find_start_position
+from storage_core.log.batch_search import ListedSegment, find_end_offset, find_start_position
 from storage_core.store import LocalStore
 from tests.kit.builders import segment_bytes, some_batches
 from tests.kit.directories import SegmentSpec, write_partition

@@ -1,47 +1,151 @@
-"""A log that is held open: where it stands, its segments rolled, flushed and closed."""
+"""A log that is held open: opened or begun, where it stands, rolled, flushed and closed."""
 
+import random
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry
-from storage_core.clock import Clock
-from storage_core.config import LogConfig
+from storage_core.clock import Clock, SystemClock
+from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     InvalidAppendError,
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
 )
-from storage_core.log.append_opening import OpenedLog
-from storage_core.log.batch_lookup import find_batch_base_offset
-from storage_core.log.producer_append import ProducerStateEntry
+from storage_core.filenames import LOG_SUFFIX, kind_of, parse_partition_directory
+from storage_core.log.append.local_log import (
+    AppendEpochs,
+    AppendSnapshots,
+    LocalLog,
+    plan_first_segment,
+)
+from storage_core.log.append.segment import AppendFiles, LocalAppendFiles
+from storage_core.log.batch_search import find_batch_base_offset
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
+from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.log.producer_state import REMEMBERED_BATCHES, ProducerState
+from storage_core.plan import Plan, commit
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
 
 class OpenLog:
-    """Everything of a UnifiedLog but its appends.
+    """Everything of a UnifiedLog but its appends; made by `open`.
 
     Args:
         partition: Its name, for messages.
-        opened: Its parts.
+        store: Its directory.
+        loaded: The log as it was loaded; its operations have been committed.
+        local: Its segments.
         config: The topic's configuration.
         clock: Where the time comes from.
     """
 
     def __init__(
-        self, partition: str, opened: OpenedLog, *, config: LogConfig, clock: Clock
+        self,
+        partition: str,
+        store: LocalStore,
+        loaded: LoadedLog,
+        local: LocalLog,
+        *,
+        config: LogConfig,
+        clock: Clock,
     ) -> None:
         self.partition = partition
         self.config = config
         self._clock = clock
-        self._store = opened.store
-        self._local = opened.local
-        self._epochs = opened.epochs
-        self._producers = opened.producers
-        self._snapshots = opened.snapshots
-        self._loaded_txns = opened.loaded_txns
-        self._log_start_offset = opened.log_start_offset
-        self._high_watermark = opened.log_start_offset
+        self._store = store
+        self._local = local
+        self._epochs = AppendEpochs(partition, store, loaded.epochs)
+        self._producers = ProducerState(loaded.producers, remembered_batches=REMEMBERED_BATCHES)
+        self._snapshots = AppendSnapshots(
+            store,
+            loaded.snapshot_offsets,
+            map_end=loaded.log_end_offset,
+            log_start_offset=loaded.log_start_offset,
+        )
+        # Where transactions begin that were open when the log was loaded.
+        self._loaded_txns = frozenset(
+            entry.current_txn_first_offset
+            for entry in loaded.producers
+            if entry.current_txn_first_offset >= 0
+        )
+        self._log_start_offset = loaded.log_start_offset
+        self._high_watermark = loaded.log_start_offset
         self._is_closed = False
+
+    @classmethod
+    def open(  # noqa: PLR0913 - a broker says as much
+        cls,
+        directory: Path,
+        *,
+        config: LogConfig | None = None,
+        clock: Clock | None = None,
+        cleaner: CleanerConfig | None = None,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean_shutdown: bool = True,
+        files: AppendFiles | None = None,
+        dice: random.Random | None = None,
+    ) -> Self:
+        """Open the log of a directory, or begin one.
+
+        Args:
+            directory: ``<topic>-<partition>``; created if it is not there.
+            config: The topic's configuration; Kafka's defaults without one.
+            clock: Where the time comes from; the machine's clock without one.
+            cleaner: For the expiry of producers.
+            log_start_offset: The partition's entry in the log-start checkpoint.
+            recovery_point: The partition's entry in the recovery-point checkpoint; of a log that
+                was closed cleanly it does not count, for all of that is durable.
+            clean_shutdown: Whether the log was closed cleanly. If not it is recovered from the
+                recovery point on, as a broker does after a crash: what is damaged is cut off.
+            files: What writes segment files.
+            dice: For the jitter of segments.
+
+        Raises:
+            InvalidNameError: The directory's name is no partition's.
+            RecoveryRequiredError: The log was not closed cleanly, though it should have been.
+            PylogError: It cannot be loaded; see load_log.
+        """
+        partition = str(parse_partition_directory(directory.name))
+        config = LogConfig() if config is None else config
+        clock = SystemClock() if clock is None else clock
+        try:
+            make_folder(directory, mode=PUBLIC_MODE)
+        except OSError as error:
+            raise StorageError(str(directory), error.strerror or str(error)) from error
+        store = LocalStore(directory)
+        is_new = not any(kind_of(file.name) == LOG_SUFFIX for file in store.list_files())
+        if is_new:
+            commit(plan_first_segment(store.location, log_start_offset), store)
+        now_ms = clock.now_ms()
+        loader = LogLoader(
+            store,
+            config=config,
+            cleaner=CleanerConfig() if cleaner is None else cleaner,
+            now_ms=now_ms,
+            log_start_checkpoint=log_start_offset,
+            recovery_point=recovery_point,
+            clean_shutdown=clean_shutdown,
+            may_repair=not clean_shutdown,
+        )
+        loaded = loader.load().close(high_watermark=0)
+        commit(Plan(location=store.location, operations=loaded.operations), store)
+        local = LocalLog(
+            partition,
+            store,
+            LocalAppendFiles(store) if files is None else files,
+            config,
+            loaded,
+            is_new=is_new,
+            now_ms=now_ms,
+            dice=random.SystemRandom() if dice is None else dice,
+        )
+        return cls(partition, store, loaded, local, config=config, clock=clock)
 
     def __enter__(self) -> Self:
         return self
@@ -95,21 +199,23 @@ class OpenLog:
         return self._epochs.entries
 
     @property
-    def producers(self) -> dict[int, ProducerStateEntry]:
+    def producers(self) -> dict[int, ProducerEntry]:
         """The producers that are alive, by id."""
         return dict(self._producers.producers)
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the oldest transaction began that is open or not replicated, None without one."""
-        first = self._producers.first_unstable_offset
+        first = self._producers.transactions.first_unstable_offset
         if first is None:
             return None
         if first >= self._log_start_offset and first not in self._loaded_txns:
             return first
         # Kafka looks for the batch then, which may begin elsewhere.
         bases = [base for base, _ in self.segments]
-        found = find_batch_base_offset(self._store, bases, max(first, self._log_start_offset))
+        found = find_batch_base_offset(
+            DirectoryView(self._store), bases, max(first, self._log_start_offset)
+        )
         return self.log_end_offset if found is None else found
 
     @property
@@ -138,7 +244,7 @@ class OpenLog:
         old = self._local.roll(wanted_offset, now_ms)
         base_offset = self._local.active.base_offset
         self._snapshots.map_end = base_offset
-        self._snapshots.take(self._producers.snapshot())
+        self._snapshots.take(self._producers.producers.values())
         self._local.flush(base_offset, recovery_point=base_offset, now_ms=now_ms)
         old.close()
         return base_offset
@@ -154,7 +260,7 @@ class OpenLog:
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, clamped to the log; return what it is then."""
         self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
-        self._producers.forget_completed_below(self._high_watermark)
+        self._producers.transactions.advance_high_watermark(self._high_watermark)
         return self._high_watermark
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
@@ -191,7 +297,7 @@ class OpenLog:
         self._log_start_offset = offset
         self._local.recovery_point = max(self._local.recovery_point, offset)
         self._epochs.truncate_from_start(offset)
-        self._producers.forget_completed_below(offset)
+        self._producers.transactions.advance_high_watermark(offset)
         self._snapshots.raise_log_start(offset)
         return True
 
@@ -218,7 +324,7 @@ class OpenLog:
         self._local.active.become_inactive()
         end = self.log_end_offset
         self._local.flush(end + 1, recovery_point=end, now_ms=self._clock.now_ms())
-        self._snapshots.take(self._producers.snapshot())
+        self._snapshots.take(self._producers.producers.values())
         self.abandon()
 
     def abandon(self) -> None:

@@ -9,7 +9,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetNotAvailableError
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import Isolation, LogReader
-from storage_core.log.offset_lookup import OffsetTarget, find_offset, list_offset, offsets_before
+from storage_core.log.offset_search import OffsetTarget, find_offset, list_offset, offsets_before
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec

@@ -7,17 +7,22 @@ import pytest
 from storage_core.errors import (
     InvalidAppendError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     OutOfOrderSequenceError,
     ProducerTxnStateError,
     TransactionCoordinatorFencedError,
 )
-from storage_core.log.producer_append import (
-    ActiveProducers,
-    AppendOrigin,
-    DataBatch,
-    EndTxnMarker,
-)
+from storage_core.formats.control import ControlType
+from storage_core.index.transaction_index import AbortedTxn
+from storage_core.log.producer_events import NOT_A_MARKER, ProducerEvent
 from storage_core.log.producer_snapshot import ProducerEntry
+from storage_core.log.producer_state import (
+    REMEMBERED_BATCHES,
+    AppendOrigin,
+    ProducerAppendInfo,
+    ProducerChanges,
+    ProducerState,
+)
 
 CLIENT, COORDINATOR, REPLICATION = (
     AppendOrigin.CLIENT,
@@ -28,57 +33,70 @@ LAST = 2**31 - 1
 offsets = itertools.count(0, 10)
 
 
+def new_state(entries=()):
+    return ProducerState(entries, remembered_batches=REMEMBERED_BATCHES)
+
+
+def event(epoch, offset, **fields):
+    settings = {"control_type": NOT_A_MARKER, "last_sequence": -1, "offset_delta": 0}
+    settings |= {"is_transactional": True, "timestamp": 5, "coordinator_epoch": -1}
+    settings |= {"last_offset": offset} | fields
+    return ProducerEvent(
+        producer_id=1, producer_epoch=epoch, position=0, first_offset=offset, **settings
+    )
+
+
 def data(epoch, sequence, *, count=1, is_transactional=False):
     first = next(offsets)
-    return DataBatch(
-        producer_epoch=epoch,
-        first_sequence=sequence,
-        last_sequence=(sequence + count - 1) & LAST,
-        first_offset=first,
+    return event(
+        epoch,
+        first,
         last_offset=first + count - 1,
-        max_timestamp=first,
+        offset_delta=count - 1,
+        last_sequence=(sequence + count - 1) & LAST,
+        timestamp=first,
         is_transactional=is_transactional,
     )
 
 
-def marker(epoch, *, version=1, coordinator_epoch=0, is_abort=False):
-    return EndTxnMarker(
-        producer_epoch=epoch,
-        coordinator_epoch=coordinator_epoch,
-        is_abort=is_abort,
-        offset=next(offsets),
-        timestamp=5,
-        transaction_version=version,
-    )
+def marker(epoch, *, coordinator_epoch=0, is_abort=False):
+    kind = ControlType.ABORT if is_abort else ControlType.COMMIT
+    return event(epoch, next(offsets), control_type=kind, coordinator_epoch=coordinator_epoch)
 
 
-def append(producers, *batches, origin=CLIENT, producer_id=1):
-    info = producers.prepare("t-0", producer_id, origin)
-    completed = []
-    for batch in batches:
-        if isinstance(batch, DataBatch):
-            info.append_data(batch)
-        else:
-            completed.append(info.append_marker(batch))
-    producers.update(info)
-    return completed
+def append(state, *batches, origin=CLIENT, producer_id=1, version=1):
+    """Append batches as one append; return what each marker ends."""
+    current = state.producers.get(producer_id, ProducerEntry(producer_id=producer_id))
+    info = ProducerAppendInfo("t-0", current, origin)
+    ended = [(batch, info.append(batch, version)) for batch in batches]
+    infos = {producer_id: info}
+    state.take(ProducerChanges(place="t-0", origin=origin, infos=infos))
+    return [completed for batch, completed in ended if batch.control_type != NOT_A_MARKER]
+
+
+def complete(state, *transactions):
+    """Let transactions end; return what the transaction index gets."""
+    changes = ProducerChanges(place="t-0", origin=COORDINATOR, completed=list(transactions))
+    return state.take_indexed(changes)
+
+
+def first_unstable_offset(state):
+    return state.transactions.first_unstable_offset
 
 
 @pytest.mark.item("PRD-01", "PRD-07")
 def test_the_sixth_batch_pushes_out_the_first():
-    producers = ActiveProducers()
+    producers = new_state()
     batches = [data(0, 3 * number, count=3) for number in range(6)]
     for batch in batches:
         append(producers, batch)
-    entry = producers.producers[1]
-    assert [b.first_sequence for b in entry.batches] == [3, 6, 9, 12, 15]
-    assert producers.find_duplicate(1, batches[0]) is None
+    assert producers.find_duplicate(batches[0]) is None
     for batch in batches[1:]:
-        found = producers.find_duplicate(1, batch)
+        found = producers.find_duplicate(batch)
         assert (found.first_offset, found.last_offset) == (batch.first_offset, batch.last_offset)
-    assert producers.find_duplicate(1, data(1, 15, count=3)) is None, "another epoch"
-    assert producers.find_duplicate(1, data(0, 15, count=2)) is None, "another end"
-    assert producers.find_duplicate(2, batches[1]) is None, "another producer"
+    assert producers.find_duplicate(data(1, 15, count=3)) is None, "another epoch"
+    assert producers.find_duplicate(data(0, 15, count=2)) is None, "another end"
+    assert producers.find_duplicate(batches[1]._replace(producer_id=2)) is None, "another producer"
 
 
 @pytest.mark.item("PRD-08")
@@ -97,7 +115,7 @@ def test_the_sixth_batch_pushes_out_the_first():
 )
 def test_sequences_of_clients_follow_each_other(before, epoch, sequence, is_fine):
     for origin in (CLIENT, COORDINATOR, REPLICATION):
-        producers = ActiveProducers()
+        producers = new_state()
         if before is not None:
             append(producers, data(*before))
         if is_fine or origin is not CLIENT:
@@ -111,9 +129,9 @@ def test_sequences_of_clients_follow_each_other(before, epoch, sequence, is_fine
 
 @pytest.mark.item("PRD-08")
 def test_after_a_marker_that_bumps_the_epoch_sequences_begin_at_0():
-    producers = ActiveProducers()
+    producers = new_state()
     append(producers, data(0, 8, is_transactional=True))
-    append(producers, marker(1, version=2), origin=COORDINATOR)
+    append(producers, marker(1), origin=COORDINATOR, version=2)
     with pytest.raises(OutOfOrderSequenceError):
         append(producers, data(1, 9, is_transactional=True))
     append(producers, data(1, 0, is_transactional=True))
@@ -122,7 +140,7 @@ def test_after_a_marker_that_bumps_the_epoch_sequences_begin_at_0():
 @pytest.mark.item("PRD-09")
 def test_an_old_epoch_is_refused_but_replicated():
     for origin in (CLIENT, COORDINATOR):
-        producers = ActiveProducers()
+        producers = new_state()
         append(producers, data(3, 0))
         with pytest.raises(InvalidProducerEpochError):
             append(producers, data(2, 1), origin=origin)
@@ -136,31 +154,31 @@ def test_an_old_epoch_is_refused_but_replicated():
     [(0, 3, True), (1, 3, True), (1, 2, False), (2, 4, True), (2, 3, False), (2, 2, False)],
 )
 def test_a_marker_of_version_2_needs_a_higher_epoch(version, epoch, is_fine):
-    producers = ActiveProducers()
+    producers = new_state()
     append(producers, data(3, 0, is_transactional=True))
     if is_fine:
-        [completed] = append(producers, marker(epoch, version=version), origin=COORDINATOR)
+        [completed] = append(producers, marker(epoch), origin=COORDINATOR, version=version)
         assert completed is not None
     else:
         with pytest.raises(InvalidProducerEpochError):
-            append(producers, marker(epoch, version=version), origin=COORDINATOR)
+            append(producers, marker(epoch), origin=COORDINATOR, version=version)
 
 
 @pytest.mark.item("PRD-09")
 def test_a_marker_of_version_2_may_be_sent_again():
-    producers = ActiveProducers()
+    producers = new_state()
     append(producers, data(3, 0, is_transactional=True))
-    append(producers, marker(4, version=2), origin=COORDINATOR)
-    assert append(producers, marker(4, version=2), origin=COORDINATOR) == [None]
-    last = ActiveProducers()
+    append(producers, marker(4), origin=COORDINATOR, version=2)
+    assert append(producers, marker(4), origin=COORDINATOR, version=2) == [None]
+    last = new_state()
     append(last, data(2**15 - 1, 0, is_transactional=True))
-    [completed] = append(last, marker(2**15 - 1, version=2), origin=COORDINATOR)
+    [completed] = append(last, marker(2**15 - 1), origin=COORDINATOR, version=2)
     assert completed is not None, "no epoch follows the last one"
 
 
 @pytest.mark.item("PRD-09")
 def test_a_coordinator_that_was_replaced_is_fenced_but_its_markers_are_replicated():
-    producers = ActiveProducers()
+    producers = new_state()
     append(producers, marker(0, coordinator_epoch=5), origin=COORDINATOR)
     with pytest.raises(TransactionCoordinatorFencedError):
         append(producers, marker(0, coordinator_epoch=4), origin=COORDINATOR)
@@ -169,39 +187,45 @@ def test_a_coordinator_that_was_replaced_is_fenced_but_its_markers_are_replicate
 
 
 def test_a_marker_needs_a_version_unless_it_is_replicated():
-    producers = ActiveProducers()
+    producers = new_state()
     with pytest.raises(InvalidAppendError):
-        append(producers, marker(0, version=-1), origin=COORDINATOR)
-    append(producers, marker(0, version=-1), origin=REPLICATION)
+        append(producers, marker(0), origin=COORDINATOR, version=-1)
+    append(producers, marker(0), origin=REPLICATION, version=-1)
 
 
 @pytest.mark.parametrize("origin", AppendOrigin)
 def test_a_plain_batch_within_a_transaction_is_refused_from_everybody(origin):
-    producers = ActiveProducers()
+    producers = new_state()
     append(producers, data(0, 0, is_transactional=True))
-    with pytest.raises(ProducerTxnStateError):
+    is_load = origin is AppendOrigin.LOAD
+    with pytest.raises(InvalidTxnStateError if is_load else ProducerTxnStateError):
         append(producers, data(0, 1), origin=origin)
 
 
 @pytest.mark.item("PRD-06")
 def test_the_last_stable_offset_after_a_transaction_is_where_the_oldest_other_began():
-    producers = ActiveProducers()
+    producers = new_state()
     first, second = data(0, 0, is_transactional=True), data(0, 0, is_transactional=True)
     append(producers, first, producer_id=1)
     append(producers, second, producer_id=2)
     [ends] = append(producers, marker(0, is_abort=True), origin=COORDINATOR, producer_id=2)
-    assert producers.last_stable_offset_after(ends) == first.first_offset
-    producers.complete(ends)
+    [entry] = complete(producers, ends)
+    assert entry == AbortedTxn(
+        producer_id=2,
+        first_offset=second.first_offset,
+        last_offset=ends.last_offset,
+        last_stable_offset=first.first_offset,
+    )
     [last] = append(producers, marker(0, is_abort=True), origin=COORDINATOR, producer_id=1)
-    assert producers.last_stable_offset_after(last) == last.last_offset + 1
-    assert producers.first_unstable_offset == first.first_offset
-    producers.complete(last)
-    producers.forget_completed_below(ends.last_offset + 1)
-    assert producers.first_unstable_offset == first.first_offset
-    producers.forget_completed_below(last.last_offset + 1)
-    assert producers.first_unstable_offset is None
+    assert first_unstable_offset(producers) == first.first_offset
+    [entry] = complete(producers, last)
+    assert entry.last_stable_offset == last.last_offset + 1
+    producers.transactions.advance_high_watermark(ends.last_offset + 1)
+    assert first_unstable_offset(producers) == first.first_offset
+    producers.transactions.advance_high_watermark(last.last_offset + 1)
+    assert first_unstable_offset(producers) is None
     with pytest.raises(InvalidAppendError):
-        producers.complete(last)
+        complete(producers, last)
 
 
 @pytest.mark.item("PRD-01")
@@ -219,10 +243,15 @@ def test_a_snapshot_brings_back_one_batch_and_the_open_transaction():
         ),
         ProducerEntry(producer_id=2, producer_epoch=1, last_timestamp=5),
     ]
-    producers = ActiveProducers(entries)
-    assert producers.snapshot() == entries
-    assert producers.first_unstable_offset == 40
-    assert producers.has_ongoing_transaction(1, 2)
-    assert not producers.has_ongoing_transaction(1, 3)
-    producers.expire(now_ms=1_000, expiration_ms=100)
-    assert list(producers.producers) == [1], "an open transaction does not expire"
+    producers = new_state(entries)
+    assert list(producers.producers.values()) == entries
+    assert first_unstable_offset(producers) == 40
+    assert producers.transactions.first_offsets == {1: 40}
+    again = event(
+        2, 47, last_offset=50, offset_delta=3, last_sequence=9, is_transactional=True, timestamp=78
+    )
+    assert producers.find_duplicate(again).timestamp == 77
+    assert producers.find_duplicate(again._replace(producer_id=2, producer_epoch=1)) is None
+    later = new_state()
+    later.load(entries, now_ms=1_000, expiration_ms=100)
+    assert list(later.producers) == [1], "an open transaction does not expire"

@@ -1,11 +1,19 @@
-"""The active segment of a log that is open for appends: its records, its indexes, its age."""
+"""The active segment of a log that is open for appends: its files, its indexes, its age.
 
+A log that is open for appends writes as it goes, like a broker: what a crash leaves is what a log
+loader recovers. So these files do not go through plans; everything else that happens to a
+partition's files does.
+"""
+
+import os
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.config import LogConfig
 from storage_core.errors import (
     BadBytesError,
     CorruptIndexError,
@@ -27,36 +35,122 @@ from storage_core.formats.index_entries import (
 )
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.kernels import append_plan, index_build
-from storage_core.log.append_files import AppendFile, AppendFiles
-from storage_core.log.roll import SegmentAge
+from storage_core.log.append.roll import SegmentAge
 from storage_core.records.batch_table import BatchTable
+from storage_core.store.local import LocalStore, storage_errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSettings:
-    """What the topic's configuration says of segments.
+class AppendFile(Protocol):
+    """A file that grows."""
 
-    Attributes:
-        segment_bytes: Length of a preallocated file, and size that no segment exceeds.
-        max_index_bytes: ``segment.index.bytes``.
-        interval_bytes: ``index.interval.bytes``.
-        preallocate: Whether new files are created at full length.
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that were written; a preallocated file is longer."""
+        ...
+
+    def append(self, content: bytes | bytearray | memoryview) -> None:
+        """Write bytes behind those that were written before."""
+        ...
+
+    def trim(self) -> None:
+        """Cut a preallocated file to what was written."""
+        ...
+
+    def sync(self) -> None:
+        """Make the bytes durable."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+class AppendFiles(Protocol):
+    """What opens the files of segments."""
+
+    def open_file(self, name: str, *, preallocate_bytes: int = 0) -> AppendFile:
+        """Open a file at its end, or create it.
+
+        Args:
+            name: Of the file.
+            preallocate_bytes: Length that a new or empty file gets.
+        """
+        ...
+
+    def sync_directory(self) -> None:
+        """Make the directory's entries durable."""
+        ...
+
+
+class LocalAppendFile:
+    """A local file that grows.
+
+    Args:
+        path: Of the file, for messages.
+        descriptor: The file, open for writing; this object closes it.
+        size_bytes: Bytes that were written.
     """
 
-    segment_bytes: int
-    max_index_bytes: int
-    interval_bytes: int
-    preallocate: bool
+    def __init__(self, path: Path, descriptor: int, *, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._descriptor = descriptor
 
     @property
-    def max_offset_entries(self) -> int:
-        """Entries that an offset index takes."""
-        return self.max_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+    def size_bytes(self) -> int:
+        """Bytes that were written."""
+        return self._size_bytes
 
-    @property
-    def max_time_entries(self) -> int:
-        """Entries that a time index takes, the last one kept for the end of the segment."""
-        return self.max_index_bytes // TIME_INDEX_ENTRY.itemsize
+    def append(self, content: bytes | bytearray | memoryview) -> None:
+        """Write bytes behind those that were written before.
+
+        Raises:
+            StorageError: The disk refused; what was written of them does not count.
+        """
+        view = memoryview(content).cast("B")
+        written = 0
+        with storage_errors(self._path):
+            while written < len(view):
+                written += os.pwrite(self._descriptor, view[written:], self._size_bytes + written)
+        self._size_bytes += len(view)
+
+    def trim(self) -> None:
+        """Cut the file to what was written."""
+        with storage_errors(self._path):
+            if os.fstat(self._descriptor).st_size != self._size_bytes:
+                os.ftruncate(self._descriptor, self._size_bytes)
+
+    def sync(self) -> None:
+        """Make the bytes durable."""
+        with storage_errors(self._path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Release the file."""
+        with storage_errors(self._path):
+            os.close(self._descriptor)
+
+
+class LocalAppendFiles:
+    """Opens the files of one partition directory."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def open_file(self, name: str, *, preallocate_bytes: int = 0) -> LocalAppendFile:
+        """Open a file at its end, or create it with owner and mode of the directory."""
+        path = self._store.directory / name
+        self._store.create_empty(name)
+        descriptor = self._store.open_descriptor(name, os.O_WRONLY)
+        with storage_errors(path):
+            size_bytes = os.fstat(descriptor).st_size
+            if preallocate_bytes and not size_bytes:
+                os.ftruncate(descriptor, preallocate_bytes)
+        return LocalAppendFile(path, descriptor, size_bytes=size_bytes)
+
+    def sync_directory(self) -> None:
+        """Make the directory's entries durable."""
+        self._store.sync_directory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +181,7 @@ class AppendSegment:
     Args:
         files: What opens its files.
         base_offset: Of the segment.
-        settings: From the topic's configuration.
+        config: The topic's configuration.
         created_ms: When it was created or is opened again.
         jitter_ms: By how much its age limit is cut.
         tail: How its indexes end; None for a new segment, whose files are created or empty.
@@ -98,7 +192,7 @@ class AppendSegment:
         self,
         files: AppendFiles,
         base_offset: int,
-        settings: SegmentSettings,
+        config: LogConfig,
         *,
         created_ms: int,
         jitter_ms: int,
@@ -106,16 +200,17 @@ class AppendSegment:
         first_batch_timestamp: int = NO_TIMESTAMP,
     ) -> None:
         self.base_offset = base_offset
-        self._settings = settings
+        self._config = config
+        self._max_offset_entries = config.segment_index_bytes // OFFSET_INDEX_ENTRY.itemsize
+        # The last entry is kept for the end of the segment.
+        self._max_time_entries = config.segment_index_bytes // TIME_INDEX_ENTRY.itemsize
         self._created_ms = created_ms
         self._jitter_ms = jitter_ms
         self._first_batch_timestamp = first_batch_timestamp
         self._files = files
         self._log = files.open_file(
             self.file_name(LOG_SUFFIX),
-            preallocate_bytes=(
-                settings.segment_bytes if settings.preallocate and tail is None else 0
-            ),
+            preallocate_bytes=(config.segment_bytes if config.preallocate and tail is None else 0),
         )
         self._offset_index = files.open_file(self.file_name(OFFSET_INDEX_SUFFIX))
         self._time_index = files.open_file(self.file_name(TIME_INDEX_SUFFIX))
@@ -156,8 +251,8 @@ class AppendSegment:
     def age(self) -> SegmentAge:
         """What counts for a roll."""
         entries = self._state[index_build.OFFSET_ENTRIES]
-        is_full = entries >= self._settings.max_offset_entries
-        is_full |= self._state[index_build.TIME_ENTRIES] >= self._settings.max_time_entries - 1
+        is_full = entries >= self._max_offset_entries
+        is_full |= self._state[index_build.TIME_ENTRIES] >= self._max_time_entries - 1
         return SegmentAge(
             base_offset=self.base_offset,
             size_bytes=self.size_bytes,
@@ -190,9 +285,9 @@ class AppendSegment:
             batches.size,
             batches.last_offset,
             batches.max_timestamp,
-            self._settings.interval_bytes,
-            self._settings.max_offset_entries,
-            self._settings.max_time_entries,
+            self._config.index_interval_bytes,
+            self._max_offset_entries,
+            self._max_time_entries,
             MAX_RELATIVE_OFFSET,
             offsets,
             times,
@@ -210,7 +305,6 @@ class AppendSegment:
         batches: BatchTable,
         *,
         now_ms: int,
-        max_segment_ms: int,
         was_rolled: bool,
     ) -> int:
         """Write batches that are appends of their own, up to the first that has to be rolled for.
@@ -219,7 +313,6 @@ class AppendSegment:
             data: uint8[], the batches from data[0] on, end to end.
             batches: One row a batch.
             now_ms: The clock.
-            max_segment_ms: Age at which the segment is closed.
             was_rolled: Whether the segment has just been rolled for the first of them.
 
         Returns:
@@ -234,7 +327,6 @@ class AppendSegment:
         state = self._state.copy()
         offsets = np.empty((len(batches), 2), np.int64)
         times = np.empty((len(batches), 2), np.int64)
-        settings = self._settings
         count, status, first = append_plan.add_until_roll(
             state,
             self.base_offset,
@@ -244,11 +336,11 @@ class AppendSegment:
             was_rolled,
             self._first_batch_timestamp,
             now_ms - self._created_ms,
-            max_segment_ms - self._jitter_ms,
-            settings.segment_bytes,
-            settings.interval_bytes,
-            settings.max_offset_entries,
-            settings.max_time_entries,
+            self._config.max_segment_ms - self._jitter_ms,
+            self._config.segment_bytes,
+            self._config.index_interval_bytes,
+            self._max_offset_entries,
+            self._max_time_entries,
             MAX_RELATIVE_OFFSET,
             offsets,
             times,
@@ -302,7 +394,7 @@ class AppendSegment:
             self._state,
             last,
             before,
-            self._settings.max_time_entries,
+            self._max_time_entries,
             True,  # noqa: FBT003  # a kernel takes no keywords
         )
         if status != index_build.DONE:

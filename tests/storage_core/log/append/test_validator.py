@@ -18,10 +18,10 @@ from storage_core.errors import (
     RecordValidationError,
     UnsupportedForMessageFormatError,
 )
-from storage_core.formats.batch_v2 import Codec, TimestampType
-from storage_core.log.append_analysis import AppendSettings, analyze_append
-from storage_core.log.log_validator import ValidatorSettings, validate_and_assign_offsets
-from storage_core.log.producer_append import AppendOrigin
+from storage_core.formats.batch_v2 import MAX_BATCH_BYTES, Codec, TimestampType
+from storage_core.log.append.analysis import analyze_append
+from storage_core.log.append.validator import ValidatorSettings, validate_and_assign_offsets
+from storage_core.log.producer_state import AppendOrigin
 from storage_core.records.batch_builder import BatchSettings, build_all
 from tests.kit.builders import (
     SOME_TIME_MS,
@@ -58,13 +58,10 @@ def validate(data, *, first_offset=100, **changes):
     own = np.frombuffer(bytearray(data), np.uint8)
     found = analyze_append(
         own,
-        AppendSettings(
-            partition="t-0",
-            origin=settings.origin,
-            leader_epoch=7,
-            max_message_bytes=None,
-            keeps_offsets=False,
-        ),
+        partition="t-0",
+        origin=settings.origin,
+        leader_epoch=7,
+        max_message_bytes=MAX_BATCH_BYTES,
     )
     return validate_and_assign_offsets(
         own,

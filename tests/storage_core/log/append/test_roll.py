@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from storage_core.log.roll import (
+from storage_core.log.append.roll import (
     RollParams,
     SegmentAge,
     choose_roll_offset,

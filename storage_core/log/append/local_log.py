@@ -1,27 +1,50 @@
-"""The segments of a log that is open for appends: rolled, flushed, started over."""
+"""Segments, leader epochs and producer snapshots of a log that is open for appends.
+
+What of them changes besides the active segment is written at once.
+"""
 
 import random
 from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Final
 
+import numpy as np
+
+from storage_core.checkpoint.leader_epoch_file import EpochEntry, encode_leader_epochs
 from storage_core.config import LogConfig
-from storage_core.errors import RollError
+from storage_core.errors import InvalidAppendError, RollError
 from storage_core.filenames import (
     DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+    log_file,
     segment_file,
+    snapshot_file,
 )
+from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
 from storage_core.index.offset_index import OffsetIndex
 from storage_core.index.time_index import TimeIndex
-from storage_core.log.append_files import AppendFiles
-from storage_core.log.append_segment import AppendSegment, IndexTail, SegmentSettings
-from storage_core.log.end_offset import MAX_INDEX_BYTES
+from storage_core.log.append.roll import choose_segment_jitter_ms
+from storage_core.log.append.segment import AppendFiles, AppendSegment, IndexTail
+from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.roll import choose_segment_jitter_ms
-from storage_core.plan import CreateEmptyFile, DeleteFile, Operation, Plan, RenameFile, commit
+from storage_core.log.producer_snapshot import ProducerEntry, encode_producer_snapshot
+from storage_core.plan import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    Plan,
+    RenameFile,
+    WriteFile,
+    commit,
+)
+from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import LogStore
 
 _NEW_SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -47,8 +70,6 @@ class LocalLog:
         files: What opens the files that are written.
         config: The topic's configuration.
         loaded: The log as it was loaded; its operations have been committed.
-        first_batch_timestamp: Largest timestamp of the active segment's first batch.
-        recovery_point: Up to where everything is durable.
         is_new: Whether its first segment was created just now.
         now_ms: The clock.
         dice: For the jitter of segments.
@@ -68,8 +89,6 @@ class LocalLog:
         config: LogConfig,
         loaded: LoadedLog,
         *,
-        first_batch_timestamp: int,
-        recovery_point: int,
         is_new: bool,
         now_ms: int,
         dice: random.Random,
@@ -79,26 +98,22 @@ class LocalLog:
         self._files = files
         self._config = config
         self._dice = dice
-        self._settings = SegmentSettings(
-            segment_bytes=config.segment_bytes,
-            max_index_bytes=config.segment_index_bytes,
-            interval_bytes=config.index_interval_bytes,
-            preallocate=config.preallocate,
-        )
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = recovery_point
+        self.recovery_point = loaded.recovery_point
         self.last_flush_ms = now_ms
         # Of the segments before the active one.
         self._closed_sizes = {s.base_offset: s.size_bytes for s in loaded.segments[:-1]}
         base_offset = loaded.active_segment.base_offset
+        with closing(store.open_file(log_file(base_offset))) as reader:
+            first_timestamp = first_batch_timestamp(reader)
         self.active = AppendSegment(
             files,
             base_offset,
-            self._settings,
+            self._config,
             created_ms=now_ms,
             jitter_ms=self._choose_jitter_ms(),
             tail=None if is_new else self._read_tail(base_offset),
-            first_batch_timestamp=first_batch_timestamp,
+            first_batch_timestamp=first_timestamp,
         )
 
     @property
@@ -142,7 +157,7 @@ class LocalLog:
         return AppendSegment(
             self._files,
             base_offset,
-            self._settings,
+            self._config,
             created_ms=now_ms,
             jitter_ms=self._choose_jitter_ms(),
         )
@@ -250,3 +265,122 @@ class LocalLog:
 
     def _commit(self, *operations: Operation) -> None:
         commit(Plan(location=self._store.location, operations=operations), self._store)
+
+
+_LEGACY: Final = -2  # no leader epoch
+
+
+class AppendEpochs:
+    """Leader epochs; every change is written down at once.
+
+    Args:
+        partition: Its name, for messages.
+        store: The partition directory.
+        entries: The epochs so far.
+    """
+
+    def __init__(self, partition: str, store: LogStore, entries: Iterable[EpochEntry]) -> None:
+        self._partition = partition
+        self._store = store
+        self._cache = LeaderEpochCache(entries)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """The epochs, oldest first."""
+        return self._cache.entries
+
+    def note(self, batches: BatchTable) -> None:
+        """Take note of the epochs that begin in batches; a legacy batch, without one, ends all.
+
+        Raises:
+            InvalidAppendError: A leader epoch or an offset is negative.
+        """
+        keys = np.where(batches.is_legacy, np.int64(_LEGACY), batches.leader_epoch)
+        is_new = np.ones(len(batches), np.bool_)
+        is_new[1:] = (keys[1:] != keys[:-1]) | (batches.base_offset[1:] < batches.base_offset[:-1])
+        changed = False
+        try:
+            for row in is_new.nonzero()[0].tolist():
+                if batches.magic[row] < MAGIC_V2:
+                    changed |= bool(self._cache.entries)
+                    self._cache = LeaderEpochCache()
+                else:
+                    changed |= self._assign(
+                        int(batches.leader_epoch[row]), int(batches.base_offset[row])
+                    )
+        finally:
+            if changed:
+                self._write()
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Let the log begin at an offset."""
+        if self._cache.truncate_from_start(offset):
+            self._write()
+
+    def clear(self) -> None:
+        """Forget all epochs."""
+        self._cache = LeaderEpochCache()
+        self._write()
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        try:
+            return self._cache.assign(epoch, start_offset)
+        except ValueError as error:
+            raise InvalidAppendError(
+                self._partition, f"expected a leader epoch of at least 0, found {error}"
+            ) from error
+
+    def _write(self) -> None:
+        operation = WriteFile(
+            name=LEADER_EPOCH_FILE,
+            content=encode_leader_epochs(self._cache.entries),
+            reason="epochs of the log",
+        )
+        commit(Plan(location=self._store.location, operations=(operation,)), self._store)
+
+
+class AppendSnapshots:
+    """Which snapshots there are, and up to where producers are known.
+
+    Args:
+        store: The partition directory.
+        offsets: Of the snapshots that are there.
+        map_end: Up to where producers are known.
+        log_start_offset: What counts as the last snapshot where there is none.
+    """
+
+    def __init__(
+        self, store: LogStore, offsets: Iterable[int], *, map_end: int, log_start_offset: int
+    ) -> None:
+        self._store = store
+        self._offsets = set(offsets)
+        self._last = max(self._offsets, default=log_start_offset)
+        self.map_end = map_end
+
+    def take(self, entries: Iterable[ProducerEntry]) -> None:
+        """Write the producers down, unless a snapshot reaches as far already."""
+        if self.map_end <= self._last:
+            return
+        operation = WriteFile(
+            name=snapshot_file(self.map_end),
+            content=encode_producer_snapshot(entries),
+            reason="producers as of this offset",
+        )
+        commit(Plan(location=self._store.location, operations=(operation,)), self._store)
+        self._offsets.add(self.map_end)
+        self._last = self.map_end
+
+    def raise_log_start(self, offset: int) -> None:
+        """Take note of another log start offset."""
+        self.map_end = max(self.map_end, offset)
+        self._last = max(self._offsets, default=offset)
+
+    def start_over(self, offset: int) -> None:
+        """Delete every snapshot; the log begins at an offset."""
+        operations = tuple(
+            DeleteFile(name=snapshot_file(known), reason=f"the log starts over at {offset}")
+            for known in sorted(self._offsets)
+        )
+        commit(Plan(location=self._store.location, operations=operations), self._store)
+        self._offsets.clear()
+        self.map_end = self._last = offset
