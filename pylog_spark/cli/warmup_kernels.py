@@ -30,8 +30,7 @@ from storage_core.maintenance.compaction.exchanged_index import (
     facts_for_pass_two,
     fold_facts,
 )
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
 from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import index_segment

@@ -19,14 +19,12 @@ from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
     decode_start,
     encode_start,
-    end_of_round,
     facts_for_pass_two,
     fold_facts,
     group_of_segment,
 )
-from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
 from storage_core.maintenance.compaction.merged import (
     MergedIndex,
     merge_files,
@@ -38,6 +36,7 @@ from storage_core.maintenance.compaction.partial import (
     index_segment_to_files,
 )
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
@@ -188,7 +187,7 @@ def prepare(
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(range(16)),
     )
-    index = CompactionIndexer(store, plan).run()
+    index = index_round(store, plan)
     tracker = TransactionTracker()
     groups = tuple(
         clean_group(
@@ -265,7 +264,7 @@ def clean_spread(
     verify_inputs(store, plan)
     commit(plan_commit(log, plan, groups), store)
     return SpreadRound(
-        next_offset=end_of_round(plan),
+        next_offset=plan.end_offset,
         map_messages_read=stats.messages_read,
         keys=stats.keys,
         stats=sum((group.stats for group in groups), RewriteStats()),

@@ -13,8 +13,9 @@ from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
+from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.overflow import find_split, plan_found_split
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
@@ -111,7 +112,7 @@ def clean_and_load(
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
     throttler = Throttler(cleaner.io_max_bytes_per_second)
-    index = CompactionIndexer(store, plan, throttler=throttler).run()
+    index = index_round(store, plan, throttler=throttler)
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig
-from storage_core.maintenance.compaction import key_exchange, key_files, key_sink
+from storage_core.maintenance.compaction import key_exchange, key_files, partial
 from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.store.local import LocalStore
 from tests.kit.compare import compare_partitions, read_tree
@@ -101,7 +101,7 @@ def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
 def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
     golden: Golden, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (key_sink, key_exchange):
+    for module in (partial, key_exchange):
         monkeypatch.setattr(module, "CHUNK_KEYS", 3)
     monkeypatch.setattr(key_files, "BLOCK_ROWS", 5)
     directory = golden.unpack(tmp_path / "before")
@@ -136,7 +136,7 @@ def test_the_offset_map_is_as_full_and_reaches_as_far_as_kafkas(golden: Golden, 
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(16),
     )
-    index = CompactionIndexer(store, plan).run()
+    index = index_round(store, plan)
     assert len(index.offset_map) == index.stats.keys == expected["map_entries"]
     assert index.latest_offset == expected["map_latest_offset"]
 
