@@ -25,9 +25,8 @@ from storage_core.errors import OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
+from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
 from storage_core.maintenance.compaction.index import IndexStats
-from storage_core.maintenance.compaction.overflow import plan_split
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group

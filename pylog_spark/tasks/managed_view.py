@@ -11,21 +11,17 @@ from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    PARTITION_METADATA_FILE,
-    TopicPartition,
-    kind_of,
-    offset_of,
-)
-from storage_core.maintenance.compaction.outlook import KnownSegment
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store import LocalStore, LogStore, ManagedStore
+from storage_core.store.manifest import Checkpoints
 
 
 def partition_checkpoints(
     store: LogStore, partition: TopicPartition, root: Callable[[], RootCheckpoints]
-) -> RootCheckpoints:
-    """Return the checkpoints that hold for a partition.
+) -> Checkpoints:
+    """Return the checkpoints that hold for a partition, but for a broker's recovery point.
 
     Args:
         store: The partition.
@@ -36,13 +32,31 @@ def partition_checkpoints(
         ManifestError: What is there is no manifest.
         StorageError: The store failed.
     """
-    if not isinstance(store, ManagedStore):
-        return root()
-    said = store.manifest.checkpoints
-    return RootCheckpoints(
-        high_watermarks=_entry(partition, said.high_watermark),
-        log_starts=_entry(partition, said.log_start_offset),
-        cleaner_points=_entry(partition, said.cleaner_offset),
+    if isinstance(store, ManagedStore):
+        return store.manifest.checkpoints
+    files = root()
+    return Checkpoints(
+        log_start_offset=files.log_starts.get(partition),
+        high_watermark=files.high_watermarks.get(partition),
+        cleaner_offset=files.cleaner_points.get(partition),
+    )
+
+
+def clean_request(
+    checkpoints: Checkpoints, *, now_ms: int, high_watermark: int | None
+) -> CleanRequest:
+    """Return what is asked of compaction.
+
+    Args:
+        checkpoints: Of the partition.
+        now_ms: The run's clock, epoch milliseconds.
+        high_watermark: That which counts; None for the log's end.
+    """
+    return CleanRequest(
+        now_ms=now_ms,
+        high_watermark=high_watermark,
+        log_start_offset=checkpoints.log_start_offset,
+        cleaner_checkpoint=checkpoints.cleaner_offset,
     )
 
 
@@ -79,24 +93,23 @@ def known_timestamps(store: LogStore) -> Mapping[int, int] | None:
     return store.largest_timestamps() if isinstance(store, ManagedStore) else None
 
 
-def known_segments(store: LogStore) -> list[KnownSegment]:
-    """Return the segments as the manifest describes them; none where there is no manifest."""
+def known_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
+    """Return a partition as its manifest describes it; None where there is no manifest.
+
+    Args:
+        store: The partition.
+        request: What its checkpoints say.
+    """
     timestamps = known_timestamps(store)
     if timestamps is None:
-        return []
-    found = []
-    for file in store.list_files():
-        offset = offset_of(file.name)
-        if kind_of(file.name) == LOG_SUFFIX and offset is not None:
-            found.append(
-                KnownSegment(
-                    base_offset=offset,
-                    size_bytes=file.size_bytes,
-                    modified_ms=file.modified_ms,
-                    largest_timestamp=timestamps.get(offset),
-                )
-            )
-    return sorted(found, key=lambda segment: segment.base_offset)
+        return None
+    return PartitionState.of_listing(
+        store.location,
+        store.list_files(),
+        log_start_checkpoint=request.log_start_offset,
+        high_watermark=request.high_watermark,
+        max_timestamps=timestamps,
+    )
 
 
 def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:

@@ -48,8 +48,7 @@ from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
-from storage_core.maintenance.retention.plan import Predicate
-from storage_core.maintenance.retention.state import RetentionRules
+from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
 
@@ -140,12 +139,12 @@ def _observe(
     store = open_partition(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
-    checkpointed = checkpoints.high_watermarks.get(partition_name)
+    checkpointed = checkpoints.high_watermark
     is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
     if checkpointed is None and not is_log_end:
         return _skipped(Reason.NO_HIGH_WATERMARK)
     high_watermark = None if is_log_end else checkpointed
-    log_start = checkpoints.log_starts.get(partition_name)
+    log_start = checkpoints.log_start_offset
     sweep = plan_sweep(
         store,
         config=config,

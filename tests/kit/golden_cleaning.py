@@ -13,7 +13,7 @@ from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
@@ -42,8 +42,8 @@ from storage_core.maintenance.compaction.plan import (
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
@@ -183,7 +183,7 @@ def prepare(
         log,
         cleaning.config,
         cleaning.cleaner,
-        choose_range(log, cleaning.config, cleaning.request),
+        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(range(16)),
     )
@@ -241,7 +241,7 @@ def clean_spread(
     """
     store = LocalStore(directory)
     log = cleaning.load(store)
-    cleanable = choose_range(log, cleaning.config, cleaning.request)
+    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
     if not cleanable.is_due:
         commit(Plan(location=store.location, operations=log.operations), store)
         return None

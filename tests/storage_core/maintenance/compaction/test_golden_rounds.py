@@ -12,6 +12,7 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import CleanResult
 from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import (
@@ -115,7 +116,7 @@ def test_range_and_ratio_are_those_of_kafka(golden: Golden, tmp_path: Path):
     expected = golden.case["expected"]
     cleaning = cleaning_of(golden)
     log = cleaning.load(LocalStore(golden.unpack(tmp_path)))
-    cleanable = choose_range(log, cleaning.config, cleaning.request)
+    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
     assert cleanable.first_dirty_offset == expected["first_dirty"]
     assert cleanable.first_uncleanable_offset == expected["first_uncleanable"]
     assert cleanable.cleanable_ratio == expected["cleanable_ratio"]
@@ -132,7 +133,7 @@ def test_the_offset_map_is_as_full_and_reaches_as_far_as_kafkas(golden: Golden, 
         log,
         cleaning.config,
         cleaning.cleaner,
-        choose_range(log, cleaning.config, cleaning.request),
+        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(16),
     )
