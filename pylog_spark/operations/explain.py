@@ -16,7 +16,7 @@ from pylog_spark.operations.job import unclean_roots
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.managed_view import clean_request, known_timestamps, partition_checkpoints
+from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps, partition_checkpoints
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.owners_word import is_switched_off
@@ -162,7 +162,7 @@ class _Explainer:
                 config=config,
                 cleaner=cleaner,
                 request=request,
-                max_timestamps=known_timestamps(store),
+                max_timestamps=manifest_timestamps(store),
                 # A copy of a log that was being written has indexes that end in zeros.
                 is_closed=root.role is not Role.MIRROR,
             )

@@ -5,6 +5,7 @@ asks them need not care where a partition is.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
 from storage_core.checkpoint.partition_metadata import (
@@ -62,19 +63,19 @@ def clean_request(
 
 def recovery_checkpoints(
     store: LogStore, partition: TopicPartition, root: Callable[[], RecoveryCheckpoints]
-) -> RecoveryCheckpoints:
+) -> Checkpoints:
     """Return what a loader is told of a partition, as `partition_checkpoints`.
 
     The recovery point of a managed root says how far it was filled, not what was ever verified:
     it is left out, so that every segment is read.
     """
-    if not isinstance(store, ManagedStore):
-        return root()
-    said = store.manifest.checkpoints
-    return RecoveryCheckpoints(
-        recovery_points={},
-        log_starts=_entry(partition, said.log_start_offset),
-        high_watermarks=_entry(partition, said.high_watermark),
+    if isinstance(store, ManagedStore):
+        return replace(store.manifest.checkpoints, recovery_point=None)
+    files = root()
+    return Checkpoints(
+        log_start_offset=files.log_starts.get(partition),
+        recovery_point=files.recovery_points.get(partition),
+        high_watermark=files.high_watermarks.get(partition),
     )
 
 
@@ -83,24 +84,24 @@ def commits_checkpoints(store: LogStore) -> bool:
     return isinstance(store, ManagedStore)
 
 
-def known_recovery_point(store: LogStore) -> int | None:
+def manifest_recovery_point(store: LogStore) -> int | None:
     """Return an offset that the log is known to reach, None where nothing says so."""
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 
 
-def known_timestamps(store: LogStore) -> Mapping[int, int] | None:
+def manifest_timestamps(store: LogStore) -> Mapping[int, int] | None:
     """Return the largest timestamps of segments by base offset, None where nothing tells them."""
     return store.largest_timestamps() if isinstance(store, ManagedStore) else None
 
 
-def known_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
+def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
     """Return a partition as its manifest describes it; None where there is no manifest.
 
     Args:
         store: The partition.
         request: What its checkpoints say.
     """
-    timestamps = known_timestamps(store)
+    timestamps = manifest_timestamps(store)
     if timestamps is None:
         return None
     return PartitionState.of_listing(
@@ -134,7 +135,3 @@ def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
     file = f"{store.location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id == expected
-
-
-def _entry(partition: TopicPartition, offset: int | None) -> dict[TopicPartition, int]:
-    return {} if offset is None else {partition: offset}

@@ -23,8 +23,8 @@ from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
     has_expected_topic_id,
-    known_recovery_point,
-    known_state,
+    manifest_recovery_point,
+    manifest_state,
     partition_checkpoints,
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
@@ -131,10 +131,10 @@ def _observe(
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
     """Return the row of a log that is not due, if its manifest alone shows that."""
-    state = known_state(store, request)
+    state = manifest_state(store, request)
     if state is None or not state.segments:
         return None
-    point = known_recovery_point(store)
+    point = manifest_recovery_point(store)
     cleanable = rule_out_round(state, config, request, recovery_point=point)
     if cleanable is None or cleanable.not_due is None:
         return None

@@ -28,7 +28,7 @@ from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_rec
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
-    known_timestamps,
+    manifest_timestamps,
     partition_checkpoints,
 )
 from pylog_spark.tasks.observe import may_be_tiered
@@ -152,7 +152,7 @@ def _observe(
         now_ms=run.now_ms,
         log_start_checkpoint=log_start or 0,
         high_watermark=high_watermark,
-        max_timestamps=known_timestamps(store),
+        max_timestamps=manifest_timestamps(store),
         is_closed=row.get("role") != Role.MIRROR,
         unlink=_unlinks(context, row["directory"]),
     )
@@ -275,7 +275,7 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
     if failed is not None or DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
         return failed or {}
     store = open_partition(row)
-    return {"newest_timestamp": newest_record_ms(store, known_timestamps(store))}
+    return {"newest_timestamp": newest_record_ms(store, manifest_timestamps(store))}
 
 
 def commit_sweeps(
@@ -305,7 +305,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             now_ms=run.now_ms,
             log_start_checkpoint=work.log_start_checkpoint,
             high_watermark=work.high_watermark,
-            max_timestamps=known_timestamps(store),
+            max_timestamps=manifest_timestamps(store),
             unlink=_unlinks(context, work.directory),
         )
         _verify(store, work, sweep)

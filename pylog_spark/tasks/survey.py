@@ -22,7 +22,7 @@ from pylog_spark.tasks.listing import (
     open_partition,
     rows_of,
 )
-from pylog_spark.tasks.managed_view import clean_request, known_state, partition_checkpoints
+from pylog_spark.tasks.managed_view import clean_request, manifest_state, partition_checkpoints
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
@@ -84,7 +84,7 @@ def _survey(
     request = clean_request(
         checkpoints, now_ms=context.now_ms, high_watermark=checkpoints.high_watermark
     )
-    state = known_state(store, request) or _listed_state(store, row, request)
+    state = manifest_state(store, request) or _listed_state(store, row, request)
     if not state.segments:
         return _skipped(Reason.NO_SEGMENTS)
     return _describe(state, survey_partition(state, config, request), config)
