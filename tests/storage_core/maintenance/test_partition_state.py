@@ -210,3 +210,7 @@ def test_a_survey_leaves_open_how_long_records_have_waited_and_where_the_log_end
     assert found is not None
     assert (found.first_dirty_offset, found.checkpoint_is_invalid) == (500, False)
     assert found.not_due is NotDue.NOTHING_TO_CLEAN
+    dirty = survey_partition(listed(), config, request()).cleanable
+    assert dirty is not None
+    assert (dirty.cleanable_bytes, dirty.max_compaction_delay_ms) == (210, 0)
+    assert dirty.not_due is NotDue.RATIO_BELOW_MINIMUM
