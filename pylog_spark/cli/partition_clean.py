@@ -13,10 +13,10 @@ from storage_core.config import (
     CleanerConfig,
     LogConfig,
 )
-from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.partition import clean_and_load
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
-from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.partition import retain_loaded
 from storage_core.plan import Plan
 from storage_core.store import LocalStore
@@ -92,7 +92,7 @@ def _describe(
     """Return what a round would do, as far as that is known without reading records."""
     store = LocalStore(directory)
     log = load_for_round(store, config, cleaner, request)
-    cleanable = choose_range(log, config, request)
+    cleanable = choose_range(PartitionState.of_log(log), config, request)
     answer = {
         "dry_run": True,
         "nothing_to_clean": not cleanable.is_due,

@@ -15,7 +15,7 @@ from storage_core.maintenance.recovery.partition import (
     commit_recovery,
     plan_recovery,
 )
-from storage_core.maintenance.truncation.partition import plan_truncation, truncate_partition
+from storage_core.maintenance.truncation import plan_truncation, truncate_partition
 from storage_core.plan import Plan
 from storage_core.store import LocalStore
 

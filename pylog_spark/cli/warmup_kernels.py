@@ -24,20 +24,19 @@ from storage_core.kernels._jit import cache_folder, kernels_of
 from storage_core.log.committed_view import load_committed_view
 from storage_core.log.log_loader import load_log
 from storage_core.log.unified_log import UnifiedLog
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
     facts_for_pass_two,
     fold_facts,
 )
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
 from storage_core.maintenance.compaction.merged import merge_indexes
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.partial import index_segment
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore
@@ -103,7 +102,7 @@ def _index_apart(directory: Path) -> None:
         log,
         _CONFIG,
         cleaner,
-        choose_range(log, _CONFIG, request),
+        choose_range(PartitionState.of_log(log), _CONFIG, request),
         now_ms=_NOW_MS,
         hash_key=bytes(HASH_KEY_BYTES),
     )

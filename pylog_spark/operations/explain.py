@@ -16,14 +16,13 @@ from pylog_spark.operations.job import unclean_roots
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.managed_view import known_timestamps, partition_checkpoints
+from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps, partition_checkpoints
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.explain.answers import Explanation, held_until, unknowable
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.store import open_store
@@ -136,7 +135,7 @@ class _Explainer:
             return unknowable("CONFIG_UNKNOWN", text, until)
         store = open_store(entry.path)
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
-        mark = checkpoints.high_watermarks.get(partition)
+        mark = checkpoints.high_watermark
         if self._options.high_watermark is HighWatermarkSource.LOG_END:
             mark = None
         elif mark is None:
@@ -146,12 +145,7 @@ class _Explainer:
                 f"{self._checkpoint_ms} ms, or --high-watermark log-end is said"
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
-        request = CleanRequest(
-            now_ms=self._options.now_ms,
-            high_watermark=mark,
-            log_start_offset=checkpoints.log_starts.get(partition),
-            cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
-        )
+        request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
         cleaner = self._options.cleaner
         if is_unclean:
             points, _ = read_if_sound(root.location, RECOVERY_POINT_FILE)
@@ -168,7 +162,7 @@ class _Explainer:
                 config=config,
                 cleaner=cleaner,
                 request=request,
-                max_timestamps=known_timestamps(store),
+                max_timestamps=manifest_timestamps(store),
                 # A copy of a log that was being written has indexes that end in zeros.
                 is_closed=root.role is not Role.MIRROR,
             )

@@ -30,7 +30,6 @@ from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, se
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import OffsetOverflowError
-from storage_core.maintenance.compaction.exchanged_index import end_of_round
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.plan import group_segments
@@ -284,7 +283,7 @@ class PassStages:
 
 def _before_exchange(partition: DueCompaction, disk: int | None) -> Between:
     plan = decode_plan(partition.work.plan)
-    end_offset = end_of_round(plan)
+    end_offset = plan.end_offset
     groups = group_segments(plan, end_offset)
     return Between(
         group_bytes=tuple(sum(segment.size_bytes for segment in group) for group in groups),

@@ -26,9 +26,9 @@ from storage_core.errors import OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
-from storage_core.maintenance.compaction.overflow import plan_split
+from storage_core.maintenance.compaction.commit import plan_commit, plan_split, verify_inputs
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.compaction.statistics import CleanerStats
@@ -110,7 +110,7 @@ def clean_whole(
     started = time.perf_counter()
     throttler = context.throttler()
     name = f"{context.run.run_id}-{uuid.uuid4().hex}"
-    index = CompactionIndexer(store, plan, throttler=throttler).run()
+    index = index_round(store, plan, throttler=throttler)
     indexed = time.perf_counter()
     tracker = TransactionTracker()
     groups = []

@@ -32,8 +32,12 @@ from storage_core.maintenance.compaction.exchanged_index import (
     fold_facts,
     group_of_segment,
 )
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import FOLD, MessageKind, send_segment
+from storage_core.maintenance.compaction.key_exchange import (
+    FOLD,
+    KeyBucket,
+    MessageKind,
+    send_segment,
+)
 from storage_core.maintenance.compaction.plan import CompactionPlan
 
 # What a group of pass two hears, in this order.

@@ -7,7 +7,7 @@ its last offset index entry.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import compress
 from operator import not_
 from pathlib import Path
@@ -51,13 +51,14 @@ from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.settled_store import settle
-from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
+from storage_core.store.manifest import Checkpoints
 
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
@@ -158,17 +159,17 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
         store = open_store(entry.path)
         files = store.list_files()
         row |= _describe_files(files)
-        view = _with_own_checkpoints(view, entry, store)
+        checkpoints = _checkpoints_of(view, entry, store)
         if entry.kind is DirectoryKind.METADATA:
             row["unknown_files"] = []  # it has files of its own kinds, which KRaft looks after
         if isinstance(store, LocalStore):
             row["unknown_files"] += store.list_unseen()
         if entry.kind not in _ONLY_COUNTED:
-            row |= _describe_checkpoints(view, entry)
+            row |= _describe_checkpoints(view, entry, checkpoints)
             settled = settle(store)
             row |= _describe_segments(settled.list_files())
-            row |= _describe_times(settled, _log_start(view, entry))
-            row |= _describe_log(settled, view, entry, now_ms)
+            row |= _describe_times(settled, _log_start(entry, checkpoints))
+            row |= _describe_log(settled, view, entry, checkpoints, now_ms=now_ms)
     except Exception as error:  # noqa: BLE001  # a broken partition is a row, never the end
         row |= describe_failure(error)
     return row
@@ -227,12 +228,11 @@ _COLUMNS: Final = (
 )
 
 
-def _with_own_checkpoints(view: RootView, entry: SubDirectory, store: LogStore) -> RootView:
-    """Return the view of a partition's root, with what the partition's own manifest says."""
+def _checkpoints_of(view: RootView, entry: SubDirectory, store: LogStore) -> Checkpoints:
+    """Return what its root, or the partition's own manifest, says of a partition."""
     if entry.topic_partition is None:
-        return view
-    found = partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
-    return replace(view, checkpoints=found)
+        return Checkpoints()
+    return partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
 
 
 def _describe_files(files: Sequence[FileInfo]) -> Row:
@@ -260,7 +260,7 @@ def _describe_segments(files: Sequence[FileInfo]) -> Row:
     }
 
 
-def _describe_checkpoints(view: RootView, entry: SubDirectory) -> Row:
+def _describe_checkpoints(view: RootView, entry: SubDirectory, checkpoints: Checkpoints) -> Row:
     partition = entry.topic_partition
     if partition is None or entry.kind is not DirectoryKind.PARTITION:
         return {}
@@ -268,17 +268,16 @@ def _describe_checkpoints(view: RootView, entry: SubDirectory) -> Row:
     policy = None if config is None else ",".join(sorted(config.cleanup_policy))
     return {
         "cleanup_policy": policy,
-        "high_watermark": view.checkpoints.high_watermarks.get(partition),
-        "cleaner_checkpoint": view.checkpoints.cleaner_points.get(partition),
+        "high_watermark": checkpoints.high_watermark,
+        "cleaner_checkpoint": checkpoints.cleaner_offset,
     }
 
 
-def _log_start(view: RootView, entry: SubDirectory) -> int:
+def _log_start(entry: SubDirectory, checkpoints: Checkpoints) -> int:
     """Return a partition's entry in the log-start checkpoint, 0 without one."""
-    partition = entry.topic_partition
-    if partition is None or entry.kind is not DirectoryKind.PARTITION:
+    if entry.kind is not DirectoryKind.PARTITION:
         return 0
-    return view.checkpoints.log_starts.get(partition, 0)
+    return checkpoints.log_start_offset or 0
 
 
 def _describe_times(store: LogStore, log_start: int) -> Row:
@@ -302,7 +301,14 @@ def _describe_times(store: LogStore, log_start: int) -> Row:
     }
 
 
-def _describe_log(store: LogStore, view: RootView, entry: SubDirectory, now_ms: int) -> Row:
+def _describe_log(
+    store: LogStore,
+    view: RootView,
+    entry: SubDirectory,
+    checkpoints: Checkpoints,
+    *,
+    now_ms: int,
+) -> Row:
     """Load the log as a broker would after a clean stop, and weigh what is not compacted."""
     partition = entry.topic_partition
     config = None
@@ -313,23 +319,22 @@ def _describe_log(store: LogStore, view: RootView, entry: SubDirectory, now_ms: 
         config=config or LogConfig(),
         cleaner=CleanerConfig(),
         now_ms=now_ms,
-        log_start_checkpoint=_log_start(view, entry),
+        log_start_checkpoint=_log_start(entry, checkpoints),
     )
     row = {
         "log_start_offset": log.log_start_offset,
         "log_end_offset": log.log_end_offset,
         "last_stable_offset": log.last_stable_offset,
     }
-    checkpoint = None if partition is None else view.checkpoints.cleaner_points.get(partition)
+    checkpoint = checkpoints.cleaner_offset
     if checkpoint is None and (config is None or not config.is_compacted):
         return row
     return row | _describe_dirt(log, config or LogConfig(), checkpoint, now_ms)
 
 
 def _describe_dirt(log: LoadedLog, config: LogConfig, checkpoint: int | None, now_ms: int) -> Row:
-    cleanable = choose_range(
-        log, config, CleanRequest(now_ms=now_ms, cleaner_checkpoint=checkpoint)
-    )
+    request = CleanRequest(now_ms=now_ms, cleaner_checkpoint=checkpoint)
+    cleanable = choose_range(PartitionState.of_log(log), config, request)
     return {
         "dirty_bytes": cleanable.cleanable_bytes,
         "dirty_ratio": round(cleanable.cleanable_ratio, 4),

@@ -5,27 +5,24 @@ asks them need not care where a partition is.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
 from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    PARTITION_METADATA_FILE,
-    TopicPartition,
-    kind_of,
-    offset_of,
-)
-from storage_core.maintenance.compaction.outlook import KnownSegment
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store import LocalStore, LogStore, ManagedStore
+from storage_core.store.manifest import Checkpoints
 
 
 def partition_checkpoints(
     store: LogStore, partition: TopicPartition, root: Callable[[], RootCheckpoints]
-) -> RootCheckpoints:
-    """Return the checkpoints that hold for a partition.
+) -> Checkpoints:
+    """Return the checkpoints that hold for a partition, but for a broker's recovery point.
 
     Args:
         store: The partition.
@@ -36,31 +33,49 @@ def partition_checkpoints(
         ManifestError: What is there is no manifest.
         StorageError: The store failed.
     """
-    if not isinstance(store, ManagedStore):
-        return root()
-    said = store.manifest.checkpoints
-    return RootCheckpoints(
-        high_watermarks=_entry(partition, said.high_watermark),
-        log_starts=_entry(partition, said.log_start_offset),
-        cleaner_points=_entry(partition, said.cleaner_offset),
+    if isinstance(store, ManagedStore):
+        return store.manifest.checkpoints
+    files = root()
+    return Checkpoints(
+        log_start_offset=files.log_starts.get(partition),
+        high_watermark=files.high_watermarks.get(partition),
+        cleaner_offset=files.cleaner_points.get(partition),
+    )
+
+
+def clean_request(
+    checkpoints: Checkpoints, *, now_ms: int, high_watermark: int | None
+) -> CleanRequest:
+    """Return what is asked of compaction.
+
+    Args:
+        checkpoints: Of the partition.
+        now_ms: The run's clock, epoch milliseconds.
+        high_watermark: That which counts; None for the log's end.
+    """
+    return CleanRequest(
+        now_ms=now_ms,
+        high_watermark=high_watermark,
+        log_start_offset=checkpoints.log_start_offset,
+        cleaner_checkpoint=checkpoints.cleaner_offset,
     )
 
 
 def recovery_checkpoints(
     store: LogStore, partition: TopicPartition, root: Callable[[], RecoveryCheckpoints]
-) -> RecoveryCheckpoints:
+) -> Checkpoints:
     """Return what a loader is told of a partition, as `partition_checkpoints`.
 
     The recovery point of a managed root says how far it was filled, not what was ever verified:
     it is left out, so that every segment is read.
     """
-    if not isinstance(store, ManagedStore):
-        return root()
-    said = store.manifest.checkpoints
-    return RecoveryCheckpoints(
-        recovery_points={},
-        log_starts=_entry(partition, said.log_start_offset),
-        high_watermarks=_entry(partition, said.high_watermark),
+    if isinstance(store, ManagedStore):
+        return replace(store.manifest.checkpoints, recovery_point=None)
+    files = root()
+    return Checkpoints(
+        log_start_offset=files.log_starts.get(partition),
+        recovery_point=files.recovery_points.get(partition),
+        high_watermark=files.high_watermarks.get(partition),
     )
 
 
@@ -69,34 +84,33 @@ def commits_checkpoints(store: LogStore) -> bool:
     return isinstance(store, ManagedStore)
 
 
-def known_recovery_point(store: LogStore) -> int | None:
+def manifest_recovery_point(store: LogStore) -> int | None:
     """Return an offset that the log is known to reach, None where nothing says so."""
     return store.manifest.checkpoints.recovery_point if isinstance(store, ManagedStore) else None
 
 
-def known_timestamps(store: LogStore) -> Mapping[int, int] | None:
+def manifest_timestamps(store: LogStore) -> Mapping[int, int] | None:
     """Return the largest timestamps of segments by base offset, None where nothing tells them."""
     return store.largest_timestamps() if isinstance(store, ManagedStore) else None
 
 
-def known_segments(store: LogStore) -> list[KnownSegment]:
-    """Return the segments as the manifest describes them; none where there is no manifest."""
-    timestamps = known_timestamps(store)
+def manifest_state(store: LogStore, request: CleanRequest) -> PartitionState | None:
+    """Return a partition as its manifest describes it; None where there is no manifest.
+
+    Args:
+        store: The partition.
+        request: What its checkpoints say.
+    """
+    timestamps = manifest_timestamps(store)
     if timestamps is None:
-        return []
-    found = []
-    for file in store.list_files():
-        offset = offset_of(file.name)
-        if kind_of(file.name) == LOG_SUFFIX and offset is not None:
-            found.append(
-                KnownSegment(
-                    base_offset=offset,
-                    size_bytes=file.size_bytes,
-                    modified_ms=file.modified_ms,
-                    largest_timestamp=timestamps.get(offset),
-                )
-            )
-    return sorted(found, key=lambda segment: segment.base_offset)
+        return None
+    return PartitionState.of_listing(
+        store.location,
+        store.list_files(),
+        log_start_checkpoint=request.log_start_offset,
+        high_watermark=request.high_watermark,
+        max_timestamps=timestamps,
+    )
 
 
 def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
@@ -121,7 +135,3 @@ def has_expected_topic_id(store: LogStore, expected: str | None) -> bool:
     content = store.read_file(PARTITION_METADATA_FILE, limit_bytes=MAX_PARTITION_METADATA_BYTES)
     file = f"{store.location}/{PARTITION_METADATA_FILE}"
     return parse_partition_metadata(content, file=file).topic_id == expected
-
-
-def _entry(partition: TopicPartition, offset: int | None) -> dict[TopicPartition, int]:
-    return {} if offset is None else {partition: offset}

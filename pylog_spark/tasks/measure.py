@@ -11,7 +11,7 @@ from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_if_readable, count_records
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.index import CompactionIndexer
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import group_segments
 from storage_core.maintenance.compaction.rewrite import RewriteStats, measure_group
 from storage_core.store import open_store
@@ -32,7 +32,7 @@ def measure_partitions(items: Iterable[tuple[int, bytes]]) -> Iterator[pa.Record
 def _measure(content: bytes) -> dict[str, Any]:
     plan = decode_plan(content)
     store = open_store(plan.location)
-    index = CompactionIndexer(store, plan).run()
+    index = index_round(store, plan)
     tracker = TransactionTracker()
     groups = group_segments(plan, index.end_offset)
     measured = [measure_group(store, plan, index, group, tracker) for group in groups]

@@ -20,10 +20,11 @@ from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
+    clean_request,
     commits_checkpoints,
     has_expected_topic_id,
-    known_recovery_point,
-    known_segments,
+    manifest_recovery_point,
+    manifest_state,
     partition_checkpoints,
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
@@ -41,14 +42,19 @@ from storage_core.formats.batch_v2 import (
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
-from storage_core.maintenance.compaction.outlook import rule_out_round
+from storage_core.maintenance.compaction.candidates import (
+    CleanableRange,
+    CleanRequest,
+    choose_range,
+    rule_out_round,
+)
+from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -114,31 +120,25 @@ def _observe(
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return _skipped(Reason.INCONSISTENT_TOPIC_ID)
     checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
-    high_watermark = checkpoints.high_watermarks.get(partition)
+    high_watermark = checkpoints.high_watermark
     if context.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = None
     elif high_watermark is None:
         return _skipped(Reason.NO_HIGH_WATERMARK)
-    request = CleanRequest(
-        now_ms=context.now_ms,
-        high_watermark=high_watermark,
-        log_start_offset=checkpoints.log_starts.get(partition),
-        cleaner_checkpoint=checkpoints.cleaner_points.get(partition),
-    )
+    request = clean_request(checkpoints, now_ms=context.now_ms, high_watermark=high_watermark)
     return _rule_out(store, config, request) or _plan(store, config, context, request)
 
 
 def _rule_out(store: LogStore, config: LogConfig, request: CleanRequest) -> dict[str, Any] | None:
     """Return the row of a log that is not due, if its manifest alone shows that."""
-    segments = known_segments(store)
-    if not segments:
+    state = manifest_state(store, request)
+    if state is None or not state.segments:
         return None
-    point = known_recovery_point(store)
-    cleanable = rule_out_round(store.location, segments, config, request, recovery_point=point)
+    point = manifest_recovery_point(store)
+    cleanable = rule_out_round(state, config, request, recovery_point=point)
     if cleanable is None or cleanable.not_due is None:
         return None
-    size_bytes = sum(segment.size_bytes for segment in segments)
-    observed = _describe_range(size_bytes, len(segments), cleanable, request)
+    observed = _describe_range(state.size_bytes, len(state.segments), cleanable, request)
     return observed | _skipped(Reason(cleanable.not_due.value))
 
 
@@ -174,7 +174,7 @@ def _plan(
     store: LogStore, config: LogConfig, context: RunContext, request: CleanRequest
 ) -> dict[str, Any]:
     log = load_for_round(store, config, context.cleaner, request)
-    cleanable = choose_range(log, config, request)
+    cleanable = choose_range(PartitionState.of_log(log), config, request)
     observed = _describe_range(log.size_bytes, len(log.segments), cleanable, request)
     if cleanable.not_due is not None:
         return observed | _skipped(Reason(cleanable.not_due.value))

@@ -165,15 +165,15 @@ def _look(
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
     checkpoints = recovery_checkpoints(store, partition, partial(checkpoints_of, root))
-    point = 0 if context.from_start else checkpoints.recovery_points.get(partition, 0)
+    point = 0 if context.from_start else checkpoints.recovery_point or 0
     is_clean = root not in context.unclean_roots and not context.from_start
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)
     return listing | {
         "status": Status.PLANNED,
         "is_clean": is_clean,
         "recovery_point": point,
-        "log_start_offset": checkpoints.log_starts.get(partition, 0),
-        "high_watermark": checkpoints.high_watermarks.get(partition),
+        "log_start_offset": checkpoints.log_start_offset or 0,
+        "high_watermark": checkpoints.high_watermark,
         "scan_offsets": chosen,
         "scan_bytes": [logs[base] for base in chosen],
     }

@@ -28,7 +28,7 @@ from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_rec
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
-    known_timestamps,
+    manifest_timestamps,
     partition_checkpoints,
 )
 from pylog_spark.tasks.observe import may_be_tiered
@@ -49,8 +49,7 @@ from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
-from storage_core.maintenance.retention.plan import Predicate
-from storage_core.maintenance.retention.state import RetentionRules
+from storage_core.maintenance.retention.plan import Predicate, RetentionRules
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
 
@@ -139,12 +138,12 @@ def _observe(
     store = open_partition(row)
     partition_name = TopicPartition(row["topic"], row["partition"])
     checkpoints = partition_checkpoints(store, partition_name, partial(checkpoints_of, row["root"]))
-    checkpointed = checkpoints.high_watermarks.get(partition_name)
+    checkpointed = checkpoints.high_watermark
     is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
     if checkpointed is None and not is_log_end:
         return _skipped(Reason.NO_HIGH_WATERMARK)
     high_watermark = None if is_log_end else checkpointed
-    log_start = checkpoints.log_starts.get(partition_name)
+    log_start = checkpoints.log_start_offset
     sweep = plan_sweep(
         store,
         config=config,
@@ -152,7 +151,7 @@ def _observe(
         now_ms=run.now_ms,
         log_start_checkpoint=log_start or 0,
         high_watermark=high_watermark,
-        max_timestamps=known_timestamps(store),
+        max_timestamps=manifest_timestamps(store),
         is_closed=row.get("role") != Role.MIRROR,
         unlink=_unlinks(context, row["directory"]),
     )
@@ -275,7 +274,7 @@ def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
     if failed is not None or DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
         return failed or {}
     store = open_partition(row)
-    return {"newest_timestamp": newest_record_ms(store, known_timestamps(store))}
+    return {"newest_timestamp": newest_record_ms(store, manifest_timestamps(store))}
 
 
 def commit_sweeps(
@@ -305,7 +304,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             now_ms=run.now_ms,
             log_start_checkpoint=work.log_start_checkpoint,
             high_watermark=work.high_watermark,
-            max_timestamps=known_timestamps(store),
+            max_timestamps=manifest_timestamps(store),
             unlink=_unlinks(context, work.ref.directory),
         )
         _verify(store, work, sweep)

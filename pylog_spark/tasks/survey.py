@@ -22,19 +22,16 @@ from pylog_spark.tasks.listing import (
     open_partition,
     rows_of,
 )
+from pylog_spark.tasks.managed_view import clean_request, manifest_state, partition_checkpoints
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.log.settled_store import settled_files
-from storage_core.maintenance.survey import (
-    Survey,
-    SurveyState,
-    log_files,
-    survey_partition,
-)
-from storage_core.store import FileInfo, ManagedStore
-from storage_core.store.open_objects import is_managed
+from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.survey import Survey, survey_partition
+from storage_core.store import FileInfo, LogStore
 
 CheckpointReader = Callable[[str], RootCheckpoints]
 
@@ -81,53 +78,42 @@ def _survey(
         return left_alone(row, reason or Reason.CONFIG_UNKNOWN)
     if config.remote_storage_enable:
         return _skipped(Reason.TIERED)
-    state = _observe(row, checkpoints_of)
-    if not state.logs:
-        return _skipped(Reason.NO_SEGMENTS)
-    return _describe(survey_partition(state, config, now_ms=context.now_ms), config)
-
-
-def _observe(row: Mapping[str, Any], checkpoints_of: CheckpointReader) -> SurveyState:
-    location = row["directory"]
-    if is_managed(location):
-        store = open_partition(row)
-        if not isinstance(store, ManagedStore):
-            raise TypeError(f"{location}: expected a managed partition")
-        marks = store.manifest.checkpoints
-        return SurveyState(
-            location=location,
-            logs=log_files(store.list_files()),
-            timestamps=store.largest_timestamps(),
-            log_start_offset=marks.log_start_offset,
-            high_watermark=marks.high_watermark,
-            cleaner_offset=marks.cleaner_offset,
-        )
-    files = listed_files(row)
-    infos = (
-        open_partition(row).list_files()
-        if files is None
-        else [FileInfo(file.name, file.size_bytes, file.modified_ms) for file in files]
-    )
-    checkpoints = checkpoints_of(row["root"])
+    store = open_partition(row)
     partition = TopicPartition(row["topic"], row["partition"])
-    return SurveyState(
-        location=location,
-        logs=log_files(settled_files(open_partition(row), infos)),
-        timestamps={},
-        log_start_offset=checkpoints.log_starts.get(partition),
-        high_watermark=checkpoints.high_watermarks.get(partition),
-        cleaner_offset=checkpoints.cleaner_points.get(partition),
+    checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, row["root"]))
+    request = clean_request(
+        checkpoints, now_ms=context.now_ms, high_watermark=checkpoints.high_watermark
+    )
+    state = manifest_state(store, request) or _listed_state(store, row, request)
+    if not state.segments:
+        return _skipped(Reason.NO_SEGMENTS)
+    return _describe(state, survey_partition(state, config, request), config)
+
+
+def _listed_state(store: LogStore, row: Mapping[str, Any], request: CleanRequest) -> PartitionState:
+    """Return what the listing of a partition shows: that of the row, if it has one."""
+    listed = listed_files(row)
+    files = (
+        store.list_files()
+        if listed is None
+        else [FileInfo(file.name, file.size_bytes, file.modified_ms) for file in listed]
+    )
+    return PartitionState.of_listing(
+        store.location,
+        settled_files(store, files),
+        log_start_checkpoint=request.log_start_offset,
+        high_watermark=request.high_watermark,
     )
 
 
-def _describe(survey: Survey, config: LogConfig) -> dict[str, Any]:
+def _describe(state: PartitionState, survey: Survey, config: LogConfig) -> dict[str, Any]:
     plan, cleanable = survey.retention, survey.cleanable
     found: dict[str, Any] = {
         "policy": "+".join(sorted(policy.value for policy in config.cleanup_policy)),
-        "bytes": survey.size_bytes,
-        "segments": survey.segments,
-        "bytes_after": survey.size_bytes - plan.removed_bytes,
-        "segments_after": survey.segments - len(plan.removals),
+        "bytes": state.size_bytes,
+        "segments": len(state.segments),
+        "bytes_after": state.size_bytes - plan.removed_bytes,
+        "segments_after": len(state.segments) - len(plan.removals),
         "removable_bytes": plan.removed_bytes,
         "removable_segments": len(plan.removals),
         "blocked_by": plan.blocked_by.hold.value,

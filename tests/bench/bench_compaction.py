@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from storage_core.config import CleanerConfig, LogConfig
+from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_partition
-from storage_core.maintenance.compaction.request import CleanRequest
 from tests.bench.generated_partition import CONFIG, NOW_MS, Size, generated_partition
 
 ROOT: Final = Path(__file__).resolve().parents[2]

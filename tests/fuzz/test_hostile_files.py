@@ -35,7 +35,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
 from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
-from storage_core.maintenance.truncation.partition import truncate_partition
+from storage_core.maintenance.truncation import truncate_partition
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import PartitionCheckpoints, verify_partition

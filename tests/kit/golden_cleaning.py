@@ -13,20 +13,18 @@ from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.candidates import choose_range
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
     decode_start,
     encode_start,
-    end_of_round,
     facts_for_pass_two,
     fold_facts,
     group_of_segment,
 )
-from storage_core.maintenance.compaction.index import CompactionIndexer, IndexStats
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import FOLD, send_segment
+from storage_core.maintenance.compaction.index import IndexStats
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
 from storage_core.maintenance.compaction.merged import (
     MergedIndex,
     merge_files,
@@ -38,13 +36,14 @@ from storage_core.maintenance.compaction.partial import (
     index_segment_to_files,
 )
 from storage_core.maintenance.compaction.partition import CleanResult, clean_partition
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
@@ -184,11 +183,11 @@ def prepare(
         log,
         cleaning.config,
         cleaning.cleaner,
-        choose_range(log, cleaning.config, cleaning.request),
+        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(range(16)),
     )
-    index = CompactionIndexer(store, plan).run()
+    index = index_round(store, plan)
     tracker = TransactionTracker()
     groups = tuple(
         clean_group(
@@ -242,7 +241,7 @@ def clean_spread(
     """
     store = LocalStore(directory)
     log = cleaning.load(store)
-    cleanable = choose_range(log, cleaning.config, cleaning.request)
+    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
     if not cleanable.is_due:
         commit(Plan(location=store.location, operations=log.operations), store)
         return None
@@ -265,7 +264,7 @@ def clean_spread(
     verify_inputs(store, plan)
     commit(plan_commit(log, plan, groups), store)
     return SpreadRound(
-        next_offset=end_of_round(plan),
+        next_offset=plan.end_offset,
         map_messages_read=stats.messages_read,
         keys=stats.keys,
         stats=sum((group.stats for group in groups), RewriteStats()),

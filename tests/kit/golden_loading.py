@@ -9,7 +9,7 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
-from storage_core.maintenance.truncation.partition import truncate_partition
+from storage_core.maintenance.truncation import truncate_partition
 from storage_core.store.base import LogStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side

@@ -12,7 +12,7 @@ from storage_core.maintenance.retention.partition import (
     retain_log,
     retain_partition,
 )
-from storage_core.maintenance.retention.state import RetentionRules
+from storage_core.maintenance.retention.plan import RetentionRules
 from storage_core.plan import Plan, commit
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore

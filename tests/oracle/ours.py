@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.compaction.partition import clean_and_load
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.retention.partition import retain_loaded
 from tests.oracle.kafka import PRODUCER_ID_EXPIRATION_MS
 from tests.oracle.rounds import NUMBERS, CleanAnswer, CleanTask

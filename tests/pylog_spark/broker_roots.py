@@ -26,7 +26,7 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.candidates import CleanRequest
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side
 from tests.storage_core.catalog import metadata_bytes as md

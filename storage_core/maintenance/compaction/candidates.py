@@ -2,15 +2,39 @@
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
-from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import SegmentState
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.partition_state import Level, ObservedSegment, PartitionState
+
+SomeSegment = TypeVar("SomeSegment", ObservedSegment, SegmentState)
 
 MAX_LAG_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRequest:
+    """The round's clock and what the log directory's checkpoints say of the partition.
+
+    Attributes:
+        now_ms: The one clock of the run, epoch milliseconds.
+        high_watermark: First offset not known to be on all in-sync replicas; None for the log end.
+        log_start_offset: Entry of the log-start checkpoint; None without one.
+        cleaner_checkpoint: Entry of the cleaner checkpoint; None if the log was never cleaned.
+        first_dirty_offset: Range chosen by the caller instead of by ratio and lags; None for
+            Kafka's own choice.
+        first_uncleanable_offset: End of that range; None for the active segment's base offset.
+    """
+
+    now_ms: int
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+    cleaner_checkpoint: int | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
 
 
 class NotDue(enum.StrEnum):
@@ -40,9 +64,9 @@ class CleanableRange:
     first_uncleanable_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    max_compaction_delay_ms: int
-    checkpoint_is_invalid: bool
-    not_due: NotDue | None
+    max_compaction_delay_ms: int = 0
+    checkpoint_is_invalid: bool = False
+    not_due: NotDue | None = None
 
     @property
     def cleanable_ratio(self) -> float:
@@ -56,104 +80,126 @@ class CleanableRange:
         return self.not_due is None
 
 
-def choose_range(log: LoadedLog, config: LogConfig, request: CleanRequest) -> CleanableRange:
+def choose_range(state: PartitionState, config: LogConfig, request: CleanRequest) -> CleanableRange:
     """Choose what to clean, as Kafka's cleaner manager does or as the request says.
 
     Args:
-        log: The partition.
+        state: The partition.
         config: Its topic's configuration.
         request: With a first dirty offset, that range is taken and is due.
 
     Raises:
         ConfigError: The range of the request ends below its start.
+        UnobservedError: The state lacks a fact that the choice needs: where the log ends and is
+            stable, largest timestamps for ``min.compaction.lag.ms``, and those of first batches for
+            ``max.compaction.lag.ms``.
     """
-    said = request.first_dirty_offset
-    if said is not None:
-        end = request.first_uncleanable_offset
-        given = _measure(
-            log,
-            first_dirty=said,
-            uncleanable=log.active_segment.base_offset if end is None else end,
-        )
-        if said > given.first_uncleanable_offset:
+    active = state.active_segment.base_offset
+    first_dirty = request.first_dirty_offset
+    if first_dirty is not None:
+        asked_end = request.first_uncleanable_offset
+        end = _round_down(state, active if asked_end is None else asked_end)
+        if first_dirty > end:
             raise ConfigError(
                 "first dirty offset",
-                said,
-                f"the range ends below it: at {given.first_uncleanable_offset}, the base offset of "
-                "the first segment that is left alone",
+                first_dirty,
+                f"the range ends below it: at {end}, the base offset of the first segment that is "
+                "left alone",
             )
-        return given
+        return CleanableRange(
+            first_dirty_offset=first_dirty,
+            first_uncleanable_offset=end,
+            clean_bytes=_clean_bytes(state, first_dirty),
+            cleanable_bytes=_cleanable_bytes(state, first_dirty, end),
+        )
     checkpoint = request.cleaner_checkpoint
-    if checkpoint is None:
-        checkpoint = log.log_start_offset
-    is_invalid = not log.log_start_offset <= checkpoint <= log.log_end_offset
-    first_dirty = log.log_start_offset if is_invalid else checkpoint
-    bounds = [log.last_stable_offset, log.active_segment.base_offset]
+    is_invalid = checkpoint is not None and not (
+        state.log_start_offset <= checkpoint <= state.log_end_offset
+    )
+    first_dirty = state.log_start_offset if checkpoint is None or is_invalid else checkpoint
+    bounds = [state.last_stable_offset, active]
     if config.min_compaction_lag_ms > 0:
         young_after = request.now_ms - config.min_compaction_lag_ms
         bounds += [
             segment.base_offset
-            for segment in _non_active_from(log.segments, first_dirty)
+            for segment in _non_active_from(state.segments, first_dirty)
             if segment.largest_timestamp > young_after
         ][:1]
-    measured = _measure(
-        log,
-        first_dirty=first_dirty,
-        uncleanable=max(first_dirty, min(bounds)),
-        max_compaction_delay_ms=_max_compaction_delay(log, config, first_dirty, request.now_ms),
-        checkpoint_is_invalid=is_invalid,
-    )
-    return _with_reason(measured, config)
-
-
-def _with_reason(measured: CleanableRange, config: LogConfig) -> CleanableRange:
-    if not config.is_compacted:
-        reason: NotDue | None = NotDue.NOT_COMPACTED
-    elif measured.clean_bytes + measured.cleanable_bytes == 0:
-        reason = NotDue.NOTHING_TO_CLEAN
-    elif (
-        measured.max_compaction_delay_ms > 0 and measured.cleanable_bytes > 0
-    ) or measured.cleanable_ratio > config.min_cleanable_dirty_ratio:
-        reason = None
-    else:
-        reason = NotDue.RATIO_BELOW_MINIMUM if measured.cleanable_bytes else NotDue.NOTHING_TO_CLEAN
-    return CleanableRange(
-        first_dirty_offset=measured.first_dirty_offset,
-        first_uncleanable_offset=measured.first_uncleanable_offset,
-        clean_bytes=measured.clean_bytes,
-        cleanable_bytes=measured.cleanable_bytes,
-        max_compaction_delay_ms=measured.max_compaction_delay_ms,
-        checkpoint_is_invalid=measured.checkpoint_is_invalid,
-        not_due=reason,
-    )
-
-
-def _measure(
-    log: LoadedLog,
-    *,
-    first_dirty: int,
-    uncleanable: int,
-    max_compaction_delay_ms: int = 0,
-    checkpoint_is_invalid: bool = False,
-) -> CleanableRange:
-    """Round the end of a range down to a segment's base and weigh both sides of its start."""
-    left_alone = _non_active_from(log.segments, uncleanable)
-    end = (left_alone[0] if left_alone else log.active_segment).base_offset
-    cleanable = segments_between(log.segments, min(first_dirty, end), end)
+    end = _round_down(state, max(first_dirty, min(bounds)))
+    clean_bytes = _clean_bytes(state, first_dirty)
+    cleanable_bytes = _cleanable_bytes(state, first_dirty, end)
+    delay_ms = _max_compaction_delay(state, config, first_dirty, request.now_ms)
     return CleanableRange(
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=end,
-        clean_bytes=sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty),
-        cleanable_bytes=sum(s.size_bytes for s in cleanable),
-        max_compaction_delay_ms=max_compaction_delay_ms,
-        checkpoint_is_invalid=checkpoint_is_invalid,
-        not_due=None,
+        clean_bytes=clean_bytes,
+        cleanable_bytes=cleanable_bytes,
+        max_compaction_delay_ms=delay_ms,
+        checkpoint_is_invalid=is_invalid,
+        not_due=_reason(config, clean_bytes, cleanable_bytes, delay_ms),
     )
 
 
+def rule_out_round(
+    state: PartitionState,
+    config: LogConfig,
+    request: CleanRequest,
+    *,
+    recovery_point: int | None,
+) -> CleanableRange | None:
+    """Return the range of a log that is not due, None where the log has to be asked.
+
+    What only batches tell (how far committed data reaches, when a segment began) is taken as the
+    case in which most would be cleaned: the range ends where it would if every record below the
+    high watermark were stable. Where even that is not due, neither is the log.
+
+    Args:
+        state: The partition as a listing or a manifest shows it; at least one segment.
+        config: Its topic's configuration.
+        request: Clock and checkpoints.
+        recovery_point: Offset that the log is known to reach; None where nothing says so.
+    """
+    active = state.active_segment.base_offset
+    reached = max(active, recovery_point or 0)
+    checkpoint = request.cleaner_checkpoint
+    if checkpoint is not None and checkpoint > reached:
+        return None  # it may lie beyond the log's end, which only the log tells
+    if config.min_compaction_lag_ms > 0 and state.level < Level.INDEX_TAILS:
+        return None
+    watermark = state.high_watermark
+    bounded = replace(
+        state,
+        log_end=max(reached, state.log_start_offset),
+        stable_end=active if watermark is None else watermark,
+    )
+    chosen = choose_range(bounded, without_max_lag(config), request)
+    # Only the first batch of each segment tells since when one has waited.
+    may_wait_too_long = config.max_compaction_lag_ms < MAX_LAG_MS and chosen.cleanable_bytes > 0
+    return None if chosen.is_due or may_wait_too_long else chosen
+
+
+def without_max_lag(config: LogConfig) -> LogConfig:
+    """Return a configuration by which no log is due for the age of its records alone."""
+    return replace(config, max_compaction_lag_ms=MAX_LAG_MS)
+
+
+def _reason(
+    config: LogConfig, clean_bytes: int, cleanable_bytes: int, delay_ms: int
+) -> NotDue | None:
+    """Return why Kafka would not clean a log now, None if it would."""
+    if not config.is_compacted:
+        return NotDue.NOT_COMPACTED
+    if cleanable_bytes == 0:
+        # A ratio of zero is above no minimum: none is negative.
+        return NotDue.NOTHING_TO_CLEAN
+    ratio = cleanable_bytes / (clean_bytes + cleanable_bytes)
+    is_due = delay_ms > 0 or ratio > config.min_cleanable_dirty_ratio
+    return None if is_due else NotDue.RATIO_BELOW_MINIMUM
+
+
 def segments_between(
-    segments: Sequence[SegmentState], first_offset: int, end_offset: int
-) -> list[SegmentState]:
+    segments: Sequence[SomeSegment], first_offset: int, end_offset: int
+) -> list[SomeSegment]:
     """Return the segments from the one that holds first_offset to those below end_offset."""
     if first_offset == end_offset:
         return []
@@ -161,7 +207,7 @@ def segments_between(
     return [s for s in segments if floor <= s.base_offset < end_offset]
 
 
-def _non_active_from(segments: Sequence[SegmentState], offset: int) -> list[SegmentState]:
+def _non_active_from(segments: Sequence[ObservedSegment], offset: int) -> list[ObservedSegment]:
     """Return the segments from the one that holds offset on, but for the active one."""
     active = segments[-1].base_offset
     if offset > active:
@@ -169,11 +215,28 @@ def _non_active_from(segments: Sequence[SegmentState], offset: int) -> list[Segm
     return segments_between(segments, offset, active)
 
 
-def _max_compaction_delay(log: LoadedLog, config: LogConfig, first_dirty: int, now_ms: int) -> int:
-    timestamps = [
-        segment.first_batch_timestamp
-        for segment in _non_active_from(log.segments, first_dirty)
-        if segment.first_batch_timestamp > 0
-    ]
+def _round_down(state: PartitionState, offset: int) -> int:
+    """Return the end of a range that may reach up to an offset: a segment's base."""
+    left_alone = _non_active_from(state.segments, offset)
+    return (left_alone[0] if left_alone else state.active_segment).base_offset
+
+
+def _clean_bytes(state: PartitionState, first_dirty: int) -> int:
+    return sum(s.size_bytes for s in state.segments if s.base_offset < first_dirty)
+
+
+def _cleanable_bytes(state: PartitionState, first_dirty: int, end: int) -> int:
+    between = segments_between(state.segments, min(first_dirty, end), end)
+    return sum(segment.size_bytes for segment in between)
+
+
+def _max_compaction_delay(
+    state: PartitionState, config: LogConfig, first_dirty: int, now_ms: int
+) -> int:
+    """Return by how much ``max.compaction.lag.ms`` is exceeded, 0 if it is not."""
+    if config.max_compaction_lag_ms >= MAX_LAG_MS:
+        return 0
+    dirty = _non_active_from(state.segments, first_dirty)
+    timestamps = [s.first_batch_timestamp for s in dirty if s.first_batch_timestamp > 0]
     clean_until = now_ms - config.max_compaction_lag_ms
     return max(0, clean_until - min(timestamps, default=MAX_LAG_MS))

@@ -5,26 +5,21 @@ offset map.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.survivors import mark_ordinals
 from storage_core.maintenance.compaction.index import (
-    NO_OFFSET,
     CompactionIndex,
-    DirtySegment,
+    IndexedSegment,
     IndexStats,
-    words_for,
+    bitmap_bounds,
 )
 from storage_core.maintenance.compaction.key_exchange import unpack_rows
-from storage_core.maintenance.compaction.merged import (
-    GroupStart,
-    start_groups,
-)
+from storage_core.maintenance.compaction.merged import GroupStart, start_groups
 from storage_core.maintenance.compaction.offset_map import OffsetMap
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.records.packing import pack_arrays, unpack_arrays
@@ -45,14 +40,9 @@ class FoldedRound:
     messages_read: int
 
 
-def end_of_round(plan: CompactionPlan) -> int:
-    """Return the cleaner point after a round without a limit of keys."""
-    return plan.first_uncleanable_offset if plan.dirty_segments else NO_OFFSET + 1
-
-
 def group_of_segment(plan: CompactionPlan) -> list[int]:
     """Return the number of the group that each segment of the round belongs to."""
-    groups = group_segments(plan, end_of_round(plan))
+    groups = group_segments(plan, plan.end_offset)
     return [number for number, group in enumerate(groups) for _ in group]
 
 
@@ -75,17 +65,15 @@ def fold_facts(plan: CompactionPlan, facts: Mapping[int, bytes]) -> FoldedRound:
         bytes_read += numbers["bytes_read"]
         messages_read += numbers["messages_read"]
     return FoldedRound(
-        groups=start_groups(plan, end_of_round(plan), rows),
+        groups=start_groups(plan, plan.end_offset, rows),
         bytes_read=bytes_read,
         messages_read=messages_read,
     )
 
 
 def facts_for_pass_two(content: bytes) -> bytes:
-    """Return what of a segment's facts pass two needs."""
-    facts, arrays = unpack_arrays(content)
-    kept = {name: arrays[name] for name in ("flags", "legacy_counts")}
-    return pack_arrays({"record_count": facts["record_count"]}, kept)
+    """Return what of a segment's facts pass two needs: all but its transactions."""
+    return pack_arrays(*IndexedSegment.from_parts(*unpack_arrays(content)).to_parts())
 
 
 @dataclass(slots=True)
@@ -118,41 +106,28 @@ class ExchangedGroup:
         """
         if self.start is None:
             raise ValueError("nothing is known of the group")
-        segments: dict[int, DirtySegment] = {}
-        first_words: dict[int, int] = {}
-        first_word = 0
-        for number, base_offset, facts, arrays in self._segments(self.start):
-            segments[base_offset] = DirtySegment(
-                base_offset=base_offset,
-                start_position=0,
-                flags=arrays["flags"],
-                legacy_counts=arrays["legacy_counts"],
-                record_count=facts["record_count"],
-                first_word=first_word,
-            )
-            first_words[number] = first_word
-            first_word += words_for(facts["record_count"])
-        words = np.zeros(first_word, np.uint64)
-        for number, first in first_words.items():
-            for ordinals in self._survivors.pop(number, ()):
-                mark_ordinals(np.array(ordinals), first, words)
+        segments: list[IndexedSegment] = []
+        survivors: list[list[NDArray[np.uint32]]] = []
+        wanted = frozenset(self.start.base_offsets)
+        for number, segment in enumerate(self.plan.round_segments):
+            if segment.base_offset not in wanted:
+                continue
+            if number not in self._facts:
+                raise ValueError(f"nothing is known of segment {segment.base_offset}")
+            segments.append(IndexedSegment.from_parts(*unpack_arrays(self._facts[number])))
+            survivors.append(self._survivors.pop(number, []))
+        bounds = bitmap_bounds(segments)
+        words = np.zeros(int(bounds[-1]), np.uint64)
+        for first_word, parts in zip(bounds[:-1].tolist(), survivors, strict=True):
+            for ordinals in parts:
+                mark_ordinals(np.array(ordinals), first_word, words)
         return CompactionIndex(
             offset_map=OffsetMap(),
-            segments=segments,
+            segments={segment.base_offset: segment for segment in segments},
             words=words,
-            latest_offset=end_of_round(self.plan) - 1,
+            latest_offset=self.plan.end_offset - 1,
             stats=IndexStats(bytes_read=0, messages_read=0, keys=0),
         )
-
-    def _segments(
-        self, start: GroupStart
-    ) -> Iterator[tuple[int, int, dict[str, Any], dict[str, NDArray[Any]]]]:
-        wanted = frozenset(start.base_offsets)
-        for number, segment in enumerate(self.plan.round_segments):
-            if segment.base_offset in wanted:
-                if number not in self._facts:
-                    raise ValueError(f"nothing is known of segment {segment.base_offset}")
-                yield number, segment.base_offset, *unpack_arrays(self._facts[number])
 
 
 def encode_start(start: GroupStart) -> bytes:

@@ -1,9 +1,9 @@
-"""Pass one for key sets that fit no single process: what each segment says, as messages.
+"""Pass one for key sets that fit no single process: what segments say, and who hears it.
 
 The keys of a round are dealt out by their hash into *buckets*, small enough for one task each. A
 segment sends each bucket its share of the keys, and of the records that have to ask whether a
 newer one has their key: those below the dirty section. A bucket knows all records of its keys, so
-it can say of each who survives (``key_bucket.py``), and pass two needs neither keys nor a map.
+it can say of each who survives, and pass two needs neither keys nor a map.
 
 What is not about keys (batches' flags, transactions) goes to one task, the *fold*, which has to
 see all segments of the partition in order (``exchanged_index.py``).
@@ -11,35 +11,43 @@ see all segments of the partition in order (``exchanged_index.py``).
 
 import enum
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.kernels.offset_table import ORDINAL_BITS, ORDINAL_MASK
 from storage_core.log.transaction_tracker import TransactionRows
-from storage_core.maintenance.compaction.index import (
-    check_batches,
-    legacy_counts_of,
-    rank_of,
-    start_position,
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.partial import (
+    CHUNK_KEYS,
+    KEY_WORDS,
+    SUSPECT_WORDS,
+    KeyColumns,
+    SegmentKeys,
+    SuspectColumns,
+    find_aborted,
+    rows_of_suspects,
 )
-from storage_core.maintenance.compaction.key_sink import CHUNK_KEYS, ChunkedKeys, SuspectBlock
-from storage_core.maintenance.compaction.key_sink import KeyBlock as Keys
-from storage_core.maintenance.compaction.offset_map import KeyBlock
+from storage_core.maintenance.compaction.pass_one import (
+    LOWEST_OFFSET,
+    CleanPart,
+    HashedBatches,
+    SegmentReading,
+    Stop,
+)
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.maintenance.throttler import Throttler
 from storage_core.records.packing import pack_arrays, unpack_arrays
-from storage_core.records.payload import Payload, open_batches
-from storage_core.records.reader import CrcCheck, Window, scan_windows
 from storage_core.store.base import LogStore
 
 # In place of a bucket: the task that sees the facts of all segments.
 FOLD: Final = -1
 # Keys of one message: with 24 or 32 bytes each, a megabyte at most.
 MESSAGE_KEYS: Final = 1 << 15
-_LOWEST_OFFSET: Final = -(2**63)
+# A megabyte of them: what travels as one message.
+_SURVIVORS_AT_ONCE: Final = 1 << 18
 _HALF: Final = np.uint64(32)
 
 
@@ -91,9 +99,27 @@ def send_segment(
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read.
     """
-    if plan.max_keys is not None:
-        raise ValueError("a round with a limit of keys cannot be spread over segments")
-    yield from _Sender(store, plan, number, buckets, throttler or Throttler(UNLIMITED)).run()
+    mailbox = _Mailbox(number, buckets)
+    sink = _AskingKeys(plan, mailbox)
+    segment = plan.round_segments[number]
+    reading = SegmentReading(store, plan, segment, sink, number=number, throttler=throttler)
+    for _ in reading.windows():
+        yield from mailbox.drain()
+    sink.flush()
+    mailbox.flush_queries()
+    yield from mailbox.drain()
+    rows = sink.rows()
+    if len(plan.aborted_producers):
+        is_dirty = segment.base_offset in plan.number_of_dirty
+        content = pack_arrays(
+            {"first_dirty_row": sink.first_dirty_row if is_dirty else None},
+            rows_of_suspects(plan, rows).to_arrays(),
+        )
+        for bucket in range(buckets):
+            yield Message(bucket=bucket, kind=MessageKind.ROWS, number=number, content=content)
+    numbers, arrays = reading.result().to_parts()
+    content = pack_arrays(numbers, rows.to_arrays() | arrays)
+    yield Message(bucket=FOLD, kind=MessageKind.FACTS, number=number, content=content)
 
 
 def unpack_columns(content: bytes | memoryview, columns: int) -> NDArray[np.uint64]:
@@ -114,17 +140,17 @@ class _Mailbox:
     def __init__(self, number: int, buckets: int) -> None:
         self._number = number
         self._buckets = np.uint64(buckets)
-        self._queries: list[Keys] = []
+        self._queries: list[KeyColumns] = []
         self._query_count = 0
         self._messages: list[Message] = []
 
-    def put(self, block: Keys) -> None:
+    def put(self, keys: KeyColumns) -> None:
         """Take keys that count in any case."""
-        self._deal(MessageKind.KEYS, block)
+        self._deal(MessageKind.KEYS, keys)
 
-    def put_suspects(self, block: SuspectBlock) -> None:
+    def put_suspects(self, keys: SuspectColumns) -> None:
         """Take keys of batches that may turn out to be aborted."""
-        self._deal(MessageKind.SUSPECTS, block)
+        self._deal(MessageKind.SUSPECTS, keys)
 
     def put_queries(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], rank: NDArray[np.int64]
@@ -165,154 +191,118 @@ class _Mailbox:
             begin = end
 
 
-class _Sender:
-    """Reads one segment from its first byte to its last."""
+class _AskingKeys(SegmentKeys):
+    """Takes the keys of one segment, and lets the records below the dirty section ask."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CompactionPlan,
-        number: int,
-        buckets: int,
-        throttler: Throttler,
-    ) -> None:
-        self._store = store
+    clean_part = CleanPart.KEYS
+
+    def __init__(self, plan: CompactionPlan, mailbox: _Mailbox) -> None:
+        super().__init__(plan, mailbox)
+        self._mailbox = mailbox
+        self._first_dirty_offset = plan.first_dirty_offset
+
+    def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:
+        """Take keys from the first dirty offset on; those below it ask."""
+        keys = batches.keys
+        collected = np.empty(0, np.int64)
+        if is_dirty:
+            super().take(batches, is_dirty=True)
+            if not batches.may_reach_below(self._first_dirty_offset):
+                return None
+            collected = keys.rank[: keys.count].copy()
+            batches.hash_from(LOWEST_OFFSET)
+        here = slice(0, keys.count)
+        asks = ~np.isin(keys.rank[here], collected)
+        self._mailbox.put_queries(
+            keys.low[here][asks], keys.high[here][asks], keys.rank[here][asks]
+        )
+        return None
+
+
+class KeyBucket:
+    """Hears the messages of all segments to one bucket, ordered by kind.
+
+    Args:
+        plan: The round.
+    """
+
+    def __init__(self, plan: CompactionPlan) -> None:
         self._plan = plan
-        self._number = number
-        self._buckets = buckets
-        self._throttler = throttler
-        self._segment = plan.round_segments[number]
-        self._is_dirty = self._segment.base_offset in plan.number_of_dirty
-        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
-        self._mailbox = _Mailbox(number, buckets)
-        self._chunked = ChunkedKeys(self._mailbox)
-        self._suspects = plan.aborted_producers
-        self._rows: list[TransactionRows] = []
-        self._suspect_rows: list[TransactionRows] = []
-        self._suspect_row_count = 0
-        self._first_dirty_row = 0
-        self._flags: list[NDArray[np.uint8]] = []
-        self._legacy_counts: list[NDArray[np.int64]] = []
-        self._ordinal = 0
-        self._bytes_read = 0
-        self._messages_read = 0
+        self._map = OffsetMap()
+        # Of the dirty segments.
+        self._rows: dict[int, tuple[int, TransactionRows]] = {}
+        self._is_aborted: dict[int, NDArray[np.bool_]] | None = None
+        # Records of aborted batches: what they have to ask waits until every key is there.
+        self._late: list[KeyColumns] = []
+        self._alive: list[NDArray[np.int64]] = []
+        self._last_kind = MessageKind.ROWS
 
-    def run(self) -> Iterator[Message]:
-        """Yield the messages of the segment, its facts last."""
-        plan = self._plan
-        crc = CrcCheck.RAISE if plan.verify_crc else CrcCheck.SKIP
-        begin = start_position(self._store, plan, self._segment) if self._is_dirty else None
-        with closing(self._store.open_file(self._segment.log_file)) as reader:
-            for start, end, is_dirty in ((0, begin, False), (begin, None, True)):
-                if start is None or start == end or (start and start >= reader.size_bytes):
-                    continue
-                if is_dirty:
-                    self._first_dirty_row = self._suspect_row_count
-                for window in scan_windows(
-                    reader, start=start, end=end, window_bytes=plan.window_bytes, crc=crc
-                ):
-                    self._throttler.use(len(window.data))
-                    check_batches(window)
-                    self._read(window, is_dirty=is_dirty)
-                    yield from self._mailbox.drain()
-        self._chunked.flush()
-        self._mailbox.flush_queries()
-        yield from self._mailbox.drain()
-        yield from self._facts()
+    @property
+    def key_count(self) -> int:
+        """Distinct keys of the dirty section so far."""
+        return len(self._map)
 
-    def _read(self, window: Window, *, is_dirty: bool) -> None:
-        batches = window.batches
-        rows, transactions = TransactionRows.select(batches)
-        self._rows.append(transactions)
-        of_suspect = np.isin(batches.producer_id, self._suspects)
-        number_of_row = np.zeros(len(batches), np.int64)
-        if of_suspect.any():
-            chosen = of_suspect[rows]
-            own = rows[chosen]
-            number_of_row[own] = self._suspect_row_count + np.arange(len(own))
-            self._suspect_row_count += len(own)
-            self._suspect_rows.append(transactions.pick(chosen))
-        wanted = ~batches.is_control
-        is_suspect = wanted & batches.is_transactional & of_suspect
-        row = 0
-        while row < len(batches):
-            payload = open_batches(window, wanted, row, self._plan.limits)
-            flags = self._hash(
-                payload,
-                wanted,
-                is_dirty=is_dirty,
-                is_suspect=is_suspect[row:],
-                number_of_row=number_of_row[row:],
-            )
-            self._flags.append(flags)
-            self._legacy_counts.append(legacy_counts_of(payload, flags))
-            here = slice(row, payload.end_row)
-            counts = payload.batches.record_count[here]
-            records = int(np.where(wanted[here], counts, 0).sum())
-            self._ordinal += records
-            if is_dirty:
-                # A control batch has one record, whatever its header says.
-                self._messages_read += records + int((~wanted[here]).sum())
-            row = payload.end_row
-        if is_dirty:
-            self._bytes_read += len(window.data)
+    def hear(self, kind: MessageKind, number: int, content: bytes | memoryview) -> None:
+        """Take one message.
 
-    def _hash(
-        self,
-        payload: Payload,
-        wanted: NDArray[np.bool_],
-        *,
-        is_dirty: bool,
-        is_suspect: NDArray[np.bool_],
-        number_of_row: NDArray[np.int64],
-    ) -> NDArray[np.uint8]:
-        """Send the keys of a block on their way; return the flags of its batches."""
-        here = slice(payload.first_row, payload.end_row)
-        first = self._plan.first_dirty_offset
-        lies_below = bool((wanted[here] & (payload.batches.base_offset[here] < first)).any())
-        keys = self._keys
-        put_ranks = np.empty(0, np.int64)
-        if is_dirty:
-            self._hash_from(payload, wanted, first)
-            put_ranks = keys.rank[: keys.count].copy()
-            self._chunked.take(keys, is_suspect, number_of_row)
-        if not is_dirty or lies_below:
-            self._hash_from(payload, wanted, _LOWEST_OFFSET)
-            asks = ~np.isin(keys.rank[: keys.count], put_ranks)
-            here = slice(0, keys.count)
-            self._mailbox.put_queries(
-                keys.low[here][asks], keys.high[here][asks], keys.rank[here][asks]
-            )
-        return keys.flags
+        Args:
+            kind: What it says.
+            number: Segment that it comes from.
+            content: As the segment packed it.
+        """
+        if kind < self._last_kind:
+            raise ValueError(f"a message of kind {kind.name} after one of {self._last_kind.name}")
+        self._last_kind = kind
+        if kind is MessageKind.ROWS:
+            facts, rows = unpack_rows(bytes(content))
+            if facts["first_dirty_row"] is not None:
+                self._rows[number] = (facts["first_dirty_row"], rows)
+        elif kind is MessageKind.KEYS:
+            low, high, rank = unpack_columns(content, KEY_WORDS)
+            self._map.put(low, high, rank.view(np.int64), len(rank))
+        elif kind is MessageKind.SUSPECTS:
+            self._hear_suspects(number, content)
+        else:
+            low, high, rank = unpack_columns(content, KEY_WORDS)
+            self._ask(low, high, rank.view(np.int64))
 
-    def _hash_from(self, payload: Payload, wanted: NDArray[np.bool_], first_offset: int) -> None:
-        first_rank = rank_of(self._number, self._ordinal)
-        self._keys.read(
-            payload, wanted, self._plan.limits, first_offset=first_offset, first_rank=first_rank
-        )
+    def survivors(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+        """Yield, by segment of the round, the ordinals of those of its records that survive.
 
-    def _facts(self) -> Iterator[Message]:
-        if len(self._suspects):
-            content = pack_arrays(
-                {"first_dirty_row": self._first_dirty_row if self._is_dirty else None},
-                TransactionRows.concatenate(self._suspect_rows).to_arrays(),
-            )
-            for bucket in range(self._buckets):
-                yield Message(
-                    bucket=bucket, kind=MessageKind.ROWS, number=self._number, content=content
-                )
-        facts = {
-            "record_count": self._ordinal,
-            "bytes_read": self._bytes_read,
-            "messages_read": self._messages_read,
-        }
-        arrays = TransactionRows.concatenate(self._rows).to_arrays() | {
-            "flags": np.concatenate([np.empty(0, np.uint8), *self._flags]),
-            "legacy_counts": np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
-        }
-        yield Message(
-            bucket=FOLD,
-            kind=MessageKind.FACTS,
-            number=self._number,
-            content=pack_arrays(facts, arrays),
-        )
+        Many of one segment come in several arrays.
+        """
+        for low, high, rank in self._late:
+            self._ask(low, high, rank)
+        _, _, newest = self._map.entries()
+        ranks = np.sort(np.concatenate([newest, *self._alive]))
+        numbers = ranks >> ORDINAL_BITS
+        ordinals = (ranks & ORDINAL_MASK).astype(np.uint32)
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        ends = [*begins[1:].tolist(), len(ranks)]
+        for begin, end in zip(begins.tolist(), ends, strict=False):
+            for first in range(begin, end, _SURVIVORS_AT_ONCE):
+                here = slice(first, min(first + _SURVIVORS_AT_ONCE, end))
+                yield int(numbers[begin]), ordinals[here]
+
+    def _hear_suspects(self, number: int, content: bytes | memoryview) -> None:
+        low, high, rank, row = unpack_columns(content, SUSPECT_WORDS)
+        if self._is_aborted is None:
+            self._is_aborted = self._find_aborted()
+        is_aborted = self._is_aborted[number][row.view(np.int64)]
+        ranks = rank.view(np.int64)
+        lives = ~is_aborted
+        self._map.put(low[lives], high[lives], ranks[lives], int(lives.sum()))
+        if is_aborted.any():
+            self._late.append((low[is_aborted], high[is_aborted], ranks[is_aborted]))
+
+    def _find_aborted(self) -> dict[int, NDArray[np.bool_]]:
+        """Return, by segment, which rows of suspects belong to aborted transactions."""
+        numbers = sorted(self._rows)
+        found = find_aborted(self._plan, (self._rows[number] for number in numbers))
+        return dict(zip(numbers, found, strict=True))
+
+    def _ask(
+        self, low: NDArray[np.uint64], high: NDArray[np.uint64], rank: NDArray[np.int64]
+    ) -> None:
+        found = self._map.look_up(low, high, len(rank))
+        self._alive.append(rank[rank >= found])

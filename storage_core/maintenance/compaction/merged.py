@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.kernels.offset_table import SLOT_WORDS
-from storage_core.kernels.survivors import mark_survivors
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
 from storage_core.maintenance.compaction.index import (
-    NO_OFFSET,
     CompactionIndex,
-    DirtySegment,
+    IndexedSegment,
     IndexStats,
-    words_for,
 )
 from storage_core.maintenance.compaction.key_files import (
     create_table,
@@ -26,7 +23,12 @@ from storage_core.maintenance.compaction.key_files import (
     write_set,
 )
 from storage_core.maintenance.compaction.offset_map import OffsetMap
-from storage_core.maintenance.compaction.partial import PartialIndex
+from storage_core.maintenance.compaction.partial import (
+    PartialIndex,
+    find_aborted,
+    rows_of_suspects,
+)
+from storage_core.maintenance.compaction.pass_one import index_of_map
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments
 from storage_core.records.packing import pack_arrays, unpack_arrays
 
@@ -88,24 +90,24 @@ class MergedIndex:
         facts, arrays = map_set(path)
         whole = OffsetMap()
         if table is not None:
-            whole = OffsetMap.over(map_table(table, SLOT_WORDS), facts["stats"][2])
+            whole = OffsetMap.over(map_table(table, SLOT_WORDS), facts["stats"]["keys"])
         return cls._of(facts, arrays, whole)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         index = self.index
+        segments = []
+        arrays: dict[str, NDArray[Any]] = {"words": index.words}
+        for base, segment in index.segments.items():
+            numbers, own = segment.to_parts(f".{base}")
+            segments.append(numbers)
+            arrays |= own
         facts = {
             "latest_offset": index.latest_offset,
-            "stats": [index.stats.bytes_read, index.stats.messages_read, index.stats.keys],
-            "segments": [
-                [known.base_offset, known.start_position, known.record_count, known.first_word]
-                for known in index.segments.values()
-            ],
+            "stats": asdict(index.stats),
+            "segments": segments,
             "needs_map": self.needs_map,
             "groups": [[list(group.base_offsets), group.tracker] for group in self.groups],
         }
-        arrays: dict[str, NDArray[Any]] = {"words": index.words}
-        for base, known in index.segments.items():
-            arrays |= {f"flags.{base}": known.flags, f"legacy_counts.{base}": known.legacy_counts}
         return facts, arrays
 
     @classmethod
@@ -113,24 +115,18 @@ class MergedIndex:
         cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], whole: OffsetMap
     ) -> "MergedIndex":
         segments = {
-            base: DirtySegment(
-                base_offset=base,
-                start_position=start,
-                flags=arrays[f"flags.{base}"],
-                legacy_counts=arrays[f"legacy_counts.{base}"],
-                record_count=count,
-                first_word=word,
+            numbers["base_offset"]: IndexedSegment.from_parts(
+                numbers, arrays, f".{numbers['base_offset']}"
             )
-            for base, start, count, word in facts["segments"]
+            for numbers in facts["segments"]
         }
-        bytes_read, messages_read, keys = facts["stats"]
         return cls(
             index=CompactionIndex(
                 offset_map=whole,
                 segments=segments,
                 words=arrays["words"],
                 latest_offset=facts["latest_offset"],
-                stats=IndexStats(bytes_read=bytes_read, messages_read=messages_read, keys=keys),
+                stats=IndexStats(**facts["stats"]),
             ),
             groups=tuple(
                 GroupStart(base_offsets=tuple(bases), tracker=tracker)
@@ -209,42 +205,16 @@ def merge_files(
 def _merge_keys(
     plan: CompactionPlan, dirty: Sequence[PartialIndex], whole: OffsetMap
 ) -> CompactionIndex:
-    tracker = TransactionTracker()
-    tracker.add_aborted(plan.aborted_of_round)
-    segments: dict[int, DirtySegment] = {}
-    first_word = 0
-    for partial in dirty:
-        first = partial.first_dirty_row
-        discard = np.zeros(len(partial.rows.producer_id), bool)
-        discard[first:], _ = tracker.decide(partial.rows.rows_from(first))
+    suspects = (
+        (partial.first_dirty_row, rows_of_suspects(plan, partial.rows)) for partial in dirty
+    )
+    for partial, is_aborted in zip(dirty, find_aborted(plan, suspects), strict=True):
         for low, high, rank in partial.key_blocks():
             whole.put(low, high, rank, len(rank))
         for low, high, rank, row in partial.suspect_blocks():
-            lives = ~discard[row]
+            lives = ~is_aborted[row]
             whole.put(low[lives], high[lives], rank[lives], int(lives.sum()))
-        segments[partial.base_offset] = DirtySegment(
-            base_offset=partial.base_offset,
-            start_position=partial.start_position,
-            flags=partial.flags,
-            legacy_counts=partial.legacy_counts,
-            record_count=partial.record_count,
-            first_word=first_word,
-        )
-        first_word += words_for(partial.record_count)
-    words = np.zeros(first_word, np.uint64)
-    first_words = np.array([known.first_word for known in segments.values()], np.int64)
-    mark_survivors(whole.table, first_words, words)
-    return CompactionIndex(
-        offset_map=whole,
-        segments=segments,
-        words=words,
-        latest_offset=plan.first_uncleanable_offset - 1 if dirty else NO_OFFSET,
-        stats=IndexStats(
-            bytes_read=sum(partial.bytes_read for partial in dirty),
-            messages_read=sum(partial.messages_read for partial in dirty),
-            keys=len(whole),
-        ),
-    )
+    return index_of_map([partial.segment for partial in dirty], whole, plan.end_offset - 1)
 
 
 def start_groups(

@@ -1,63 +1,169 @@
-"""Pass one spread over processes: a partial index a segment, and their merge.
+"""Pass one spread over processes: a partial index a segment, for a merge.
 
 A segment can be indexed without knowing the ones before it, but for one thing: whether a
 transactional batch was aborted depends on what came before. The keys of the batches that may be
-(their producer has an aborted transaction in the range) are therefore kept apart, by batch, until
-the merge has run the transaction tracker over all segments in order.
+(their producer has an aborted transaction in the range: a *suspect*) are therefore kept apart, by
+batch, until the merge has run the transaction tracker over all segments in order.
+
+Keys are gathered in a small map, so that of the records of one key that lie near each other only
+the newest goes on; a full map is emptied. What comes out may hold a key several times, once a
+map: the merge keeps the largest rank.
 
 Only rounds without a limit of keys can be spread like this (``CompactionPlan.max_keys`` is None).
 """
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.log.log_segment import SegmentState
-from storage_core.log.transaction_tracker import TransactionRows
-from storage_core.maintenance.compaction.index import (
-    check_batches,
-    legacy_counts_of,
-    rank_of,
-    start_position,
-)
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.maintenance.compaction.index import IndexedSegment
 from storage_core.maintenance.compaction.key_files import (
+    StreamWriter,
     map_set,
+    read_stream,
     write_set,
 )
-from storage_core.maintenance.compaction.key_sink import (
-    ChunkedKeys,
-    FileSink,
-    KeySink,
-    MemorySink,
-    SuspectBlock,
-    read_keys,
-    read_suspects,
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.pass_one import (
+    CleanPart,
+    HashedBatches,
+    SegmentReading,
+    Stop,
 )
-from storage_core.maintenance.compaction.key_sink import KeyBlock as Keys
-from storage_core.maintenance.compaction.offset_map import KeyBlock
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.maintenance.throttler import Throttler
 from storage_core.records.packing import pack_arrays, unpack_arrays
-from storage_core.records.payload import open_batches
-from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.records.reader import Window
 from storage_core.store.base import LogStore
 
-_ARRAYS = (
-    "flags",
-    "legacy_counts",
-    "low",
-    "high",
-    "rank",
-    "suspect_low",
-    "suspect_high",
-    "suspect_rank",
-    "suspect_row",
-)
+# Keys of the small map: 24 MiB of entries, and a table of 48 MiB.
+CHUNK_KEYS: Final = 1 << 20
+KEY_WORDS: Final = 3
+SUSPECT_WORDS: Final = 4
+
+# (low, high, rank), and with the row of the batch of each.
+KeyColumns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
+SuspectColumns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]
+
+_KEY_ARRAYS: Final = {"low": np.uint64, "high": np.uint64, "rank": np.int64}
+_SUSPECT_ARRAYS: Final = {
+    "suspect_low": np.uint64,
+    "suspect_high": np.uint64,
+    "suspect_rank": np.int64,
+    "suspect_row": np.int64,
+}
+
+
+class KeyReceiver(Protocol):
+    """Where the keys of one segment go."""
+
+    def put(self, keys: KeyColumns) -> None:
+        """Take keys that count in any case."""
+        ...
+
+    def put_suspects(self, keys: SuspectColumns) -> None:
+        """Take keys of batches that may turn out to be aborted."""
+        ...
+
+
+class SegmentKeys:
+    """Takes the keys of one segment, those of suspects apart.
+
+    Args:
+        plan: The round, without a limit of keys.
+        receiver: Where the keys go.
+
+    Attributes:
+        suspects: Rows of suspects' batches and markers that were seen so far.
+        first_dirty_row: How many of them lie before the dirty part.
+    """
+
+    clean_part = CleanPart.HEADERS
+
+    def __init__(self, plan: CompactionPlan, receiver: KeyReceiver) -> None:
+        if plan.max_keys is not None:
+            raise ValueError("a round with a limit of keys cannot be spread over segments")
+        self.first_dirty_row = 0
+        self._receiver = receiver
+        self._producers = plan.aborted_producers
+        self._rows: list[TransactionRows] = []
+        self._suspect_row_count = 0
+        self._is_suspect = np.empty(0, bool)
+        self._suspect_row = np.empty(0, np.int64)
+        self._map = OffsetMap()
+
+    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:
+        """Take note of transactions; all but control batches may have keys."""
+        batches = window.batches
+        rows, transactions = TransactionRows.select(batches)
+        self._rows.append(transactions)
+        of_suspect = np.isin(batches.producer_id, self._producers)
+        wanted = ~batches.is_control
+        self._is_suspect = wanted & batches.is_transactional & of_suspect
+        of_suspect_rows = rows[of_suspect[rows]]
+        self._suspect_row = np.zeros(len(batches), np.int64)
+        self._suspect_row[of_suspect_rows] = self._suspect_row_count + np.arange(
+            len(of_suspect_rows)
+        )
+        self._suspect_row_count += len(of_suspect_rows)
+        if not is_dirty:
+            self.first_dirty_row = self._suspect_row_count
+        return wanted
+
+    def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # all are alike
+        """Take keys; of those of one key that are in the small map together the newest goes on."""
+        keys, count = batches.keys, batches.keys.count
+        low, high, rank = keys.low[:count], keys.high[:count], keys.rank[:count]
+        row = batches.payload.first_row + keys.batch[:count]
+        apart = self._is_suspect[row]
+        if apart.any():
+            suspect_row = self._suspect_row[row[apart]]
+            self._receiver.put_suspects((low[apart], high[apart], rank[apart], suspect_row))
+            low, high, rank = low[~apart], high[~apart], rank[~apart]
+        self._map.put(low, high, rank, len(rank))
+        if len(self._map) >= CHUNK_KEYS:
+            self.flush()
+        return None
+
+    def flush(self) -> None:
+        """Hand on what is in the small map."""
+        if len(self._map):
+            self._receiver.put(self._map.entries())
+            self._map = OffsetMap()
+
+    def rows(self) -> TransactionRows:
+        """Return the transactional and control batches of all windows seen."""
+        return TransactionRows.concatenate(self._rows)
+
+
+def rows_of_suspects(plan: CompactionPlan, rows: TransactionRows) -> TransactionRows:
+    """Return those rows that can tell which batches of a round were aborted."""
+    return rows.pick(np.isin(rows.producer_id, plan.aborted_producers))
+
+
+def find_aborted(
+    plan: CompactionPlan, segments: Iterable[tuple[int, TransactionRows]]
+) -> Iterator[NDArray[np.bool_]]:
+    """Yield, segment by segment, which rows of suspects belong to aborted transactions.
+
+    Args:
+        plan: The round.
+        segments: Of each dirty segment, oldest first: how many rows lie before its dirty part, and
+            all its rows of suspects. Of those before nothing is aborted.
+    """
+    tracker = TransactionTracker()
+    tracker.add_aborted(plan.aborted_of_round)
+    for first_dirty_row, rows in segments:
+        discard = np.zeros(len(rows.producer_id), bool)
+        discard[first_dirty_row:], _ = tracker.decide(rows.rows_from(first_dirty_row))
+        yield discard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,54 +171,41 @@ class PartialIndex:
     """What one segment of a round says.
 
     Attributes:
-        base_offset: Which segment.
+        segment: What pass one noted of it.
         is_dirty: Whether its keys were collected; of the others only transactions are of interest.
-        start_position: Where its keys begin.
-        record_count: Records that have an ordinal.
-        bytes_read: Bytes of the batches read for their keys.
-        messages_read: Records of those batches, markers included.
         rows: The transactional and control batches of the whole segment.
-        first_dirty_row: The first of them at or after start_position.
-        flags: uint8[n], of each batch from start_position on.
-        legacy_counts: int64[], records of those of legacy formats.
-        low, high: uint64[keys], hashes of the segment's keys.
-        rank: int64[keys], newest record of each.
-        suspect_low, suspect_high: uint64[m], hashes of the records of batches that may be aborted.
-        suspect_rank: int64[m].
-        suspect_row: int64[m], which of rows each of them belongs to.
-        prefix: Of the streams that hold the keys in place of these arrays, None without.
+        first_dirty_row: How many rows of suspects lie before its dirty part.
+        keys: Its keys, in blocks; one may come several times.
+        suspects: Keys of suspects' records, with the row of suspects that each belongs to.
+        prefix: Of the streams that hold the keys in place of these blocks, None without.
     """
 
-    base_offset: int
+    segment: IndexedSegment
     is_dirty: bool
-    start_position: int
-    record_count: int
-    bytes_read: int
-    messages_read: int
     rows: TransactionRows
     first_dirty_row: int
-    flags: NDArray[np.uint8]
-    legacy_counts: NDArray[np.int64]
-    low: NDArray[np.uint64]
-    high: NDArray[np.uint64]
-    rank: NDArray[np.int64]
-    suspect_low: NDArray[np.uint64]
-    suspect_high: NDArray[np.uint64]
-    suspect_rank: NDArray[np.int64]
-    suspect_row: NDArray[np.int64]
+    keys: tuple[KeyColumns, ...] = ()
+    suspects: tuple[SuspectColumns, ...] = ()
     prefix: Path | None = None
 
-    def key_blocks(self) -> Iterator[Keys]:
+    @property
+    def base_offset(self) -> int:
+        """Which segment."""
+        return self.segment.base_offset
+
+    def key_blocks(self) -> Iterator[KeyColumns]:
         """Yield the segment's keys; one may come several times."""
         if self.prefix is not None:
-            yield from read_keys(self.prefix)
-        yield self.low, self.high, self.rank
+            for low, high, rank in read_stream(_keys_file(self.prefix), KEY_WORDS):
+                yield low, high, rank.view(np.int64)
+        yield from self.keys
 
-    def suspect_blocks(self) -> Iterator[SuspectBlock]:
+    def suspect_blocks(self) -> Iterator[SuspectColumns]:
         """Yield the records of batches that may be aborted."""
         if self.prefix is not None:
-            yield from read_suspects(self.prefix)
-        yield self.suspect_low, self.suspect_high, self.suspect_rank, self.suspect_row
+            for low, high, rank, row in read_stream(_suspects_file(self.prefix), SUSPECT_WORDS):
+                yield low, high, rank.view(np.int64), row.view(np.int64)
+        yield from self.suspects
 
     def to_bytes(self) -> bytes:
         """Return the partial index as bytes, for another process of the same run."""
@@ -133,25 +226,81 @@ class PartialIndex:
         return cls._of(*map_set(_partial_file(prefix)), prefix=prefix)
 
     def _parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        facts = {
-            "base_offset": self.base_offset,
-            "is_dirty": self.is_dirty,
-            "start_position": self.start_position,
-            "record_count": self.record_count,
-            "bytes_read": self.bytes_read,
-            "messages_read": self.messages_read,
-            "first_dirty_row": self.first_dirty_row,
-        }
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return facts, arrays | self.rows.to_arrays()
+        facts = {"is_dirty": self.is_dirty, "first_dirty_row": self.first_dirty_row}
+        segment, arrays = self.segment.to_parts()
+        arrays |= _join(self.keys, _KEY_ARRAYS) | _join(self.suspects, _SUSPECT_ARRAYS)
+        return facts | {"segment": segment}, arrays | self.rows.to_arrays()
 
     @classmethod
     def _of(
         cls, facts: dict[str, Any], arrays: dict[str, NDArray[Any]], prefix: Path | None = None
     ) -> "PartialIndex":
-        rows = TransactionRows.from_arrays(arrays)
-        fields: dict[str, Any] = facts | {name: arrays[name] for name in _ARRAYS}
-        return cls(rows=rows, prefix=prefix, **fields)
+        low, high, rank = (arrays[name] for name in _KEY_ARRAYS)
+        suspect_low, suspect_high, suspect_rank, row = (arrays[name] for name in _SUSPECT_ARRAYS)
+        return cls(
+            segment=IndexedSegment.from_parts(facts["segment"], arrays),
+            is_dirty=facts["is_dirty"],
+            rows=TransactionRows.from_arrays(arrays),
+            first_dirty_row=facts["first_dirty_row"],
+            keys=((low, high, rank),),
+            suspects=((suspect_low, suspect_high, suspect_rank, row),),
+            prefix=prefix,
+        )
+
+
+def _join(
+    blocks: Iterable[KeyColumns | SuspectColumns], names: Mapping[str, type]
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of all blocks end to end, by name."""
+    listed = list(blocks)
+    return {
+        name: np.concatenate([np.empty(0, kind), *(block[number] for block in listed)])
+        for number, (name, kind) in enumerate(names.items())
+    }
+
+
+class _MemoryReceiver:
+    """Keeps the keys in memory."""
+
+    def __init__(self) -> None:
+        self.keys: list[KeyColumns] = []
+        self.suspects: list[SuspectColumns] = []
+
+    def put(self, keys: KeyColumns) -> None:
+        self.keys.append(keys)
+
+    def put_suspects(self, keys: SuspectColumns) -> None:
+        self.suspects.append(keys)
+
+
+class _FileReceiver:
+    """Writes the keys to two streams; a context manager that closes them.
+
+    Args:
+        prefix: Path of the streams but for their endings.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self._keys = StreamWriter(_keys_file(prefix), KEY_WORDS)
+        self._suspects = StreamWriter(_suspects_file(prefix), SUSPECT_WORDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._keys.__exit__(kind, error, trace)
+        self._suspects.__exit__(kind, error, trace)
+
+    def put(self, keys: KeyColumns) -> None:
+        self._keys.append(*keys)
+
+    def put_suspects(self, keys: SuspectColumns) -> None:
+        self._suspects.append(*keys)
 
 
 def index_segment(
@@ -173,10 +322,9 @@ def index_segment(
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read.
     """
-    sink = MemorySink()
-    read = _SegmentIndexer(store, plan, segment, sink, throttler or Throttler(UNLIMITED)).run()
-    arrays: dict[str, Any] = sink.arrays()
-    return replace(read, **arrays)
+    receiver = _MemoryReceiver()
+    read = _read_segment(store, plan, segment, receiver, throttler)
+    return replace(read, keys=tuple(receiver.keys), suspects=tuple(receiver.suspects))
 
 
 def index_segment_to_files(
@@ -200,116 +348,40 @@ def index_segment_to_files(
         BadBytesError: A batch or record is malformed; its text has file and position.
         StorageError: A file cannot be read or written.
     """
-    with FileSink(prefix) as sink:
-        read = _SegmentIndexer(store, plan, segment, sink, throttler or Throttler(UNLIMITED)).run()
+    with _FileReceiver(prefix) as receiver:
+        read = _read_segment(store, plan, segment, receiver, throttler)
     read.to_file(prefix)
+
+
+def _read_segment(
+    store: LogStore,
+    plan: CompactionPlan,
+    segment: SegmentState,
+    receiver: KeyReceiver,
+    throttler: Throttler | None,
+) -> PartialIndex:
+    """Read one segment; the receiver has its keys."""
+    sink = SegmentKeys(plan, receiver)
+    number = plan.number_of_dirty.get(segment.base_offset)
+    indexed = SegmentReading(
+        store, plan, segment, sink, number=number or 0, throttler=throttler
+    ).run()
+    sink.flush()
+    return PartialIndex(
+        segment=indexed,
+        is_dirty=number is not None,
+        rows=sink.rows(),
+        first_dirty_row=sink.first_dirty_row,
+    )
+
+
+def _keys_file(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".keys")
+
+
+def _suspects_file(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".suspects")
 
 
 def _partial_file(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".partial")
-
-
-class _SegmentIndexer:
-    """Builds the partial index of one segment, window by window."""
-
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CompactionPlan,
-        segment: SegmentState,
-        sink: KeySink,
-        throttler: Throttler,
-    ) -> None:
-        if plan.max_keys is not None:
-            raise ValueError("a round with a limit of keys cannot be spread over segments")
-        self._sink = sink
-        self._throttler = throttler
-        self._store = store
-        self._plan = plan
-        self._segment = segment
-        self._is_dirty = segment.base_offset in plan.number_of_dirty
-        self._number = plan.number_of_dirty.get(segment.base_offset, 0)
-        self._start = start_position(store, plan, segment) if self._is_dirty else 0
-        self._chunked = ChunkedKeys(sink)
-        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
-        self._suspects = plan.aborted_producers
-        self._rows: list[TransactionRows] = []
-        self._row_count = 0
-        self._first_dirty_row = 0
-        self._flags: list[NDArray[np.uint8]] = []
-        self._legacy_counts: list[NDArray[np.int64]] = []
-        self._ordinal = 0
-        self._bytes_read = 0
-        self._messages_read = 0
-
-    def run(self) -> PartialIndex:
-        """Read the segment."""
-        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
-        with closing(self._store.open_file(self._segment.log_file)) as reader:
-            # Before the first dirty offset only transactions matter.
-            begin = self._start if self._is_dirty else reader.size_bytes
-            for start, end, is_dirty in ((0, begin, False), (begin, None, self._is_dirty)):
-                if start == end or (start and start >= reader.size_bytes):
-                    continue
-                if is_dirty:
-                    self._first_dirty_row = self._row_count
-                for window in scan_windows(
-                    reader, start=start, end=end, window_bytes=self._plan.window_bytes, crc=crc
-                ):
-                    self._throttler.use(len(window.data))
-                    check_batches(window)
-                    rows, transactions = TransactionRows.select(window.batches)
-                    if is_dirty:
-                        self._read_keys(window, rows)
-                    self._rows.append(transactions)
-                    self._row_count += len(rows)
-        return self._finish()
-
-    def _read_keys(self, window: Window, rows: NDArray[np.int64]) -> None:
-        batches = window.batches
-        wanted = ~batches.is_control
-        is_suspect = (
-            wanted & batches.is_transactional & np.isin(batches.producer_id, self._suspects)
-        )
-        number_of_row = np.zeros(len(batches), np.int64)
-        number_of_row[rows] = self._row_count + np.arange(len(rows))
-        flags = np.zeros(len(batches), np.uint8)
-        row = 0
-        while row < len(batches):
-            payload = open_batches(window, wanted, row, self._plan.limits)
-            self._keys.read(
-                payload,
-                wanted,
-                self._plan.limits,
-                first_offset=self._plan.first_dirty_offset,
-                first_rank=rank_of(self._number, self._ordinal),
-            )
-            flags[row : payload.end_row] = self._keys.flags
-            self._chunked.take(self._keys, is_suspect[row:], number_of_row[row:])
-            counts = payload.batches.record_count[row : payload.end_row]
-            counts = np.where(wanted[row : payload.end_row], counts, 0)
-            self._legacy_counts.append(legacy_counts_of(payload, self._keys.flags))
-            self._ordinal += int(counts.sum())
-            # A control batch has one record, whatever its header says.
-            self._messages_read += int(counts.sum()) + int((~wanted[row : payload.end_row]).sum())
-            row = payload.end_row
-        self._flags.append(flags)
-        self._bytes_read += len(window.data)
-
-    def _finish(self) -> PartialIndex:
-        """Return what was read, without the keys: the sink has them."""
-        self._chunked.flush()
-        no_keys: dict[str, Any] = MemorySink().arrays()
-        return PartialIndex(
-            base_offset=self._segment.base_offset,
-            is_dirty=self._is_dirty,
-            start_position=self._start,
-            record_count=self._ordinal,
-            bytes_read=self._bytes_read,
-            messages_read=self._messages_read,
-            rows=TransactionRows.concatenate(self._rows),
-            first_dirty_row=self._first_dirty_row,
-            flags=np.concatenate([np.empty(0, np.uint8), *self._flags]),
-            legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
-            **no_keys,
-        )

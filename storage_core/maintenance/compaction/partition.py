@@ -11,21 +11,31 @@ from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
-from storage_core.maintenance.compaction.candidates import CleanableRange, choose_range
-from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.maintenance.compaction.index import CompactionIndex, CompactionIndexer
-from storage_core.maintenance.compaction.overflow import find_split, plan_found_split
+from storage_core.maintenance.compaction.candidates import (
+    CleanableRange,
+    CleanRequest,
+    choose_range,
+)
+from storage_core.maintenance.compaction.commit import (
+    find_split,
+    plan_commit,
+    plan_found_split,
+    verify_inputs,
+)
+from storage_core.maintenance.compaction.index import CompactionIndex
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import (
     CompactionPlan,
     group_segments,
     plan_compaction,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
 from storage_core.plan.executor import commit
 from storage_core.plan.plan import Plan
+from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 
 HASH_KEY_BYTES = 16
@@ -98,7 +108,7 @@ def clean_and_load(
     """Do as `clean_partition`, and return the log too, as it was loaded before the round."""
     store = LocalStore(directory)
     log = _load(store, config, cleaner, request)
-    cleanable = choose_range(log, config, request)
+    cleanable = choose_range(PartitionState.of_log(log), config, request)
     if not cleanable.is_due:
         commit(Plan(location=store.location, operations=log.operations), store)
         return _nothing(log, cleanable, request), log
@@ -111,7 +121,7 @@ def clean_and_load(
         hash_key=secrets.token_bytes(HASH_KEY_BYTES),
     )
     throttler = Throttler(cleaner.io_max_bytes_per_second)
-    index = CompactionIndexer(store, plan, throttler=throttler).run()
+    index = index_round(store, plan, throttler=throttler)
     groups: list[CleanedGroup] = []
     try:
         tracker = TransactionTracker()
@@ -141,6 +151,24 @@ def clean_and_load(
         raise
     commit(operations, store)
     return _done(log, index, groups, request), log
+
+
+def load_for_round(
+    store: LogStore, config: LogConfig, cleaner: CleanerConfig, request: CleanRequest
+) -> LoadedLog:
+    """Load the log that a round is asked for, by the clock and the checkpoints of the request.
+
+    Raises:
+        PylogError: It cannot be loaded, or has to be recovered first.
+    """
+    return load_log(
+        store,
+        config=config,
+        cleaner=cleaner,
+        now_ms=request.now_ms,
+        log_start_checkpoint=request.log_start_offset or 0,
+        high_watermark=request.high_watermark,
+    )
 
 
 def _discard(groups: Iterable[CleanedGroup]) -> None:

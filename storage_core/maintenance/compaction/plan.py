@@ -103,6 +103,11 @@ class CompactionPlan:
         """All segments that the round may rewrite, oldest first."""
         return tuple(self.segments_below(self.first_uncleanable_offset))
 
+    @property
+    def end_offset(self) -> int:
+        """The cleaner point after a round without a limit of keys; 0 if nothing is dirty."""
+        return self.first_uncleanable_offset if self.dirty_segments else 0
+
     @cached_property
     def by_base_offset(self) -> Mapping[int, SegmentState]:
         """All segments, by their base offsets."""

@@ -35,7 +35,8 @@ from storage_core.kernels.record_scan import DONE
 from storage_core.local_files import create_file
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
-from storage_core.maintenance.compaction.index import CompactionIndex, check_batches
+from storage_core.maintenance.compaction.index import CompactionIndex
+from storage_core.maintenance.compaction.pass_one import check_batches
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
 from storage_core.maintenance.throttler import UNLIMITED, Throttler

@@ -24,7 +24,7 @@ from storage_core.kernels.record_scan import DONE, INDEXED, OPENED
 from storage_core.kernels.survivors import mark_latest
 from storage_core.maintenance.compaction.index import (
     CompactionIndex,
-    DirtySegment,
+    IndexedSegment,
     rank_of,
     words_for,
 )
@@ -107,7 +107,7 @@ class SegmentFilter:
         self._plan = plan
         self._index = index
         self._producers = producers
-        self._dirty: DirtySegment | None = index.segments.get(base_offset)
+        self._dirty: IndexedSegment | None = index.segments.get(base_offset)
         modified_ms = plan.by_base_offset[base_offset].modified_ms
         self._keeps_legacy_tombstones = modified_ms > plan.legacy_delete_horizon_ms
         self._number = index.numbers.get(base_offset, 0)
@@ -117,11 +117,8 @@ class SegmentFilter:
         self._next_ordinal = 0
         self._next_legacy = 0
         self._words = _NO_WORDS
-        if self._dirty is not None:
-            first = self._dirty.first_word
-            self._words = index.words[first : first + max(1, self._dirty.word_count)]
-            if not self._dirty.word_count:
-                self._words = _NO_WORDS
+        if self._dirty is not None and self._dirty.word_count:
+            self._words = index.bitmap_of(base_offset)
 
     def judge(self, window: Window, discard: NDArray[np.bool_]) -> Iterator[Verdict]:
         """Yield the verdicts on a window, a block of rows at a time.

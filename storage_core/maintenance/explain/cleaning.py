@@ -1,20 +1,18 @@
 """Why a log is not cleaned: LogCleanerManager's predicates, one by one, with their numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from storage_core.config import LogConfig
-from storage_core.log.loaded_log import LoadedLog
-from storage_core.log.log_segment import SegmentState
-from storage_core.log.open_transactions import list_open_transactions
+from storage_core.log.open_transactions import OpenTransaction, list_open_transactions
+from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.maintenance.compaction.candidates import (
     MAX_LAG_MS,
     CleanableRange,
-    choose_range,
+    CleanRequest,
     segments_between,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -25,6 +23,7 @@ from storage_core.maintenance.explain.answers import (
     passes,
     tells,
 )
+from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 
 _ABOUT = About.CLEANING
 
@@ -49,14 +48,21 @@ class _Bound:
 
 
 def explain_cleaning(
-    log: LoadedLog, config: LogConfig, request: CleanRequest
+    state: PartitionState,
+    config: LogConfig,
+    request: CleanRequest,
+    chosen: CleanableRange,
+    *,
+    producers: Iterable[ProducerEntry],
 ) -> tuple[Answer, list[Statement]]:
     """Explain whether a log is due for cleaning, and if not, from when on it will be.
 
     Args:
-        log: The partition, loaded.
+        state: The partition, loaded.
         config: Its topic's configuration.
         request: Clock and checkpoints.
+        chosen: What `choose_range` says of these.
+        producers: Those that the log knows.
     """
     if not config.is_compacted:
         policy = ",".join(sorted(config.cleanup_policy)) or "nothing"
@@ -64,14 +70,14 @@ def explain_cleaning(
         until = "cleanup.policy has compact in it"
         statement = blocks(_ABOUT, "NOT_COMPACTED", text, until=until, policy=policy)
         return _held(statement), [statement]
-    chosen = choose_range(log, config, request)
-    bounds = _bounds(log, config, request, chosen)
+    transactions = list_open_transactions(producers, now_ms=request.now_ms)
+    bounds = _bounds(state, config, request, chosen, transactions)
     statements = [
         passes(_ABOUT, "POLICY", f"cleanup.policy is {','.join(sorted(config.cleanup_policy))}"),
-        _start(log, request, chosen),
+        _start(state, request, chosen),
         *_bound_statements(bounds, chosen),
     ]
-    lag = _max_lag(log, config, request, chosen)
+    lag = _max_lag(state, config, request, chosen)
     ratio = _ratio(config, chosen)
     statements += [lag, ratio]
     if chosen.is_due:
@@ -80,15 +86,15 @@ def explain_cleaning(
             f"to {chosen.first_uncleanable_offset}"
         )
         return Answer(about=_ABOUT, is_due=True, held_by=None, text=text), statements
-    return _not_due(log, config, chosen, bounds, (lag, ratio)), statements
+    return _not_due(state, config, chosen, bounds, (lag, ratio)), statements
 
 
-def _start(log: LoadedLog, request: CleanRequest, chosen: CleanableRange) -> Statement:
+def _start(state: PartitionState, request: CleanRequest, chosen: CleanableRange) -> Statement:
     first = chosen.first_dirty_offset
     if chosen.checkpoint_is_invalid:
         text = (
             f"the cleaner checkpoint {request.cleaner_checkpoint} lies outside of the log "
-            f"[{log.log_start_offset}, {log.log_end_offset}]: cleaning begins anew at {first}"
+            f"[{state.log_start_offset}, {state.log_end_offset}]: cleaning begins anew at {first}"
         )
     elif request.cleaner_checkpoint is None:
         text = f"never cleaned before: all from the log start offset {first} on is dirty"
@@ -98,19 +104,22 @@ def _start(log: LoadedLog, request: CleanRequest, chosen: CleanableRange) -> Sta
 
 
 def _bounds(
-    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+    state: PartitionState,
+    config: LogConfig,
+    request: CleanRequest,
+    chosen: CleanableRange,
+    transactions: Sequence[OpenTransaction],
 ) -> list[_Bound]:
     """Return what ends the range, the lowest first."""
-    found = [_stable_bound(log, request.now_ms), _active_bound(log, config, request.now_ms)]
+    found = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
     if config.min_compaction_lag_ms > 0:
-        found += _young_bound(log, config, request, chosen)
+        found += _young_bound(state, config, request, chosen)
     return sorted(found, key=lambda bound: bound.offset)
 
 
-def _stable_bound(log: LoadedLog, now_ms: int) -> _Bound:
+def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _Bound:
     """Return the last stable offset as a bound: held by a transaction, or by the high watermark."""
-    open_ones = list_open_transactions(log.producers, now_ms=now_ms)
-    if open_ones and open_ones[0].first_offset == log.last_stable_offset:
+    if open_ones and open_ones[0].first_offset == state.last_stable_offset:
         oldest = open_ones[0]
         late = (
             "; its coordinator should have ended it by now: it may hang for ever, "
@@ -121,27 +130,28 @@ def _stable_bound(log: LoadedLog, now_ms: int) -> _Bound:
         more = f" ({len(open_ones)} are open)" if len(open_ones) > 1 else ""
         return _Bound(
             code="OPEN_TRANSACTION",
-            offset=log.last_stable_offset,
+            offset=state.last_stable_offset,
             text=(
-                f"the last stable offset is {log.last_stable_offset}: the transaction of producer "
-                f"{oldest.producer_id} (epoch {oldest.producer_epoch}) has been open since offset "
-                f"{oldest.first_offset}, its last batch is {oldest.age_ms} ms old{more}{late}"
+                f"the last stable offset is {state.last_stable_offset}: the transaction of "
+                f"producer {oldest.producer_id} (epoch {oldest.producer_epoch}) has been open "
+                f"since offset {oldest.first_offset}, its last batch is {oldest.age_ms} ms old"
+                f"{more}{late}"
             ),
             until=f"the transaction of producer {oldest.producer_id} is committed or aborted",
         )
     return _Bound(
         code="HIGH_WATERMARK",
-        offset=log.last_stable_offset,
+        offset=state.last_stable_offset,
         text=(
-            f"the last stable offset is {log.last_stable_offset}, held by the high watermark "
-            f"{log.high_watermark}; the log ends at {log.log_end_offset}"
+            f"the last stable offset is {state.last_stable_offset}, held by the high watermark "
+            f"{state.high_watermark}; the log ends at {state.log_end_offset}"
         ),
-        until=f"the high watermark rises above {log.high_watermark}",
+        until=f"the high watermark rises above {state.high_watermark}",
     )
 
 
-def _active_bound(log: LoadedLog, config: LogConfig, now_ms: int) -> _Bound:
-    active = log.active_segment
+def _active_bound(state: PartitionState, config: LogConfig, now_ms: int) -> _Bound:
+    active = state.active_segment
     rolls_ms = None
     if active.first_batch_timestamp > 0:
         rolls_ms = active.first_batch_timestamp + config.segment_ms
@@ -160,11 +170,11 @@ def _active_bound(log: LoadedLog, config: LogConfig, now_ms: int) -> _Bound:
 
 
 def _young_bound(
-    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+    state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
 ) -> list[_Bound]:
     lag_ms = config.min_compaction_lag_ms
     closed = segments_between(
-        log.segments, chosen.first_dirty_offset, log.active_segment.base_offset
+        state.segments, chosen.first_dirty_offset, state.active_segment.base_offset
     )
     young = [s for s in closed if s.largest_timestamp > request.now_ms - lag_ms]
     return [
@@ -205,13 +215,13 @@ def _bound_statements(bounds: Sequence[_Bound], chosen: CleanableRange) -> list[
 
 
 def _max_lag(
-    log: LoadedLog, config: LogConfig, request: CleanRequest, chosen: CleanableRange
+    state: PartitionState, config: LogConfig, request: CleanRequest, chosen: CleanableRange
 ) -> Statement:
     limit_ms = config.max_compaction_lag_ms
     if limit_ms >= MAX_LAG_MS:
         return tells(_ABOUT, "MAX_COMPACTION_LAG", "max.compaction.lag.ms sets no limit")
     closed = segments_between(
-        log.segments, chosen.first_dirty_offset, log.active_segment.base_offset
+        state.segments, chosen.first_dirty_offset, state.active_segment.base_offset
     )
     times = [s.first_batch_timestamp for s in closed if s.first_batch_timestamp > 0]
     if not times:
@@ -267,7 +277,7 @@ def _missing_dirty_bytes(clean: int, dirty: int, limit: float) -> int | None:
 
 
 def _not_due(
-    log: LoadedLog,
+    state: PartitionState,
     config: LogConfig,
     chosen: CleanableRange,
     bounds: Sequence[_Bound],
@@ -275,7 +285,7 @@ def _not_due(
 ) -> Answer:
     """Say what holds a log back: a bound, if without them it would be due, else the ratio."""
     lag, ratio = last
-    dirty = _dirty_bytes(log.segments, chosen.first_dirty_offset)
+    dirty = _dirty_bytes(state.segments, chosen.first_dirty_offset)
     total = chosen.clean_bytes + dirty
     if not dirty:
         text = "nothing was appended since the log was cleaned"
@@ -309,7 +319,7 @@ def _not_due(
     )
 
 
-def _dirty_bytes(segments: Sequence[SegmentState], first_dirty: int) -> int:
+def _dirty_bytes(segments: Sequence[ObservedSegment], first_dirty: int) -> int:
     end = segments[-1].base_offset
     closed = segments_between(segments, first_dirty, end) if first_dirty < end else []
     return sum(s.size_bytes for s in closed) + segments[-1].size_bytes

@@ -10,8 +10,14 @@ from storage_core.maintenance.explain.answers import (
     Verdict,
     tells,
 )
-from storage_core.maintenance.retention.plan import Block, Hold, Predicate, RetentionPlan
-from storage_core.maintenance.retention.state import RetentionRules, RetentionState
+from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.retention.plan import (
+    Block,
+    Hold,
+    Predicate,
+    RetentionPlan,
+    RetentionRules,
+)
 
 _ABOUT = About.DELETION
 _NAMES = {
@@ -22,7 +28,7 @@ _NAMES = {
 
 
 def explain_deletion(
-    state: RetentionState, plan: RetentionPlan, rules: RetentionRules, *, now_ms: int
+    state: PartitionState, plan: RetentionPlan, rules: RetentionRules, *, now_ms: int
 ) -> tuple[Answer, list[Statement]]:
     """Explain what retention would remove, and what keeps the rest.
 
@@ -82,7 +88,7 @@ def _held(plan: RetentionPlan, statements: list[Statement]) -> Answer:
 class _Look:
     """One partition, its plan and its topic's rules."""
 
-    state: RetentionState
+    state: PartitionState
     plan: RetentionPlan
     rules: RetentionRules
     now_ms: int

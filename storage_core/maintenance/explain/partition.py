@@ -1,13 +1,15 @@
 """Why one partition directory is as it is: cleaning, deletion and size, put together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError, RecoveryRequiredError, StorageError
+from storage_core.filenames import DELETED_SUFFIX, LOG_SUFFIX, kind_of
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.settled_store import PlannedStore, settle
-from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.explain.answers import (
     About,
     Answer,
@@ -19,11 +21,10 @@ from storage_core.maintenance.explain.answers import (
 )
 from storage_core.maintenance.explain.cleaning import explain_cleaning
 from storage_core.maintenance.explain.deletion import explain_deletion
-from storage_core.maintenance.explain.size import explain_size
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.observe import observe_retention
-from storage_core.maintenance.retention.plan import plan_retention
-from storage_core.maintenance.retention.state import RetentionRules
-from storage_core.store.base import LogStore
+from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
+from storage_core.store.base import FileInfo, LogStore
 
 
 def explain_partition(
@@ -60,7 +61,11 @@ def explain_partition(
     except PylogError as error:
         text = f"the log cannot be loaded: {error}"
         return unknowable("UNCLEANABLE", text, "what is wrong with its files is mended")
-    cleaning, statements = explain_cleaning(log, config, request)
+    loaded = PartitionState.of_log(log)
+    chosen = choose_range(loaded, config, request)
+    cleaning, statements = explain_cleaning(
+        loaded, config, request, chosen, producers=log.producers
+    )
     if config.is_compacted and not cleaner.enabled:
         off = blocks(
             About.CLEANING,
@@ -81,18 +86,85 @@ def explain_partition(
     )
     plan = plan_retention(state, rules, now_ms=request.now_ms)
     deletion, more = explain_deletion(state, plan, rules, now_ms=request.now_ms)
-    first_dirty = next(
-        (s.facts.get("first_dirty_offset") for s in statements if "first_dirty_offset" in s.facts),
-        None,
-    )
-    sizes = explain_size(
+    sizes = _explain_size(
         listing,
-        log,
+        loaded,
         config,
-        first_dirty_offset=first_dirty if isinstance(first_dirty, int) else None,
+        first_dirty_offset=chosen.first_dirty_offset if config.is_compacted else None,
         removable_bytes=plan.removed_bytes,
     )
     return Explanation(answers=(cleaning, deletion), statements=(*statements, *more, *sizes))
+
+
+def _explain_size(
+    files: Iterable[FileInfo],
+    state: PartitionState,
+    config: LogConfig,
+    *,
+    first_dirty_offset: int | None,
+    removable_bytes: int,
+) -> list[Statement]:
+    """Say what the bytes of a partition directory are.
+
+    Args:
+        files: Its listing.
+        state: The partition, loaded.
+        config: Its topic's configuration.
+        first_dirty_offset: Where its dirty section begins, None for a log that is not compacted.
+        removable_bytes: What retention would remove now.
+    """
+    listed = list(files)
+    records = sum(file.size_bytes for file in listed if kind_of(file.name) == LOG_SUFFIX)
+    waiting = sum(file.size_bytes for file in listed if file.name.endswith(DELETED_SUFFIX))
+    others = sum(file.size_bytes for file in listed) - records - waiting
+    active = state.active_segment
+    statements = [
+        tells(
+            About.SIZE,
+            "RECORDS",
+            f"{records} bytes of records in {len(state.segments)} segments, {others} bytes of "
+            "indexes and small files beside them",
+            records_bytes=records,
+            other_bytes=others,
+            segments=len(state.segments),
+        ),
+        tells(
+            About.SIZE,
+            "ACTIVE_SEGMENT",
+            f"{active.size_bytes} bytes are in the active segment: compaction never takes them, "
+            "retention only with all others",
+            active_bytes=active.size_bytes,
+            segment_bytes=config.segment_bytes,
+        ),
+    ]
+    if first_dirty_offset is not None:
+        closed = [s for s in state.segments if s is not active]
+        clean = sum(s.size_bytes for s in closed if s.base_offset < first_dirty_offset)
+        dirty = sum(s.size_bytes for s in closed) - clean
+        text = (
+            f"{clean} bytes were cleaned before: one record of each key is left; {dirty} bytes in "
+            "closed segments were not"
+        )
+        statements.append(tells(About.SIZE, "DIRTY", text, clean_bytes=clean, dirty_bytes=dirty))
+    if removable_bytes:
+        text = f"{removable_bytes} bytes would go by retention now"
+        statements.append(tells(About.SIZE, "REMOVABLE", text, removable_bytes=removable_bytes))
+    below = [
+        s
+        for s, following in zip(state.segments, state.segments[1:], strict=False)
+        if following.base_offset <= state.log_start_offset
+    ]
+    if below:
+        size = sum(s.size_bytes for s in below)
+        text = f"{size} bytes lie below the log start offset {state.log_start_offset}, unreadable"
+        statements.append(tells(About.SIZE, "BELOW_LOG_START", text, unreadable_bytes=size))
+    if waiting:
+        text = (
+            f"{waiting} bytes are in .deleted files, which a broker's start or `pylog purge` "
+            "removes"
+        )
+        statements.append(tells(About.SIZE, "WAITING_FOR_PURGE", text, deleted_bytes=waiting))
+    return statements
 
 
 def explain_after_recovery(

@@ -11,7 +11,6 @@ from storage_core.checkpoint.leader_epoch_file import (
 )
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import LEADER_EPOCH_FILE
-from storage_core.maintenance.ingest.cost import IngestCost, cost_of
 from storage_core.maintenance.ingest.observe import (
     MAX_COMPANION_BYTES,
     read_edges,
@@ -19,8 +18,10 @@ from storage_core.maintenance.ingest.observe import (
     read_topic_id,
 )
 from storage_core.maintenance.ingest.plan import (
+    IngestCost,
     IngestPlan,
     choose_candidates,
+    cost_of,
     plan_ingest,
 )
 from storage_core.maintenance.ingest.state import (

@@ -6,7 +6,7 @@ one after the other, up to the first segment that stays. The log's end is looked
 active segment itself may go.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -16,15 +16,9 @@ import numpy as np
 
 from storage_core.errors import RecoveryRequiredError
 from storage_core.filenames import (
-    CHECKPOINT_DELETED_SUFFIX,
     CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    INDEX_SUFFIXES,
-    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
-    SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     kind_of,
@@ -38,17 +32,13 @@ from storage_core.index.offset_index import OffsetIndex
 from storage_core.index.time_index import TimeIndex
 from storage_core.log.batch_search import next_offset_by_index
 from storage_core.log.directory_view import DirectoryView
-from storage_core.maintenance.retention.plan import (
+from storage_core.maintenance.partition_state import (
     Fact,
+    ObservedSegment,
+    PartitionState,
     UnobservedError,
-    is_expired,
-    plan_retention,
 )
-from storage_core.maintenance.retention.state import (
-    RetentionRules,
-    RetentionSegment,
-    RetentionState,
-)
+from storage_core.maintenance.retention.plan import RetentionRules, is_expired, plan_retention
 from storage_core.store.base import FileInfo, LogStore
 
 _UNFINISHED: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
@@ -63,7 +53,7 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     high_watermark: int | None = None,
     max_timestamps: Mapping[int, int] | None = None,
     is_closed: bool = True,
-) -> RetentionState:
+) -> PartitionState:
     """Return what `plan_retention` needs to decide about a partition that was closed cleanly.
 
     Args:
@@ -83,12 +73,15 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
         CorruptRecordError: The end of the log was looked for, and bytes there are no batches.
         StorageError: The store failed.
     """
-    files = {file.name: file for file in store.list_files()}
-    state = _list_state(store.location, files, max_timestamps or {})
-    start = max(log_start_checkpoint, state.segments[0].base_offset)
-    # A high watermark lies in the log, as in a broker that has loaded it.
-    watermark = None if high_watermark is None else max(high_watermark, start)
-    state = replace(state, log_start_offset=start, high_watermark=watermark)
+    files = store.list_files()
+    _refuse_repairs(store.location, files)
+    state = PartitionState.of_listing(
+        store.location,
+        files,
+        log_start_checkpoint=log_start_checkpoint,
+        high_watermark=high_watermark,
+        max_timestamps=max_timestamps,
+    )
     while True:
         try:
             plan = plan_retention(state, rules, now_ms=now_ms)
@@ -96,111 +89,50 @@ def observe_retention(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
             if missing.fact is Fact.LOG_END:
                 state = _with_log_end(store, state, is_closed=is_closed)
             else:
-                reader = partial(_with_timestamp, store, is_closed=is_closed)
+                reader = partial(_with_timestamp, store, state.names, is_closed=is_closed)
                 state = _with_timestamps(reader, state, missing.base_offset, rules, now_ms)
             continue
-        is_in_active = start > state.segments[-1].base_offset
-        if plan.removals and is_in_active and state.log_end_offset is None:
+        is_in_active = state.log_start_offset > state.active_segment.base_offset
+        if plan.removals and is_in_active and state.log_end is None:
             # Before anything goes: that log start may lie beyond the log's end.
             state = _with_log_end(store, state, is_closed=is_closed)
         return state
 
 
-def _list_state(
-    location: str, files: Mapping[str, FileInfo], max_timestamps: Mapping[int, int]
-) -> RetentionState:
-    """Return what the listing says; log start and high watermark are still to be filled in."""
-    logs = _list_logs(files)
-    _refuse_repairs(location, files, logs)
-    return RetentionState(
-        location=location,
-        segments=_list_segments(files, max_timestamps),
-        log_start_offset=0,
-        log_end_offset=None,
-        high_watermark=None,
-        snapshot_offsets=frozenset(
-            offset
-            for name in files
-            if kind_of(name) == SNAPSHOT_SUFFIX and (offset := offset_of(name)) is not None
-        ),
-        leftovers=tuple(name for name in sorted(files) if is_leftover(name, files)),
-        has_epoch_file=LEADER_EPOCH_FILE in files,
-    )
-
-
-def _list_logs(files: Mapping[str, FileInfo]) -> dict[int, FileInfo]:
-    """Return the files of records by base offset."""
-    return {
-        base: file
-        for name, file in files.items()
-        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
-    }
-
-
-def _list_segments(
-    files: Mapping[str, FileInfo], max_timestamps: Mapping[int, int]
-) -> tuple[RetentionSegment, ...]:
-    """Return the segments as the listing has them, in order of base offsets."""
-    logs = _list_logs(files)
-    return tuple(
-        RetentionSegment(
-            base_offset=base,
-            size_bytes=logs[base].size_bytes,
-            modified_ms=logs[base].modified_ms,
-            files=tuple(
-                name for suffix in SEGMENT_SUFFIXES if (name := segment_file(base, suffix)) in files
-            ),
-            max_timestamp=max_timestamps.get(base),
-        )
-        for base in sorted(logs)
-    )
-
-
-def is_leftover(name: str, names: Collection[str]) -> bool:
-    """Whether a file is what a deletion left that was cut short; a log loader removes it too.
-
-    Args:
-        name: Of the file.
-        names: Of all files of its directory.
-    """
-    if name.endswith(DELETED_SUFFIX):
-        return not name.endswith(CHECKPOINT_DELETED_SUFFIX)
-    base = offset_of(name)
-    return kind_of(name) in INDEX_SUFFIXES and base is not None and log_file(base) not in names
-
-
-def _refuse_repairs(
-    location: str, files: Mapping[str, FileInfo], logs: Mapping[int, FileInfo]
-) -> None:
+def _refuse_repairs(location: str, files: Iterable[FileInfo]) -> None:
     """Refuse a log that its loader changes before anything else may be decided.
 
     Raises:
         RecoveryRequiredError: It is one.
     """
-    unfinished = sorted(name for name in files if name.endswith(_UNFINISHED))
+    names = {file.name for file in files}
+    unfinished = sorted(name for name in names if name.endswith(_UNFINISHED))
     if unfinished:
         raise RecoveryRequiredError(location, f"a swap was not finished: {unfinished[0]} is left")
+    logs = {
+        base: name
+        for name in names
+        if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
+    }
     if not logs:
         raise RecoveryRequiredError(location, "the directory has no segment")
-    for base, file in logs.items():
-        if file.name != log_file(base):
-            raise RecoveryRequiredError(
-                location, f"{file.name}: expected the name {log_file(base)}"
-            )
+    for base, name in sorted(logs.items()):
+        if name != log_file(base):
+            raise RecoveryRequiredError(location, f"{name}: expected the name {log_file(base)}")
         index_name = segment_file(base, OFFSET_INDEX_SUFFIX)
-        if index_name not in files:
+        if index_name not in names:
             raise RecoveryRequiredError(
                 location, f"segment {base} has to be recovered: {index_name} is missing"
             )
 
 
 def _with_timestamps(
-    reader: Callable[[RetentionSegment], RetentionSegment],
-    state: RetentionState,
+    reader: Callable[[ObservedSegment], ObservedSegment],
+    state: PartitionState,
     first: int,
     rules: RetentionRules,
     now_ms: int,
-) -> RetentionState:
+) -> PartitionState:
     """Read the ages of segments from a base offset on, up to the first that stays."""
     segments = list(state.segments)
     for number, segment in enumerate(segments):
@@ -213,37 +145,42 @@ def _with_timestamps(
 
 
 def _with_timestamp(
-    store: LogStore, segment: RetentionSegment, *, is_closed: bool = True
-) -> RetentionSegment:
+    store: LogStore,
+    names: Collection[str],
+    segment: ObservedSegment,
+    *,
+    is_closed: bool = True,
+) -> ObservedSegment:
     """Read the age of a segment, unless it is known."""
     if segment.max_timestamp is not None:
         return segment
     time_name = segment_file(segment.base_offset, TIME_INDEX_SUFFIX)
     tail = b""
     # A missing time index counts as an empty one, as for Kafka's loader.
-    if time_name in segment.files:
+    if time_name in names:
         tail = _read_tail(store, time_name, TIME_INDEX_ENTRY.itemsize, is_closed=is_closed)
     last = TimeIndex.parse(segment.base_offset, tail).last_timestamp
     return replace(segment, max_timestamp=max(last, NO_TIMESTAMP))
 
 
 def _goes_on(
-    segments: list[RetentionSegment],
+    segments: list[ObservedSegment],
     number: int,
-    state: RetentionState,
+    state: PartitionState,
     rules: RetentionRules,
     now_ms: int,
 ) -> bool:
     """Whether the segment after this one will be asked too."""
-    timestamp, limit_ms = segments[number].largest_timestamp, rules.age_limit_ms
-    if timestamp is None or limit_ms is None or number + 1 == len(segments):
+    limit_ms = rules.age_limit_ms
+    if limit_ms is None or number + 1 == len(segments):
         return False
     watermark = state.high_watermark
     is_replicated = watermark is None or watermark >= segments[number + 1].base_offset
+    timestamp = segments[number].largest_timestamp
     return is_replicated and is_expired(timestamp, retention_ms=limit_ms, now_ms=now_ms)
 
 
-def _with_log_end(store: LogStore, state: RetentionState, *, is_closed: bool) -> RetentionState:
+def _with_log_end(store: LogStore, state: PartitionState, *, is_closed: bool) -> PartitionState:
     """Look for the log's end, from the last entry of the active segment's offset index on."""
     base = state.segments[-1].base_offset
     name = segment_file(base, OFFSET_INDEX_SUFFIX)
@@ -256,7 +193,7 @@ def _with_log_end(store: LogStore, state: RetentionState, *, is_closed: bool) ->
             f"the log ends at offset {end}, below its log start offset {state.log_start_offset}: "
             "Kafka would delete every segment of it",
         )
-    return replace(state, log_end_offset=end)
+    return replace(state, log_end=end)
 
 
 def _read_tail(store: LogStore, name: str, entry_bytes: int, *, is_closed: bool) -> bytes:
@@ -281,17 +218,25 @@ def _read_tail(store: LogStore, name: str, entry_bytes: int, *, is_closed: bool)
         return read(written - 1) if written else b""
 
 
-def newest_timestamp(store: LogStore, state: RetentionState) -> int | None:
+def newest_timestamp(
+    store: LogStore, state: PartitionState, *, is_closed: bool = True
+) -> int | None:
     """Return the largest timestamp of the newest segment with records, None without records.
 
     It is what tells a clock that is ahead by years: everything is too old then, the newest too.
+
+    Args:
+        store: The partition.
+        state: As it was listed.
+        is_closed: As `observe_retention`.
 
     Raises:
         StorageError: The store failed.
     """
     for segment in reversed(state.segments):
         if segment.size_bytes:
-            return _with_timestamp(store, segment).largest_timestamp
+            observed = _with_timestamp(store, state.names, segment, is_closed=is_closed)
+            return observed.largest_timestamp
     return None
 
 
@@ -309,8 +254,11 @@ def newest_record_ms(
     Raises:
         StorageError: The store failed.
     """
-    files = {file.name: file for file in store.list_files()}
-    for segment in reversed(_list_segments(files, max_timestamps or {})):
-        if segment.size_bytes:
-            return _with_timestamp(store, segment, is_closed=False).largest_timestamp
-    return None
+    state = PartitionState.of_listing(
+        store.location,
+        store.list_files(),
+        log_start_checkpoint=None,
+        high_watermark=None,
+        max_timestamps=max_timestamps,
+    )
+    return newest_timestamp(store, state, is_closed=False)

@@ -7,25 +7,15 @@ from pathlib import Path
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError, located
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    offset_of,
-    segment_file,
-    snapshot_file,
-)
+from storage_core.filenames import LEADER_EPOCH_FILE, LOG_SUFFIX, offset_of, snapshot_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.loading_log import LoadingLog
 from storage_core.log.log_loader import LogLoader, load_log
 from storage_core.log.log_segment import describe_segment
+from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 from storage_core.maintenance.retention.observe import observe_retention
-from storage_core.maintenance.retention.plan import RetentionPlan, plan_retention
-from storage_core.maintenance.retention.state import (
-    RetentionRules,
-    RetentionSegment,
-    RetentionState,
-)
+from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
 from storage_core.plan import (
     CreateEmptyFile,
@@ -51,7 +41,7 @@ class Sweep:
         steps: Operations on files; none where there is nothing to do.
     """
 
-    state: RetentionState
+    state: PartitionState
     decision: RetentionPlan
     steps: Plan
 
@@ -119,9 +109,10 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
     decision = plan_retention(state, rules, now_ms=now_ms)
     steps = plan_steps(state, decision, unlink=unlink)
     before: tuple[Operation, ...] = ()
-    if decision.removals and state.has_epoch_file:
+    if decision.removals and LEADER_EPOCH_FILE in state.names:
         before = plan_epochs(store, decision.log_start_offset)
-    if decision.roll_offset is not None and decision.roll_offset not in state.snapshot_offsets:
+    roll = decision.roll_offset
+    if roll is not None and snapshot_file(roll) not in state.names:
         # The records that the producers would be known from are about to go.
         before += _plan_snapshot(
             store,
@@ -129,7 +120,7 @@ def plan_sweep(  # noqa: PLR0913  # the inputs of Kafka's deletion pass
             cleaner=cleaner,
             now_ms=now_ms,
             log_start_checkpoint=log_start_checkpoint,
-            end_offset=decision.roll_offset,
+            end_offset=roll,
         )
     return Sweep(
         state=state,
@@ -380,35 +371,24 @@ def _raise_log_start(log: LoadingLog, offset: int) -> None:
         log.truncate_epochs(start=offset)
 
 
-def _state_of(log: LoadingLog, high_watermark: int) -> RetentionState:
+def _state_of(log: LoadingLog, high_watermark: int) -> PartitionState:
     """Return a loaded log as retention sees it."""
-    view = log.view
-    segments = []
-    for base in log.base_offsets:
-        segment = describe_segment(view, base, needs_first_timestamp=False)
-        segments.append(
-            RetentionSegment(
-                base_offset=base,
+    described = [
+        describe_segment(log.view, base, needs_first_timestamp=False) for base in log.base_offsets
+    ]
+    return PartitionState(
+        location=log.location,
+        segments=tuple(
+            ObservedSegment(
+                base_offset=segment.base_offset,
                 size_bytes=segment.size_bytes,
                 modified_ms=segment.modified_ms,
-                files=tuple(
-                    name
-                    for suffix in SEGMENT_SUFFIXES
-                    if (name := segment_file(base, suffix)) in view
-                ),
                 max_timestamp=segment.max_timestamp,
             )
-        )
-    return RetentionState(
-        location=log.location,
-        segments=tuple(segments),
-        log_start_offset=log.log_start_offset,
-        log_end_offset=log.log_end_offset,
-        high_watermark=high_watermark,
-        snapshot_offsets=frozenset(
-            base for base in log.base_offsets if snapshot_file(base) in view
+            for segment in described
         ),
-        # Loading has removed them.
-        leftovers=(),
-        has_epoch_file=True,
+        log_start_offset=log.log_start_offset,
+        high_watermark=high_watermark,
+        file_names=frozenset(log.view.names),
+        log_end=log.log_end_offset,
     )

@@ -7,13 +7,11 @@ first that stays. Source: ``UnifiedLog.deleteOldSegments`` and ``deletableSegmen
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from storage_core.maintenance.retention.state import (
-    RetentionRules,
-    RetentionSegment,
-    RetentionState,
-)
+from storage_core.config import CleanupPolicy, LogConfig
+from storage_core.errors import ConfigError
+from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
 
 
 class Predicate(enum.StrEnum):
@@ -36,26 +34,56 @@ class Hold(enum.StrEnum):
     HIGH_WATERMARK = "HIGH_WATERMARK"
 
 
-class Fact(enum.Enum):
-    """What of a segment has to be looked up before a decision can go on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """What a topic's configuration says about old segments.
 
-    TIMESTAMP = "the largest timestamp"
-    LOG_END = "the log end offset"
+    Attributes:
+        deletes: Whether size and age count: the policy has ``delete``. A log start counts always.
+        retention_bytes: ``retention.bytes``; negative for no limit.
+        retention_ms: ``retention.ms``; negative for no limit.
+    """
 
+    deletes: bool
+    retention_bytes: int
+    retention_ms: int
 
-class UnobservedError(ValueError):
-    """A decision needs a fact that the state does not have."""
+    @classmethod
+    def of(cls, config: LogConfig) -> Self:
+        """Return the rules of a topic.
 
-    def __init__(self, base_offset: int, fact: Fact) -> None:
-        super().__init__(f"{fact.value} of segment {base_offset} was not observed")
-        self.base_offset, self.fact = base_offset, fact
+        Raises:
+            ConfigError: The topic is tiered: which of its segments were uploaded is not known here.
+        """
+        if config.remote_storage_enable:
+            raise ConfigError(
+                "remote.storage.enable",
+                "true",
+                "only segments that were uploaded may go from a tiered topic, and which these are "
+                "cannot be seen in its files",
+            )
+        return cls(
+            deletes=CleanupPolicy.DELETE in config.cleanup_policy,
+            retention_bytes=config.retention_bytes,
+            retention_ms=config.retention_ms,
+        )
+
+    @property
+    def size_limit(self) -> int | None:
+        """The most bytes that the log should have, None for no limit."""
+        return self.retention_bytes if self.deletes and self.retention_bytes >= 0 else None
+
+    @property
+    def age_limit_ms(self) -> int | None:
+        """The age that no segment should exceed, None for no limit."""
+        return self.retention_ms if self.deletes and self.retention_ms >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
     """A segment that goes, and the predicate that says so."""
 
-    segment: RetentionSegment
+    segment: ObservedSegment
     predicate: Predicate
 
 
@@ -141,10 +169,10 @@ class _Answer(NamedTuple):
     wait_ms: int | None = None
 
 
-_Test = Callable[[RetentionSegment, RetentionSegment | None], _Answer]
+_Test = Callable[[ObservedSegment, ObservedSegment | None], _Answer]
 
 
-def plan_retention(state: RetentionState, rules: RetentionRules, *, now_ms: int) -> RetentionPlan:
+def plan_retention(state: PartitionState, rules: RetentionRules, *, now_ms: int) -> RetentionPlan:
     """Choose the oldest segments that go.
 
     Args:
@@ -190,8 +218,8 @@ def is_expired(largest_timestamp: int, *, retention_ms: int, now_ms: int) -> boo
 
 def _test_of(
     predicate: Predicate,
-    left: Sequence[RetentionSegment],
-    state: RetentionState,
+    left: Sequence[ObservedSegment],
+    state: PartitionState,
     rules: RetentionRules,
     now_ms: int,
 ) -> _Test | None:
@@ -206,7 +234,7 @@ def _test_of(
 
 
 def _log_start_test(log_start_offset: int) -> _Test:
-    def test(_: RetentionSegment, following: RetentionSegment | None) -> _Answer:
+    def test(_: ObservedSegment, following: ObservedSegment | None) -> _Answer:
         if following is None:
             return _Answer(Hold.LAST_SEGMENT)
         is_below = following.base_offset <= log_start_offset
@@ -223,7 +251,7 @@ def _size_test(excess_bytes: int) -> _Test:
     """
     left = excess_bytes
 
-    def test(segment: RetentionSegment, _: RetentionSegment | None) -> _Answer:
+    def test(segment: ObservedSegment, _: ObservedSegment | None) -> _Answer:
         nonlocal left
         if left - segment.size_bytes < 0:
             return _Answer(Hold.WITHIN_SIZE)
@@ -234,10 +262,8 @@ def _size_test(excess_bytes: int) -> _Test:
 
 
 def _time_test(retention_ms: int, now_ms: int) -> _Test:
-    def test(segment: RetentionSegment, _: RetentionSegment | None) -> _Answer:
+    def test(segment: ObservedSegment, _: ObservedSegment | None) -> _Answer:
         timestamp = segment.largest_timestamp
-        if timestamp is None:
-            raise UnobservedError(segment.base_offset, Fact.TIMESTAMP)
         if is_expired(timestamp, retention_ms=retention_ms, now_ms=now_ms):
             return _Answer(None, timestamp)
         hold = Hold.FUTURE_TIMESTAMP if timestamp > now_ms else Hold.WITHIN_TIME
@@ -248,7 +274,7 @@ def _time_test(retention_ms: int, now_ms: int) -> _Test:
 
 
 def _walk(
-    predicate: Predicate, left: Sequence[RetentionSegment], state: RetentionState, test: _Test
+    predicate: Predicate, left: Sequence[ObservedSegment], state: PartitionState, test: _Test
 ) -> tuple[int, Block]:
     """Return how many of the oldest segments go, and what stopped the walk."""
     for number, segment in enumerate(left):
@@ -257,7 +283,7 @@ def _walk(
             answer = _Answer(Hold.LAST_SEGMENT)
         else:
             answer = test(segment, following)
-            if answer.hold is None and not _is_replicated(segment, following, state):
+            if answer.hold is None and not _is_replicated(state, following):
                 answer = answer._replace(hold=Hold.HIGH_WATERMARK)
         if answer.hold is not None:
             return number, Block(
@@ -275,11 +301,7 @@ def _rolled(predicate: Predicate) -> Block:
     return Block(predicate=predicate, hold=Hold.LAST_SEGMENT)
 
 
-def _is_replicated(
-    segment: RetentionSegment, following: RetentionSegment | None, state: RetentionState
-) -> bool:
-    """Whether every offset of a segment is below the high watermark."""
+def _is_replicated(state: PartitionState, following: ObservedSegment | None) -> bool:
+    """Whether the high watermark lies above a segment, which another or none follows."""
     end = state.log_end_offset if following is None else following.base_offset
-    if end is None:
-        raise UnobservedError(segment.base_offset, Fact.LOG_END)
     return state.high_watermark is None or state.high_watermark >= end

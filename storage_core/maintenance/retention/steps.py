@@ -7,6 +7,8 @@ that finds a part of this done drops the ``.deleted`` files and indexes without 
 left lies below the log start: the next sweep takes it. The next run of ours does both.
 """
 
+from collections.abc import Collection
+
 from storage_core.checkpoint.leader_epoch_file import (
     MAX_LEADER_EPOCH_BYTES,
     encode_leader_epochs,
@@ -14,17 +16,23 @@ from storage_core.checkpoint.leader_epoch_file import (
 )
 from storage_core.errors import CheckpointError, RollError
 from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
+    kind_of,
+    log_file,
+    offset_of,
     segment_file,
     snapshot_file,
 )
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.plan import Predicate, RetentionPlan
-from storage_core.maintenance.retention.state import RetentionState
 from storage_core.plan import (
     CreateEmptyFile,
     DeleteFile,
@@ -46,7 +54,7 @@ _REASONS = {
 
 
 def plan_steps(
-    state: RetentionState, plan: RetentionPlan, *, unlink: bool = True
+    state: PartitionState, plan: RetentionPlan, *, unlink: bool = True
 ) -> tuple[Operation, ...]:
     """Return what happens to segments and snapshots; the epochs come before it.
 
@@ -61,17 +69,16 @@ def plan_steps(
     """
     leftovers = [
         DeleteFile(name=name, reason="leftover of a deletion that was decided before")
-        for name in state.leftovers
-        if unlink or not name.endswith(DELETED_SUFFIX)
+        for name in sorted(state.names)
+        if _is_leftover(name, state.names) and (unlink or not name.endswith(DELETED_SUFFIX))
     ]
     roll = _roll(state, plan)
     gone: list[tuple[str, str]] = []
     for removal in plan.removals:
         # The snapshot first: nothing would tell a second run that it belonged to a segment.
-        names = list(removal.segment.files)
-        if removal.segment.base_offset in state.snapshot_offsets:
-            names.insert(0, snapshot_file(removal.segment.base_offset))
-        gone += [(name, _REASONS[removal.predicate]) for name in names]
+        base = removal.segment.base_offset
+        names = [snapshot_file(base), *(segment_file(base, suffix) for suffix in SEGMENT_SUFFIXES)]
+        gone += [(name, _REASONS[removal.predicate]) for name in names if name in state.names]
     renames: list[Operation] = [
         RenameFile(source=name, target=name + DELETED_SUFFIX, reason=why) for name, why in gone
     ]
@@ -108,7 +115,20 @@ def plan_epochs(store: LogStore, log_start_offset: int) -> tuple[Operation, ...]
     return (WriteFile(name=LEADER_EPOCH_FILE, content=content, reason="the log start has risen"),)
 
 
-def _roll(state: RetentionState, plan: RetentionPlan) -> tuple[Operation, ...]:
+def _is_leftover(name: str, names: Collection[str]) -> bool:
+    """Whether a file is what a deletion left that was cut short; a log loader removes it too.
+
+    Args:
+        name: Of the file.
+        names: Of all files of its directory.
+    """
+    if name.endswith(DELETED_SUFFIX):
+        return not name.endswith(CHECKPOINT_DELETED_SUFFIX)
+    base = offset_of(name)
+    return kind_of(name) in INDEX_SUFFIXES and base is not None and log_file(base) not in names
+
+
+def _roll(state: PartitionState, plan: RetentionPlan) -> tuple[Operation, ...]:
     """Return what makes a new active segment, if every segment goes."""
     base = plan.roll_offset
     if base is None:

@@ -9,11 +9,12 @@ from storage_core.config import LogConfig
 from storage_core.log.log_segment import SegmentState
 from storage_core.maintenance.compaction.candidates import (
     CleanableRange,
+    CleanRequest,
     NotDue,
     choose_range,
     segments_between,
 )
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
 
@@ -31,7 +32,7 @@ def chosen(
     **request: Any,
 ) -> CleanableRange:
     return choose_range(
-        log_of(segments, **log or {}),
+        PartitionState.of_log(log_of(segments, **log or {})),
         config or compacted(),
         CleanRequest(now_ms=NOW, cleaner_checkpoint=checkpoint, **request),
     )

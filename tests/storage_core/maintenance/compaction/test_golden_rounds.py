@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig
-from storage_core.maintenance.compaction import key_exchange, key_files, key_sink
+from storage_core.maintenance.compaction import key_exchange, key_files, partial
 from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.index import CompactionIndexer
 from storage_core.maintenance.compaction.partition import CleanResult
+from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store.local import LocalStore
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import (
@@ -101,7 +102,7 @@ def test_a_round_spread_over_its_segments_leaves_and_answers_the_same(
 def test_keys_that_are_handed_on_in_small_chunks_leave_the_same(
     golden: Golden, way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (key_sink, key_exchange):
+    for module in (partial, key_exchange):
         monkeypatch.setattr(module, "CHUNK_KEYS", 3)
     monkeypatch.setattr(key_files, "BLOCK_ROWS", 5)
     directory = golden.unpack(tmp_path / "before")
@@ -115,7 +116,7 @@ def test_range_and_ratio_are_those_of_kafka(golden: Golden, tmp_path: Path):
     expected = golden.case["expected"]
     cleaning = cleaning_of(golden)
     log = cleaning.load(LocalStore(golden.unpack(tmp_path)))
-    cleanable = choose_range(log, cleaning.config, cleaning.request)
+    cleanable = choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request)
     assert cleanable.first_dirty_offset == expected["first_dirty"]
     assert cleanable.first_uncleanable_offset == expected["first_uncleanable"]
     assert cleanable.cleanable_ratio == expected["cleanable_ratio"]
@@ -132,11 +133,11 @@ def test_the_offset_map_is_as_full_and_reaches_as_far_as_kafkas(golden: Golden, 
         log,
         cleaning.config,
         cleaning.cleaner,
-        choose_range(log, cleaning.config, cleaning.request),
+        choose_range(PartitionState.of_log(log), cleaning.config, cleaning.request),
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(16),
     )
-    index = CompactionIndexer(store, plan).run()
+    index = index_round(store, plan)
     assert len(index.offset_map) == index.stats.keys == expected["map_entries"]
     assert index.latest_offset == expected["map_latest_offset"]
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from storage_core.maintenance.compaction.index import rank_of
-from storage_core.maintenance.compaction.key_bucket import KeyBucket
-from storage_core.maintenance.compaction.key_exchange import MessageKind, unpack_columns
+from storage_core.maintenance.compaction.key_exchange import KeyBucket, MessageKind, unpack_columns
 from tests.storage_core.maintenance.compaction.states import plan_of, segment
 
 SEGMENTS = [segment(0), segment(10), segment(20), segment(30)]

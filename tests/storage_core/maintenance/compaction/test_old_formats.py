@@ -162,15 +162,15 @@ def test_a_full_map_ends_the_round_inside_of_a_set(tmp_path, keys, next_offset, 
 def test_a_set_that_changes_between_the_passes_is_told(tmp_path, monkeypatch, window_bytes):
     inside = tuple(message(i, b"k%d" % i) for i in range(3))
     directory = write_log(tmp_path / "t-0", [LegacySet(messages=inside)], [END])
-    noted = partition.CompactionIndexer.run
+    noted = partition.index_round
 
-    def noted_otherwise(indexer):
-        index = noted(indexer)
+    def noted_otherwise(*args, **options):
+        index = noted(*args, **options)
         for known in index.segments.values():
             known.legacy_counts[:] -= 1
         return index
 
-    monkeypatch.setattr(partition.CompactionIndexer, "run", noted_otherwise)
+    monkeypatch.setattr(partition, "index_round", noted_otherwise)
     with pytest.raises(ChangedWhileReadError):
         cleaning().with_cleaner(window_bytes=window_bytes).clean(directory)
 

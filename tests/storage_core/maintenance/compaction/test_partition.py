@@ -26,8 +26,9 @@ from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
 from storage_core.log import segment_split
 from storage_core.maintenance.compaction.candidates import choose_range
-from storage_core.maintenance.compaction.overflow import plan_split
+from storage_core.maintenance.compaction.commit import plan_split
 from storage_core.maintenance.compaction.plan import plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
 from storage_core.plan.executor import commit
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
@@ -332,7 +333,7 @@ def test_a_split_beside_an_unfinished_swap_and_scratch_files_settles_the_swap(tm
         path.rename(path.with_name(path.name + SWAP_SUFFIX))
     (directory / log_file(0)).write_bytes(b"of the segments that the swap replaces")
     log = round_.load(store)
-    cleanable = choose_range(log, round_.config, round_.request)
+    cleanable = choose_range(PartitionState.of_log(log), round_.config, round_.request)
     plan = plan_compaction(
         log, round_.config, round_.cleaner, cleanable, now_ms=NOW, hash_key=bytes(16)
     )

@@ -6,7 +6,9 @@ from storage_core.config import CleanerConfig
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.formats.control import ControlType
 from tests.kit.builders import encode_batch, end_txn_marker, leader_change_batch
+from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.directories import AbortedTxnSpec, ProducerSpec
+from tests.kit.golden_cleaning import Way, clean_spread
 from tests.kit.partition_views import batches_in
 from tests.storage_core.maintenance.compaction.hand_made import (
     NOW,
@@ -15,6 +17,7 @@ from tests.storage_core.maintenance.compaction.hand_made import (
     Q,
     batch,
     clean,
+    cleaning,
     produced,
     record,
     records_in,
@@ -339,6 +342,28 @@ def test_an_aborted_transaction_over_two_segments_goes_whole(tmp_path):
     )
     clean(directory)
     assert offsets_in(directory) == [4, 5, 6]
+
+
+@pytest.mark.item("CMP-25", "CMP-36")
+@pytest.mark.parametrize("way", Way)
+def test_a_transaction_over_two_groups_below_the_dirty_section_goes_the_same_spread(tmp_path, way):
+    """What passes the marker's group has to know that the group before it had the data."""
+    log = [
+        [batch(0, record(b"a")), in_txn(1, record(b"b", b"x" * 200))],
+        [marker(2, ControlType.ABORT), batch(3, record(b"c", b"x" * 200))],
+        [batch(4, record(b"d"))],
+    ]
+    spread, whole = (
+        write_log(tmp_path / place / "t-0", *log, aborted={1: [aborted(1, 2)]})
+        for place in ("spread", "whole")
+    )
+    overrides = {"internal.segment.bytes": 400}
+    round_ = cleaning(overrides=overrides, first_dirty_offset=4)
+    assert round_.clean(whole).segments == 4
+    clean_spread(spread, round_, way=way)
+    assert offsets_in(whole) == [0, 2, 3, 4]
+    assert offsets_in(spread) == offsets_in(whole)
+    assert compare_partitions(read_tree(whole), read_tree(spread), Exactness.BYTES) == []
 
 
 @pytest.mark.item("CMP-26")

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.maintenance.compaction.request import CleanRequest
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.explain.answers import Answer, Verdict
 from storage_core.maintenance.explain.cleaning import explain_cleaning
+from storage_core.maintenance.partition_state import PartitionState
 from tests.kit.builders import SOME_TIME_MS
 from tests.storage_core.maintenance.compaction.states import compacted, log_of, segment
 
@@ -18,10 +19,12 @@ FOUR = [segment(0), segment(10), segment(20), segment(30)]
 
 
 def explained(segments=FOUR, *, overrides=None, checkpoint=None, **log):
+    loaded = log_of(segments, **log)
+    state, config = PartitionState.of_log(loaded), compacted(overrides)
+    request = CleanRequest(now_ms=NOW, cleaner_checkpoint=checkpoint)
+    chosen = choose_range(state, config, request)
     answer, statements = explain_cleaning(
-        log_of(segments, **log),
-        compacted(overrides),
-        CleanRequest(now_ms=NOW, cleaner_checkpoint=checkpoint),
+        state, config, request, chosen, producers=loaded.producers
     )
     return answer, {statement.code: statement for statement in statements}
 

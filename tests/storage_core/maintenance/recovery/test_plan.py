@@ -22,7 +22,7 @@ from storage_core.filenames import (
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
 from storage_core.maintenance.retention.partition import retain_partition
-from storage_core.maintenance.truncation.partition import truncate_partition
+from storage_core.maintenance.truncation import truncate_partition
 from storage_core.plan import SyncDirectory, SyncFile
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from storage_core.maintenance.retention.plan import RetentionPlan, plan_retention
-from storage_core.maintenance.retention.state import (
-    RetentionRules,
-    RetentionSegment,
-    RetentionState,
-)
+from storage_core.filenames import LEADER_EPOCH_FILE
+from storage_core.maintenance.partition_state import ObservedSegment, PartitionState
+from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 
 NOW = 1_700_000_000_000
 NO_LIMIT = -1
@@ -16,30 +13,28 @@ NO_LIMIT = -1
 
 def segment(
     base_offset: int, size_bytes: int = 100, *, age_ms: int | None = 0, file_age_ms: int = 0
-) -> RetentionSegment:
+) -> ObservedSegment:
     """A segment; age_ms None for one without timestamps."""
-    return RetentionSegment(
+    return ObservedSegment(
         base_offset=base_offset,
         size_bytes=size_bytes,
         modified_ms=NOW - file_age_ms,
-        files=(f"{base_offset:020d}.log",),
         max_timestamp=-1 if age_ms is None else NOW - age_ms,
     )
 
 
-def log_of(*segments: RetentionSegment, **changes: Any) -> RetentionState:
+def log_of(*segments: ObservedSegment, **changes: Any) -> PartitionState:
     """A log of these segments; by default it ends ten offsets behind the last one's base."""
     values: dict[str, Any] = {
         "location": "t-0",
         "segments": segments,
         "log_start_offset": segments[0].base_offset,
-        "log_end_offset": segments[-1].base_offset + 10,
-        "high_watermark": None,
-        "snapshot_offsets": frozenset(),
-        "leftovers": (),
-        "has_epoch_file": True,
+        "log_end": segments[-1].base_offset + 10,
+        "file_names": frozenset(
+            [LEADER_EPOCH_FILE, *(f"{segment.base_offset:020d}.log" for segment in segments)]
+        ),
     }
-    return RetentionState(**values | changes)
+    return PartitionState(**values | changes)
 
 
 def rules(
@@ -51,7 +46,7 @@ def rules(
     )
 
 
-def decide(state: RetentionState, now_ms: int = NOW, **limits: Any) -> RetentionPlan:
+def decide(state: PartitionState, now_ms: int = NOW, **limits: Any) -> RetentionPlan:
     """Decide at a clock."""
     return plan_retention(state, rules(**limits), now_ms=now_ms)
 

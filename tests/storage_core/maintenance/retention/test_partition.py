@@ -106,15 +106,16 @@ def test_a_roll_writes_no_snapshot_of_nobody(tmp_path):
 
 def test_a_segment_whose_bytes_are_no_records_is_not_rolled_over():
     """Kafka throws there too: the new segment would have the name of the old one."""
-    state = log_of(segment(0), log_end_offset=0)
+    state = log_of(segment(0), log_end=0)
     plan = plan_retention(state, rules(retention_bytes=0), now_ms=NOW)
     with pytest.raises(RollError):
         plan_steps(state, plan)
 
 
 def test_leftovers_go_first_and_even_where_nothing_else_does():
-    state = log_of(segment(0), leftovers=("00000000000000000007.log.deleted", "7.index"))
+    leftovers = ["00000000000000000007.log.deleted", "7.index"]
+    state = log_of(segment(0), file_names=frozenset([*leftovers, log_file(0)]))
     plan = plan_retention(state, rules(), now_ms=NOW)
-    assert [step.name for step in plan_steps(state, plan)] == list(state.leftovers)
+    assert [step.name for step in plan_steps(state, plan)] == leftovers
     kept = plan_steps(state, plan, unlink=False)
     assert [step.name for step in kept] == ["7.index"]

@@ -4,14 +4,13 @@ import pytest
 
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
+from storage_core.maintenance.partition_state import Fact, UnobservedError
 from storage_core.maintenance.retention.plan import (
-    Fact,
     Hold,
     Predicate,
-    UnobservedError,
+    RetentionRules,
     plan_retention,
 )
-from storage_core.maintenance.retention.state import RetentionRules
 from tests.storage_core.maintenance.retention.states import (
     NOW,
     decide,
@@ -144,7 +143,7 @@ def test_an_empty_last_segment_stays_whatever_the_limits_are():
 @pytest.mark.item("RET-09", "RET-10")
 @pytest.mark.parametrize("limits", [{"retention_ms": 5}, {"retention_bytes": 0}], ids=str)
 def test_when_all_segments_go_an_empty_one_begins_at_the_log_end(limits):
-    plan = decide(log_of(*THREE, log_end_offset=33), **limits)
+    plan = decide(log_of(*THREE, log_end=33), **limits)
     assert plan.removed_base_offsets == (0, 10, 20)
     assert (plan.roll_offset, plan.log_start_offset) == (33, 33)
     assert [block.predicate for block in plan.blocks] == list(Predicate)
@@ -190,7 +189,7 @@ def test_the_rules_of_a_tiered_topic_are_refused():
 
 def test_a_decision_asks_for_facts_only_where_it_gets_to_them():
     unknown = log_of(
-        *(segment(base) for base in (0, 10)), segment(20), log_end_offset=None, high_watermark=50
+        *(segment(base) for base in (0, 10)), segment(20), log_end=None, high_watermark=50
     )
     assert len(plan_retention(unknown, rules(retention_bytes=200), now_ms=NOW).removals) == 1
     with pytest.raises(UnobservedError) as caught:

@@ -3,7 +3,7 @@
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.maintenance.truncation.partition import (
+from storage_core.maintenance.truncation import (
     truncate_partition,
     truncated_cleaner_point,
 )

@@ -4,7 +4,7 @@ import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.formats.index_entries import TXN_INDEX_ENTRY
-from storage_core.maintenance.truncation.partition import truncate_partition
+from storage_core.maintenance.truncation import truncate_partition
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
 

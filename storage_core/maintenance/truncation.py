@@ -120,7 +120,8 @@ def truncate_partition(  # noqa: PLR0913  # where, how, to where, and the checkp
             failed while the result was put into place.
     """
     store = LocalStore(directory)
-    active_before = max((offset_of(name) or 0 for name in _log_files(store)), default=0)
+    names = [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]
+    active_before = max((offset_of(name) or 0 for name in names), default=0)
     truncated, log = plan_truncation(
         store,
         config=config,
@@ -142,7 +143,3 @@ def truncate_partition(  # noqa: PLR0913  # where, how, to where, and the checkp
         log_end_offset=log.log_end_offset,
         cleaner_checkpoint=cleaner_checkpoint,
     )
-
-
-def _log_files(store: LogStore) -> list[str]:
-    return [file.name for file in store.list_files() if kind_of(file.name) == LOG_SUFFIX]

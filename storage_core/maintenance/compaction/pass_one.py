@@ -1,0 +1,437 @@
+"""Pass one: the keyed records of the dirty section, read once, whatever becomes of their keys.
+
+``SegmentReading`` is the one loop over the batches of a segment. What it hashes it hands to a sink:
+
+- ``index_round`` has one that puts the keys of all segments into one map, in process, up to a full
+  one;
+- ``partial.py`` keeps the keys of one segment, in memory or in scratch files, for a merge;
+- ``key_exchange.py`` deals them out by hash into messages.
+"""
+
+import enum
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import CorruptRecordError
+from storage_core.formats.batch_v2 import HEADER_BYTES, MAGIC_V2
+from storage_core.formats.legacy import MAGIC_V0
+from storage_core.kernels.batch_scan import BAD_CONTROL_RECORD
+from storage_core.kernels.record_scan import (
+    INDEXED,
+    OPENED,
+    RECORD_COLUMN_COUNT,
+    RECORD_OFFSET_DELTA,
+    decode_records,
+)
+from storage_core.kernels.survivors import mark_survivors
+from storage_core.log.batch_search import read_offset_index
+from storage_core.log.directory_view import DirectoryView
+from storage_core.log.log_segment import SegmentState
+from storage_core.log.transaction_tracker import TransactionRows, TransactionTracker
+from storage_core.maintenance.compaction.index import (
+    NO_OFFSET,
+    CompactionIndex,
+    IndexedSegment,
+    IndexStats,
+    bitmap_bounds,
+    rank_of,
+)
+from storage_core.maintenance.compaction.offset_map import KeyBlock, OffsetMap
+from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.maintenance.throttler import UNLIMITED, Throttler
+from storage_core.records.payload import Payload, open_batches
+from storage_core.records.reader import CrcCheck, Window, scan_windows
+from storage_core.store.base import LogStore
+
+LOWEST_OFFSET: Final = -(2**63)
+
+
+class CleanPart(enum.Enum):
+    """What is read of a segment before its dirty part."""
+
+    NOTHING = "nothing"
+    HEADERS = "headers"  # of the batches: for their transactions
+    KEYS = "keys"  # of all records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where a sink was full.
+
+    Attributes:
+        row: Batch of the window of which it did not take every key.
+        records: Records of that batch before the first key that it did not take.
+    """
+
+    row: int
+    records: int
+
+
+class HashedBatches:
+    """Some batches of a window and the keys of their records, valid until the next ones are read.
+
+    Attributes:
+        payload: The batches.
+        keys: Their keys; ranks count from first_rank.
+        first_rank: Rank of the first record that has an ordinal.
+    """
+
+    def __init__(
+        self,
+        payload: Payload,
+        wanted: NDArray[np.bool_],
+        plan: CompactionPlan,
+        keys: KeyBlock,
+        first_rank: int,
+    ) -> None:
+        self.payload = payload
+        self.keys = keys
+        self.first_rank = first_rank
+        self._wanted = wanted
+        self._plan = plan
+
+    def hash_from(self, first_offset: int) -> None:
+        """Take the keys of the records at or above an offset, in place of those taken before.
+
+        Raises:
+            InvalidRecordError: A record is malformed or too large.
+        """
+        self.keys.read(
+            self.payload,
+            self._wanted,
+            self._plan.limits,
+            first_offset=first_offset,
+            first_rank=self.first_rank,
+        )
+
+    def may_reach_below(self, offset: int) -> bool:
+        """Whether a batch that is read for its keys may have records below an offset."""
+        here = slice(self.payload.first_row, self.payload.end_row)
+        base_offsets = self.payload.batches.base_offset[here]
+        return bool((self._wanted[here] & (base_offsets < offset)).any())
+
+    @property
+    def ordinal_count(self) -> int:
+        """How many records have an ordinal: those of all batches that are read for their keys."""
+        here = slice(self.payload.first_row, self.payload.end_row)
+        return int(self.payload.batches.record_count[here][self._wanted[here]].sum())
+
+    def row_of(self, key: int) -> int:
+        """Return the batch of a key, as a row of the window."""
+        return self.payload.first_row + int(self.keys.batch[key])
+
+    def place_of(self, key: int) -> int:
+        """Return how many records of its own batch stand before a key."""
+        row = int(self.keys.batch[key])
+        opened = self.keys.flags[:row] != 0
+        here = slice(self.payload.first_row, self.payload.first_row + row)
+        before = int(self.payload.batches.record_count[here][opened].sum())
+        return int(self.keys.rank[key]) - self.first_rank - before
+
+    def offset_of(self, key: int) -> int:
+        """Return the offset of the record of a key."""
+        payload, row = self.payload, self.row_of(key)
+        batches = payload.batches
+        only = slice(row, row + 1)
+        records = np.empty((RECORD_COLUMN_COUNT, int(batches.record_count[row])), np.int64)
+        decode_records(
+            payload.window.data,
+            payload.arena,
+            payload.in_arena[only],
+            payload.start[only],
+            payload.end[only],
+            batches.record_count[only],
+            self._plan.max_record_bytes,
+            records,
+        )
+        return int(batches.base_offset[row] + records[RECORD_OFFSET_DELTA, self.place_of(key)])
+
+
+class PassOneSink(Protocol):
+    """Decides what is read of a segment, and takes its keys."""
+
+    @property
+    def clean_part(self) -> CleanPart:
+        """What it wants to see of the part before the dirty one."""
+        ...
+
+    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:
+        """Look at the batches of the next window; return which of them are read for their keys."""
+        ...
+
+    def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:
+        """Take the keys of the next batches; return where there was no room, None if there was.
+
+        Those of the dirty part come from the first dirty offset on, those of the clean part all. A
+        sink may hash the batches again: the flags of the last time count.
+        """
+        ...
+
+
+class SegmentReading:
+    """Pass one over one segment: every key of it goes to a sink.
+
+    Args:
+        store: The partition directory.
+        plan: The round.
+        segment: One of its segments.
+        sink: Takes the keys.
+        number: Of the segment, in the ranks of its records.
+        throttler: Slows the reading down.
+
+    Attributes:
+        is_full: Whether the sink had no room for all of the segment.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        plan: CompactionPlan,
+        segment: SegmentState,
+        sink: PassOneSink,
+        *,
+        number: int,
+        throttler: Throttler | None = None,
+    ) -> None:
+        self.is_full = False
+        self._store = store
+        self._plan = plan
+        self._segment = segment
+        self._sink = sink
+        self._number = number
+        self._keys = KeyBlock(plan.offset_map_hash, bytes.fromhex(plan.hash_key))
+        self._throttler = throttler or Throttler(UNLIMITED)
+        self._start = 0
+        self._flags: list[NDArray[np.uint8]] = []
+        self._legacy_counts: list[NDArray[np.int64]] = []
+        self._ordinal = 0
+        self._bytes_read = 0
+        self._messages_read = 0
+
+    def run(self) -> IndexedSegment:
+        """Read the segment.
+
+        Raises:
+            BadBytesError: A batch or record is malformed; its text has file and position.
+            StorageError: A file cannot be read.
+        """
+        for _ in self.windows():
+            pass
+        return self.result()
+
+    def windows(self) -> Iterator[None]:
+        """Read the segment as `run` does, and yield after each window."""
+        crc = CrcCheck.RAISE if self._plan.verify_crc else CrcCheck.SKIP
+        with closing(self._store.open_file(self._segment.log_file)) as reader:
+            for start, end, is_dirty in self._parts(reader.size_bytes):
+                for window in scan_windows(
+                    reader, start=start, end=end, window_bytes=self._plan.window_bytes, crc=crc
+                ):
+                    self._throttler.use(len(window.data))
+                    check_batches(window)
+                    wanted = self._sink.choose(window, is_dirty=is_dirty)
+                    if is_dirty or self._sink.clean_part is CleanPart.KEYS:
+                        self._read_keys(window, wanted, is_dirty=is_dirty)
+                    if self.is_full:
+                        return
+                    if is_dirty:
+                        self._bytes_read += len(window.data)
+                    yield
+
+    def result(self) -> IndexedSegment:
+        """Return what was noted of the windows read so far."""
+        return IndexedSegment(
+            base_offset=self._segment.base_offset,
+            start_position=self._start,
+            flags=np.concatenate([np.empty(0, np.uint8), *self._flags]),
+            legacy_counts=np.concatenate([np.empty(0, np.int64), *self._legacy_counts]),
+            record_count=self._ordinal,
+            bytes_read=self._bytes_read,
+            messages_read=self._messages_read,
+        )
+
+    def _parts(self, size_bytes: int) -> Iterator[tuple[int, int | None, bool]]:
+        """Yield (start, end, is_dirty) of the parts that are read, those without bytes left out."""
+        clean_part = self._sink.clean_part
+        is_dirty = self._segment.base_offset in self._plan.number_of_dirty
+        begin = start_position(self._store, self._plan, self._segment) if is_dirty else size_bytes
+        if is_dirty and clean_part is not CleanPart.KEYS:
+            self._start = begin
+        if clean_part is not CleanPart.NOTHING and begin > 0:
+            yield 0, begin, False
+        if is_dirty and begin < size_bytes:
+            yield begin, None, True
+
+    def _read_keys(self, window: Window, wanted: NDArray[np.bool_], *, is_dirty: bool) -> None:
+        row = 0
+        while row < len(wanted) and not self.is_full:
+            payload = open_batches(window, wanted, row, self._plan.limits)
+            first_rank = rank_of(self._number, self._ordinal)
+            batches = HashedBatches(payload, wanted, self._plan, self._keys, first_rank)
+            batches.hash_from(self._plan.first_dirty_offset if is_dirty else LOWEST_OFFSET)
+            stop = self._sink.take(batches, is_dirty=is_dirty)
+            self._note(batches, stop, is_dirty=is_dirty)
+            row = payload.end_row
+
+    def _note(self, batches: HashedBatches, stop: Stop | None, *, is_dirty: bool) -> None:
+        """Take note of batches whose keys a sink took, or took up to where it was full."""
+        payload, flags = batches.payload, batches.keys.flags
+        table = payload.batches.rows(payload.first_row, payload.end_row)
+        is_legacy = table.is_legacy & ((flags & OPENED) != 0)
+        self._legacy_counts.append(table.record_count[is_legacy])
+        self._ordinal += batches.ordinal_count
+        end = len(flags)
+        if stop is not None:
+            self.is_full = True
+            self._messages_read += stop.records
+            end = stop.row - payload.first_row
+            flags[end:] &= ~np.uint8(INDEXED)
+        self._flags.append(flags)
+        if is_dirty:
+            # A control batch has one record, whatever its header says.
+            counts = np.where(table.is_control, 1, table.record_count)
+            self._messages_read += int(counts[:end].sum())
+
+
+class _MapSink:
+    """Puts the keys of all dirty segments into one map, in order, up to a full one.
+
+    Attributes:
+        offset_map: The map.
+        latest_offset: How far the log is mapped.
+    """
+
+    clean_part = CleanPart.NOTHING
+
+    def __init__(self, plan: CompactionPlan) -> None:
+        self.offset_map = OffsetMap(plan.max_keys)
+        self.latest_offset = NO_OFFSET
+        self._first_dirty_offset = plan.first_dirty_offset
+        self._tracker = TransactionTracker()
+        self._tracker.add_aborted(plan.aborted_of_round)
+
+    def choose(self, window: Window, *, is_dirty: bool) -> NDArray[np.bool_]:  # noqa: ARG002  # all of it is
+        """Leave control batches out, and what belongs to aborted transactions."""
+        rows, transactions = TransactionRows.select(window.batches)
+        discard, _ = self._tracker.decide(transactions)
+        wanted = ~window.batches.is_control
+        wanted[rows[discard]] = False
+        return wanted
+
+    def take(self, batches: HashedBatches, *, is_dirty: bool) -> Stop | None:  # noqa: ARG002  # as choose
+        """Put the keys into the map."""
+        keys, payload = batches.keys, batches.payload
+        put = self.offset_map.put(keys.low, keys.high, keys.rank, keys.count)
+        if put == keys.count:
+            self._reach(payload, payload.end_row)
+            return None
+        row = batches.row_of(put)
+        self._reach(payload, row)
+        if put:
+            # The last put may lie in the batch before: then that batch's end is further.
+            self.latest_offset = max(self.latest_offset, batches.offset_of(put - 1))
+        return Stop(row=row, records=batches.place_of(put))
+
+    def _reach(self, payload: Payload, end_row: int) -> None:
+        """Take note that the batches of a payload up to end_row are mapped."""
+        last_offsets = payload.batches.last_offset[payload.first_row : end_row]
+        reaching = last_offsets[last_offsets >= self._first_dirty_offset]
+        if reaching.size:
+            self.latest_offset = int(reaching[-1])
+
+
+def index_round(
+    store: LogStore, plan: CompactionPlan, *, throttler: Throttler | None = None
+) -> CompactionIndex:
+    """Read the dirty segments of a round, in order, up to where its offset map is full.
+
+    Args:
+        store: The partition directory.
+        plan: The round.
+        throttler: Slows the reading down.
+
+    Raises:
+        BadBytesError: A batch or record is malformed; its text has file and position.
+        StorageError: A file cannot be read.
+    """
+    sink = _MapSink(plan)
+    dirty = plan.dirty_segments
+    ends = [segment.base_offset for segment in dirty[1:]] + [plan.first_uncleanable_offset]
+    indexed: list[IndexedSegment] = []
+    for number, segment in enumerate(dirty):
+        reading = SegmentReading(store, plan, segment, sink, number=number, throttler=throttler)
+        indexed.append(reading.run())
+        if reading.is_full:
+            break
+        sink.latest_offset = ends[number] - 1
+    return index_of_map(indexed, sink.offset_map, sink.latest_offset)
+
+
+def index_of_map(
+    segments: list[IndexedSegment], offset_map: OffsetMap, latest_offset: int
+) -> CompactionIndex:
+    """Return the index of dirty segments whose keys are all in one map.
+
+    Args:
+        segments: Oldest first.
+        offset_map: The map; it may be full.
+        latest_offset: How far the log is mapped.
+    """
+    bounds = bitmap_bounds(segments)
+    words = np.zeros(int(bounds[-1]), np.uint64)
+    mark_survivors(offset_map.table, bounds[:-1], words)
+    return CompactionIndex(
+        offset_map=offset_map,
+        segments={segment.base_offset: segment for segment in segments},
+        words=words,
+        latest_offset=latest_offset,
+        stats=IndexStats(
+            bytes_read=sum(segment.bytes_read for segment in segments),
+            messages_read=sum(segment.messages_read for segment in segments),
+            keys=len(offset_map),
+        ),
+    )
+
+
+def start_position(store: LogStore, plan: CompactionPlan, segment: SegmentState) -> int:
+    """Return where pass one begins in a dirty segment: by its offset index, as Kafka does."""
+    if plan.first_dirty_offset <= segment.base_offset:
+        return 0
+    index = read_offset_index(DirectoryView(store), segment.base_offset, segment.offset_index_file)
+    return index.look_up(plan.first_dirty_offset)
+
+
+def check_batches(window: Window) -> None:
+    """Refuse what Kafka's cleaner cannot take for a batch, or a control record it cannot read.
+
+    Raises:
+        CorruptRecordError: There is one.
+    """
+    batches = window.batches
+    is_unknown = (batches.magic < MAGIC_V0) | (batches.magic > MAGIC_V2)
+    for row in np.flatnonzero(is_unknown)[:1].tolist():
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"expected magic 0, 1 or 2, found {batches.magic[row]}",
+        )
+    for row in np.flatnonzero(~batches.is_legacy & (batches.size < HEADER_BYTES))[:1].tolist():
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"the batch has {batches.size[row]} bytes, fewer than a header's {HEADER_BYTES}",
+        )
+    bad = np.flatnonzero(window.batches.control_type == BAD_CONTROL_RECORD)
+    if bad.size:
+        row = int(bad[0])
+        raise CorruptRecordError(
+            window.file,
+            window.position_of(row),
+            f"control batch at offset {window.batches.base_offset[row]}: "
+            "expected a record with a key of a version and a type",
+        )

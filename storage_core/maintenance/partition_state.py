@@ -1,0 +1,234 @@
+"""What was observed of one partition, and how far: the state from which it is decided what to do.
+
+Observation has levels, each of them dearer than the one before. A state has what was observed and
+nothing else: a question above that is an error, so that whoever decides either looks further or
+says which bound he takes in place of the fact.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.log.loaded_log import LoadedLog
+from storage_core.store.base import FileInfo
+
+
+class Level(enum.IntEnum):
+    """How far one looked; records are read by passes over a log, and kept in no state."""
+
+    LISTING = 0  # names, sizes and times of files: a listing, or a manifest
+    INDEX_TAILS = 1  # last entries of time indexes, twelve bytes each; manifests have them, too
+    HEADERS = 2  # of batches, and the newest producer snapshot: what loading a log reads
+
+
+class Fact(enum.Enum):
+    """What may not have been observed, and the level on which it is."""
+
+    NAMES = ("the names of its files", Level.LISTING)
+    TIMESTAMP = ("the largest timestamp", Level.INDEX_TAILS)
+    LOG_END = ("the log end offset", Level.HEADERS)
+    STABLE_OFFSET = ("the last stable offset", Level.HEADERS)
+    FIRST_BATCH = ("the timestamp of the first batch", Level.HEADERS)
+
+    @property
+    def level(self) -> Level:
+        """How far one has to look for it."""
+        return self.value[1]
+
+
+class UnobservedError(ValueError):
+    """A decision needs a fact that the state does not have."""
+
+    def __init__(self, base_offset: int, fact: Fact) -> None:
+        super().__init__(
+            f"{fact.value[0]} of segment {base_offset} was not observed: that takes a look at "
+            f"{fact.level.name.lower().replace('_', ' ')}"
+        )
+        self.base_offset, self.fact = base_offset, fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedSegment:
+    """One segment.
+
+    Attributes:
+        base_offset: Lower bound of its offsets; names its files.
+        size_bytes: Length of its records file.
+        modified_ms: Last modification of that, epoch milliseconds.
+        max_timestamp: Of the last time index entry, NO_TIMESTAMP where there is none; None if it
+            was not observed.
+        first_timestamp: Largest timestamp of the first batch, NO_TIMESTAMP where there is none;
+            None if it was not observed.
+    """
+
+    base_offset: int
+    size_bytes: int
+    modified_ms: int
+    max_timestamp: int | None = None
+    first_timestamp: int | None = None
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Age of the segment's newest record: by the time index, else by the file.
+
+        Raises:
+            UnobservedError: The time index was not asked.
+        """
+        if self.max_timestamp is None:
+            raise UnobservedError(self.base_offset, Fact.TIMESTAMP)
+        return self.max_timestamp if self.max_timestamp > NO_TIMESTAMP else self.modified_ms
+
+    @property
+    def first_batch_timestamp(self) -> int:
+        """Largest timestamp of the first batch.
+
+        Raises:
+            UnobservedError: No batch was looked at.
+        """
+        if self.first_timestamp is None:
+            raise UnobservedError(self.base_offset, Fact.FIRST_BATCH)
+        return self.first_timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """A partition, as far as it was observed.
+
+    Attributes:
+        location: Path or URL of the partition directory.
+        segments: In order of base offsets, the active one last.
+        log_start_offset: First offset that may be read.
+        high_watermark: First offset not known to be on all in-sync replicas, within the log; None
+            for the log's end.
+        file_names: Of all files of the directory; None if only the log was loaded.
+        log_end: Offset of the next record; None if it was not observed.
+        stable_end: First offset that a committed read does not reach; None if it was not observed.
+    """
+
+    location: str
+    segments: tuple[ObservedSegment, ...]
+    log_start_offset: int
+    high_watermark: int | None = None
+    file_names: frozenset[str] | None = None
+    log_end: int | None = None
+    stable_end: int | None = None
+
+    @classmethod
+    def of_listing(
+        cls,
+        location: str,
+        files: Iterable[FileInfo],
+        *,
+        log_start_checkpoint: int | None,
+        high_watermark: int | None,
+        max_timestamps: Mapping[int, int] | None = None,
+    ) -> "PartitionState":
+        """Return what a listing or a manifest shows; it may have no segment at all.
+
+        Args:
+            location: Path or URL of the partition directory.
+            files: The listing.
+            log_start_checkpoint: The partition's entry in the log-start checkpoint, None without.
+            high_watermark: As the checkpoint has it; None for the log's end.
+            max_timestamps: Last entries of time indexes, by base offset, as far as something else
+                than the indexes tells them.
+        """
+        listed = {file.name: file for file in files}
+        logs = {
+            base: file
+            for name, file in listed.items()
+            if kind_of(name) == LOG_SUFFIX and (base := offset_of(name)) is not None
+        }
+        timestamps = max_timestamps or {}
+        start = max(log_start_checkpoint or 0, min(logs, default=0))
+        return cls(
+            location=location,
+            segments=tuple(
+                ObservedSegment(
+                    base_offset=base,
+                    size_bytes=logs[base].size_bytes,
+                    modified_ms=logs[base].modified_ms,
+                    max_timestamp=timestamps.get(base),
+                )
+                for base in sorted(logs)
+            ),
+            log_start_offset=start,
+            # It lies in the log, as in a broker that has loaded it.
+            high_watermark=None if high_watermark is None else max(high_watermark, start),
+            file_names=frozenset(listed),
+        )
+
+    @classmethod
+    def of_log(cls, log: LoadedLog) -> "PartitionState":
+        """Return what loading a log observes."""
+        return cls(
+            location=log.location,
+            segments=tuple(
+                ObservedSegment(
+                    base_offset=segment.base_offset,
+                    size_bytes=segment.size_bytes,
+                    modified_ms=segment.modified_ms,
+                    max_timestamp=segment.max_timestamp,
+                    first_timestamp=segment.first_batch_timestamp,
+                )
+                for segment in log.segments
+            ),
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            log_end=log.log_end_offset,
+            stable_end=log.last_stable_offset,
+        )
+
+    @property
+    def active_segment(self) -> ObservedSegment:
+        """The segment that takes appends."""
+        return self.segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments' records."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all files of the directory.
+
+        Raises:
+            UnobservedError: They were not listed.
+        """
+        if self.file_names is None:
+            raise UnobservedError(self.active_segment.base_offset, Fact.NAMES)
+        return self.file_names
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record.
+
+        Raises:
+            UnobservedError: It was not looked for.
+        """
+        if self.log_end is None:
+            raise UnobservedError(self.active_segment.base_offset, Fact.LOG_END)
+        return self.log_end
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset that a committed read does not reach.
+
+        Raises:
+            UnobservedError: It was not looked for.
+        """
+        if self.stable_end is None:
+            raise UnobservedError(self.active_segment.base_offset, Fact.STABLE_OFFSET)
+        return self.stable_end
+
+    @property
+    def level(self) -> Level:
+        """How far all of the partition was observed; of some segments more may be known."""
+        is_loaded = self.log_end is not None and self.stable_end is not None
+        if is_loaded and all(segment.first_timestamp is not None for segment in self.segments):
+            return Level.HEADERS
+        has_times = all(segment.max_timestamp is not None for segment in self.segments)
+        return Level.INDEX_TAILS if has_times else Level.LISTING

@@ -1,1 +1,0 @@
-"""Truncation of one partition to an offset."""
