@@ -31,8 +31,8 @@ def apply(  # noqa: PLR0913  # one argument an option
     expected and what was found; the exit status is then 3, and the others are done.
     """
     from pylog_spark.cli.apply_runner import run_apply  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.load import trash_folder  # noqa: PLC0415  # the same
     from pylog_spark.operations.apply import ApplyOptions  # noqa: PLC0415  # the same
+    from pylog_spark.options.load import trash_folder  # noqa: PLC0415  # the same
 
     said = ApplyOptions(
         dry_run=dry_run,

@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.config.load import Flags, load_config
-from pylog_spark.config.options import ConfigEntry
+from pylog_spark.options.load import Flags, load_config
+from pylog_spark.options.values import ConfigEntry
 from pylog_spark.report import json_line, write_table
 from pylog_spark.text import printable
 

@@ -15,9 +15,9 @@ from rich.text import Text
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.verify import FailOn
-from pylog_spark.config import JobOptions
-from pylog_spark.config.broker import broker_config
-from pylog_spark.config.load import Flags, load_config
+from pylog_spark.options import JobOptions
+from pylog_spark.options.broker import broker_config
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.report import (
     json_line,
     number_text,

@@ -9,7 +9,7 @@ from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
-from pylog_spark.config.arguments import said_as
+from pylog_spark.options.arguments import said_as
 from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import join_location, locate_directory

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.explain import explain
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.report import json_line, partition_name, write_table
 from pylog_spark.text import printable, time_text
 from storage_core.clock import SystemClock

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pylog_spark.config.load import Flags
+    from pylog_spark.options.load import Flags
 
 # What a flag is called where the parameter has the option's own name.
 _NAMES: Final = {"topics": "include", "override": "overrides", "older_than": "purge_after"}
@@ -43,7 +43,7 @@ def said_flags(parameters: Mapping[str, Any]) -> "Flags":
     Raises:
         TypeError: One of them is no flag, and not among ``NO_FLAGS``.
     """
-    from pylog_spark.config.load import Flags  # noqa: PLC0415  # pydantic, YAML, not for --help
+    from pylog_spark.options.load import Flags  # noqa: PLC0415  # pydantic, YAML, not for --help
 
     said = {
         _NAMES.get(name, name): value

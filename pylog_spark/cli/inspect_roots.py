@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.config.arguments import said_as
+from pylog_spark.options.arguments import said_as
 from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
 from pylog_spark.tasks.inspection import (
     RootView,

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from pylog_spark.cli.output import check_file_place
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.guards import check_outside, check_roots
@@ -21,6 +20,7 @@ from pylog_spark.operations.plan_table import RowKey, row_key
 from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport, notes_of_empty_roots
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.report import (
     cut_table,
     is_notable_retention,

@@ -12,7 +12,7 @@ import typer
 
 from pylog_spark.cli.arguments import parse_offset
 from pylog_spark.cli.output import OutputFormat
-from pylog_spark.config import HighWatermarkSource, Order
+from pylog_spark.options import HighWatermarkSource, Order
 from pylog_spark.planning import Strategy
 from storage_core.catalog.roles import Role
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import whole_config
+from pylog_spark.options.assignments import whole_config
 from pylog_spark.text import to_json
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,

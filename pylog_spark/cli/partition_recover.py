@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import whole_config
+from pylog_spark.options.assignments import whole_config
 from pylog_spark.text import to_json
 from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog

@@ -71,7 +71,7 @@ def ingest(  # noqa: PLR0913  # one argument an option
     """
     flags = said_flags(locals())
     from pylog_spark.cli.transfer_runner import run_ingest  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.quantities import parse_duration_ms  # noqa: PLC0415
+    from pylog_spark.options.quantities import parse_duration_ms  # noqa: PLC0415
     from storage_core.maintenance.ingest.partition import IngestRules  # noqa: PLC0415  # numba
 
     rules = IngestRules(

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.config import JobOptions
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
 from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.options import JobOptions
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.report import (
     SHOWN_ROWS,
     json_line,

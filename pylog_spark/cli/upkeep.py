@@ -8,13 +8,13 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.cli.job_runner import write_report
-from pylog_spark.config import JobOptions
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.run_report import RunReport, note_of_empty_root
 from pylog_spark.operations.undo import check_undo, undo
+from pylog_spark.options import JobOptions
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.session import build_session
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from storage_core.catalog.roles import Role

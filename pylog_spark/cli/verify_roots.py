@@ -11,12 +11,12 @@ from rich.text import Text
 
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.output import check_file_place
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.guards import check_ledger, check_outside
 from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
+from pylog_spark.options.load import Flags, load_config
 from pylog_spark.report import (
     has_several_roots,
     json_line,

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations.disks import Disks
+from pylog_spark.options import Tuning
 from pylog_spark.planning import (
     MAP_ENTRY_BYTES,
     Demand,

@@ -8,11 +8,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.due_partitions import planned_rows
 from pylog_spark.operations.progress import ProgressMeter
+from pylog_spark.options import Tuning
 from pylog_spark.planning import LOOK_TASKS_PER_SLOT, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Reason, Status
 from pylog_spark.tasks.cells import PART

@@ -20,7 +20,7 @@ from pylog_spark.cli import (
     verify,
 )
 from pylog_spark.cli.flags import NO_FLAGS, said_flags
-from pylog_spark.config.load import Flags
+from pylog_spark.options.load import Flags
 
 MODULES = (
     *(config, doctor, explain, jobs, purge, recover, retain, survey, transfer, undo, verify),

@@ -6,11 +6,11 @@ import pytest
 from pylog_spark.cli.exit_codes import ExitCode, exit_code_of
 from pylog_spark.cli.job_runner import run_job
 from pylog_spark.cli.verify_roots import run_verify
-from pylog_spark.config import JobOptions
-from pylog_spark.config.load import Flags
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_ledger, check_roots, check_salvage
 from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.options import JobOptions
+from pylog_spark.options.load import Flags
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE

@@ -1,10 +1,10 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import Order
 from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.operations.run_report import exit_code_of, summarise
+from pylog_spark.options import Order
 from pylog_spark.schemas import PLAN, RESULT, Reason, rows_to_batch
 
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.cli import apply_runner
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations import apply, compact, nightly, recover, retain
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.job import Job, run_context
 from pylog_spark.operations.plan_file import PlannedPartition, SavedPlan, write_plan_file
 from pylog_spark.operations.saved_plans import settle_plans
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import RECOVERY_WORK
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog

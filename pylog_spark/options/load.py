@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.config.assignments import parse_assignments
-from pylog_spark.config.config_file import ConfigFile, read_config_file
-from pylog_spark.config.entries import list_entries
-from pylog_spark.config.layers import Layers
-from pylog_spark.config.options import (
+from pylog_spark.options.assignments import parse_assignments
+from pylog_spark.options.config_file import ConfigFile, read_config_file
+from pylog_spark.options.entries import list_entries
+from pylog_spark.options.layers import Layers
+from pylog_spark.options.quantities import parse_bytes, parse_duration_ms, parse_ratio
+from pylog_spark.options.values import (
     DEFAULT_MAX_TRUNCATE_BYTES,
     DEFAULT_PURGE_AFTER_MS,
     DEFAULT_TOPIC_DUMP_MAX_AGE_MS,
@@ -30,7 +31,6 @@ from pylog_spark.config.options import (
     RunLimits,
     Tuning,
 )
-from pylog_spark.config.quantities import parse_bytes, parse_duration_ms, parse_ratio
 from storage_core.catalog.roles import Role, local_path
 from storage_core.catalog.topic_dump import MAX_DUMP_BYTES, TopicDump, parse_topic_dump
 from storage_core.config import (

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from pylog_spark.config.layers import DEFAULT_ORIGIN, Layers
-from pylog_spark.config.options import TUNING_KEYS, ConfigEntry, JobOptions
+from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
+from pylog_spark.options.values import TUNING_KEYS, ConfigEntry, JobOptions
 from pylog_spark.text import time_text
 from storage_core.config import (
     ConfigKey,

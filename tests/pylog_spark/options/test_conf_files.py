@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pylog_spark.config import TUNING_KEYS
-from pylog_spark.config.config_file import read_config_file
+from pylog_spark.options import TUNING_KEYS
+from pylog_spark.options.config_file import read_config_file
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import ConfigKey, Scope, known_keys
 

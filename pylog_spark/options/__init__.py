@@ -1,6 +1,6 @@
 """The configuration of a job; reading it from files and flags is in ``config.load``."""
 
-from pylog_spark.config.options import (
+from pylog_spark.options.values import (
     TUNING_KEYS,
     ConfigEntry,
     HighWatermarkSource,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.config import ConfigEntry, HighWatermarkSource, JobConfig
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.operations.catalogs import dump_notes
+from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig
+from pylog_spark.options.load import Flags, load_config
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash
