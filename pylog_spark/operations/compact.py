@@ -40,8 +40,8 @@ from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
-from pylog_spark.options import JobOptions
-from pylog_spark.planning import Strategy, broadcast_budget
+from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.planning import broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.observe import observe_partitions

@@ -7,12 +7,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.operations.disks import Disks
-from pylog_spark.options import Tuning
+from pylog_spark.options import Strategy, Tuning
 from pylog_spark.planning import (
     MAP_ENTRY_BYTES,
     Demand,
     MapBudgets,
-    Strategy,
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,

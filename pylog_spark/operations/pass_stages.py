@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from pylog_spark.operations.dispatch import Dispatcher, Published
 from pylog_spark.operations.due_partitions import DuePartition, Outcome, RoundLimits
-from pylog_spark.planning import Strategy, WorkItem, pack_units
+from pylog_spark.options import Strategy
+from pylog_spark.planning import WorkItem, pack_units
 from pylog_spark.schemas import (
     EXCHANGE,
     GROUP_MANIFEST,

@@ -28,7 +28,8 @@ from pylog_spark.operations.due_partitions import (
 )
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.operations.writable_root import WritableRoot, write_context
-from pylog_spark.planning import Demand, Strategy, WorkItem, cut_beside, plan_rounds
+from pylog_spark.options import Strategy
+from pylog_spark.planning import Demand, WorkItem, cut_beside, plan_rounds
 from pylog_spark.schemas import COMMIT, Reason
 from pylog_spark.tasks.commit import (
     CleanedPartition,

@@ -14,8 +14,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.verify import verify
-from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Tuning
-from pylog_spark.planning import Strategy
+from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy, Tuning
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import TopicPartition

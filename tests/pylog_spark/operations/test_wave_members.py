@@ -19,8 +19,7 @@ from pylog_spark.operations.due_partitions import DuePartition, Outcome, RoundLi
 from pylog_spark.operations.recovery_waves import Due, WaveRunner
 from pylog_spark.operations.retention_waves import DueSweep, SweepWaves
 from pylog_spark.operations.rounds import CompactionRounds
-from pylog_spark.options import RunLimits, Tuning
-from pylog_spark.planning import Strategy
+from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.schemas import PLAN, RETENTION_PLAN, SWEPT
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.recovery import RecoveryWork

@@ -94,7 +94,7 @@ def test_aliases_as_people_use_them_are_taken(tmp_path):
         "    <<: *compacted\n"
         "    segment.bytes: 2097152\n"
     )
-    topics = read_config_file(path).topics
+    topics = read_config_file(path)["topics"]
     assert topics is not None
     assert topics["payments"] == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
     assert topics["users"] == {"cleanup.policy": "compact", "segment.bytes": "2097152"}

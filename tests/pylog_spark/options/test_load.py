@@ -1,4 +1,4 @@
-"""From files and flags to options: who wins, and who is refused."""
+"""From files and command lines to options: who wins, and who is refused."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig
-from pylog_spark.options.load import Flags, load_config
+from pylog_spark.options.load import load_config
+from pylog_spark.options.option import CommandLine
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash
@@ -16,8 +17,8 @@ from storage_core.errors import ConfigError
 NOW_MS = 1_700_000_000_000
 
 
-def load(**flags: object) -> JobConfig:
-    return load_config(Flags(**flags), now_ms=NOW_MS)  # type: ignore[arg-type]  # one test, many types
+def load(**written: object) -> JobConfig:
+    return load_config(CommandLine(written), now_ms=NOW_MS)
 
 
 def written(path: Path, text: str) -> Path:
