@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
@@ -14,7 +14,6 @@ from rich.text import Text
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.runner import Call, Work, load_options, start_session
-from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW
@@ -53,27 +52,34 @@ _STYLES: Final = {
 _SHOWN_FORECASTS: Final = 20
 
 
-def _prepare(line: CommandLine) -> Call[list[Path]]:
+class _Broker(NamedTuple):
+    """The broker about which a person asks: its settings, and its log directories."""
+
+    config: BrokerConfig
+    places: list[Path]
+
+
+def _prepare(line: CommandLine) -> Call[_Broker]:
     options = load_options(line)
-    return Call(line=line, options=options, subject=_check_places(line[ROOTS], options.role))
+    broker = _Broker(broker_config(options), _check_places(line[ROOTS], options.role))
+    return Call(line=line, options=options, subject=broker)
 
 
-def _diagnose(call: Call[list[Path]], _session: None) -> Diagnosis:
+def _diagnose(call: Call[_Broker], _session: None) -> Diagnosis:
     options = call.options
-    broker = broker_config(options)
     observed = observe_roots(
-        [(str(path), options.role or guess_role(path)) for path in call.subject],
+        [(str(path), options.role or guess_role(path)) for path in call.subject.places],
         TopicFilter(topics=options.include, exclude=options.exclude),
         is_live=False,
     )
     _check_readable(observed.targets)
     # Only now it is known how much there is to read, and whether Spark pays for it.
     if options.master is None and is_small(observed.targets):
-        return _diagnose_here(observed, options, broker, is_deep=call.line[DEEP])
-    return _diagnose_on_spark(call, broker)
+        return _diagnose_here(observed, call)
+    return _diagnose_on_spark(call)
 
 
-def _show(call: Call[list[Path]], diagnosis: Diagnosis) -> int:
+def _show(call: Call[_Broker], diagnosis: Diagnosis) -> int:
     shown = call.line[SHOW]
     if call.as_json:
         typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
@@ -82,31 +88,30 @@ def _show(call: Call[list[Path]], diagnosis: Diagnosis) -> int:
     return _exit_code(diagnosis, call.line[FAIL_ON])
 
 
-def _diagnose_here(
-    observed: VerifiedRoots, options: JobOptions, broker: BrokerConfig, *, is_deep: bool
-) -> Diagnosis:
+def _diagnose_here(observed: VerifiedRoots, call: Call[_Broker]) -> Diagnosis:
+    broker = call.subject.config
     return diagnose_here(
         observed,
         VerifyOptions(
-            now_ms=options.now_ms,
-            is_deep=is_deep,
+            now_ms=call.options.now_ms,
+            is_deep=call.line[DEEP],
             transaction_timeout_ms=broker.transaction_max_timeout_ms,
         ),
         Threads(of_broker=broker.num_recovery_threads_per_data_dir, ours=os.cpu_count() or 1),
     )
 
 
-def _diagnose_on_spark(call: Call[list[Path]], broker: BrokerConfig) -> Diagnosis:
+def _diagnose_on_spark(call: Call[_Broker]) -> Diagnosis:
     # Small logs are looked at without Spark, which takes seconds to import.
     from pylog_spark.operations.doctor import diagnose  # noqa: PLC0415
     from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415
 
     return diagnose(
-        start_session("doctor", call.options, delta=False),
-        call.subject,
+        start_session(DOCTOR.name, call.options, delta=False),
+        call.subject.places,
         call.options,
         VerifyRequest(is_deep=call.line[DEEP], shown=call.line[SHOW]),
-        broker_threads=broker.num_recovery_threads_per_data_dir,
+        broker_threads=call.subject.config.num_recovery_threads_per_data_dir,
     )
 
 
