@@ -5,7 +5,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -22,13 +22,13 @@ from pylog_spark.cli.exit_codes import (
     report_error,
 )
 from pylog_spark.cli.parameters import command_line_of, signature_of
+from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.text import printable
 from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
-_EXACT_DRY_RUN: Final = "--dry-run=exact"
-_EXACT: Final = "--exact"
+_EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
@@ -36,57 +36,23 @@ _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _PYDANTICS_PREFIX: Final = "Value error, "
 
 
-class _Commands(MutableMapping[str, Any]):
-    """The commands by name, each built when it is asked for."""
-
-    def __init__(self) -> None:
-        self._declared = {command.name: command for command in COMMANDS}
-        self._built: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            command = self._declared[name]
-            built = _build_group(command) if isinstance(command, Group) else _build(command)
-            built.rich_help_panel = command.panel
-            self._built[name] = built
-        return self._built[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._built[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._declared)
-
-    def __len__(self) -> int:
-        return len(self._declared)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._declared
-
-
-def _build(command: Command) -> Any:
+def _build(command: Command | Group) -> Any:
     """Return typer's command for one that is declared."""
-    one = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-    one.command(command.name, epilog=command.example)(_callback_of(command))
-    return typer.main.get_command(one)
-
-
-def _build_group(group: Group) -> Any:
-    several = typer.Typer(
-        name=group.name,
-        no_args_is_help=True,
+    several = command.commands if isinstance(command, Group) else (command,)
+    app = typer.Typer(
+        name=command.name,
+        help=command.help if isinstance(command, Group) else None,
+        no_args_is_help=isinstance(command, Group),
         add_completion=False,
         rich_markup_mode="markdown",
-        help=group.help,
     )
-    # A group of one command is a group, too.
-    several.callback()(lambda: None)
-    for command in group.commands:
-        several.command(command.name, epilog=command.example)(_callback_of(command))
-    return typer.main.get_command(several)
+    if isinstance(command, Group):
+        app.callback()(lambda: None)  # a group of one command is a group, too
+    for one in several:
+        app.command(one.name, epilog=one.example)(_callback_of(one))
+    built = typer.main.get_command(app)
+    built.rich_help_panel = command.panel  # type: ignore[attr-defined]  # typer reads it
+    return built
 
 
 def _callback_of(command: Command) -> Callable[..., None]:
@@ -105,10 +71,10 @@ def _callback_of(command: Command) -> Callable[..., None]:
 
 def _split_option(argument: str) -> list[str]:
     if argument == _EXACT_DRY_RUN:
-        return ["--dry-run", _EXACT]
-    if argument.startswith("--dry-run="):
+        return [DRY_RUN.label, EXACT.label]
+    if argument.startswith(f"{DRY_RUN.flag}="):
         raise typer.BadParameter(
-            f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint="--dry-run"
+            f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint=DRY_RUN.flag
         )
     return [argument]
 
@@ -124,7 +90,7 @@ class CommandTable(TyperGroup):
     """The commands; what one of them raises becomes a line on standard error and a status."""
 
     def __init__(self, **attributes: Any) -> None:
-        attributes["commands"] = _Commands()
+        attributes["commands"] = {command.name: _build(command) for command in COMMANDS}
         super().__init__(**attributes)
 
     def main(self, *arguments: Any, **named: Any) -> Any:
@@ -149,7 +115,7 @@ class CommandTable(TyperGroup):
         try:
             return super().invoke(ctx)
         except (_UsageError, typer.Exit, typer.Abort) as error:
-            if getattr(error, "option_name", None) == _EXACT:
+            if getattr(error, "option_name", None) == EXACT.flag:
                 raise _no_exact_dry_run(error) from error
             raise
         except SystemExit as end:  # rich's word for a reader that went away in mid-table

@@ -77,7 +77,7 @@ def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
     _put_command_line(layers, line)
     if line[EXACT] and not line[DRY_RUN]:
         # Half of an option, which would be a run in earnest.
-        raise ConfigError("--exact", None, "expected --dry-run=exact")
+        raise ConfigError(EXACT.label, None, "expected --dry-run=exact")
     try:
         _put_server_properties(layers)
         options = _options(layers, now_is_said=NOW_MS in line)
