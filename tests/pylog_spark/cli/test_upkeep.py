@@ -75,6 +75,8 @@ def test_apply_takes_a_trash_as_every_other_command_does(pylog, tmp_path, monkey
     assert "plan.json: is none" in result.stderr
     (anew,) = asked
     assert anew.trash == (said and said.format(cwd=tmp_path))
+    # The plan says whether the marker is written, unless the command line says that it is not.
+    assert anew.mark_clean is None
 
 
 def test_apply_refuses_a_trash_that_is_on_no_disk_of_this_machine(pylog, tmp_path, monkeypatch):

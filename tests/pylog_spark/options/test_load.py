@@ -344,3 +344,18 @@ def test_a_limit_of_tasks_at_a_disk_is_at_least_one(tmp_path: Path, said: str):
     config = load(config_files=[written(tmp_path / "b.yaml", "per_disk: 2\n")])
     assert config.options.limits.per_disk == 2
     assert load(per_disk=3).options.limits.per_disk == 3
+
+
+def test_a_guard_that_there_is_not_cannot_be_switched_off():
+    assert load(overrides=["NOT_THE_OWNER"]).options.limits.overrides == {"NOT_THE_OWNER"}
+    with pytest.raises(ConfigError, match=r"^--override=X: expected CLOCK_PAST_RETENTION, "):
+        load(overrides=["NOT_THE_OWNER", "X"])
+
+
+def test_an_empty_limit_is_none_and_an_empty_time_is_wrong():
+    options = load(max_bytes="", max_duration="", min_free="", trash="").options
+    assert options == load().options
+    with pytest.raises(ConfigError, match="--older-than"):
+        load(purge_after="")
+    with pytest.raises(ConfigError, match="--max-delete-ratio"):
+        load(max_delete_ratio="")
