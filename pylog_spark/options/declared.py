@@ -3,6 +3,10 @@
 Those that files may have stand in the order in which ``pylog config show`` lists them. A command
 names the options that it has, in ``cli.commands``; where its help says something else, there too.
 The commands of ``pylog partition`` have options of their own, in ``of_partitions``.
+
+A new option is declared here and named by its commands; an operation gets its value by a field of
+``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. Tests hold ``docs/cli.md`` to
+it and, for what files may have, ``conf/defaults.yaml``.
 """
 
 from pathlib import Path
@@ -25,7 +29,6 @@ from pylog_spark.options.kinds import (
     ENTRIES_BY_NAME,
     FILE,
     FILES,
-    FOLDER,
     NEW_FILE,
     OFFSET,
     RATIO,
@@ -34,6 +37,7 @@ from pylog_spark.options.kinds import (
     TEXT,
     TEXTS,
     TOPIC_DUMP_FILE,
+    TRASH_FOLDER,
     choice,
     count,
 )
@@ -181,7 +185,7 @@ MAX_DELETE_RATIO: Final = Option[float](
 TRASH: Final = Option[str | None](
     name="trash",
     flag="--trash",
-    kind=FOLDER,
+    kind=TRASH_FOLDER,
     default=None,
     panel=GUARDS,
     metavar="DIR",

@@ -106,7 +106,7 @@ FILES: Final = Kind(written=list[Path], read=lambda _, files: tuple(files))
 NEW_FILE: Final = Kind(written=Path, read=lambda _, file: str(file.absolute()))
 TOPIC_DUMP_FILE: Final = Kind(written=Path, in_file=str, read=_read_topic_dump)
 # An absolute path without ``..``.
-FOLDER: Final = Kind(written=str, in_file=str, read=_read_folder, may_be_empty=True)
+TRASH_FOLDER: Final = Kind(written=str, in_file=str, read=_read_folder, may_be_empty=True)
 # ``KEY=VALUE`` texts on the command line.
 SETTINGS: Final = Kind(
     written=list[str],
