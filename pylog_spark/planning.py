@@ -9,7 +9,7 @@ so that a big one never begins when all the others are done.
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from pylog_spark.options import Strategy
 
@@ -36,38 +36,48 @@ LOOK_TASKS_PER_SLOT: Final = 4
 # A map that is published lies on the heap several times while it is.
 _LEAST_HEAP_PER_MAP: Final = 32
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkItem:
+class WorkItem(Generic[T]):
     """The smallest piece of work.
 
     Attributes:
-        ordinal: Number of the partition in the run's table of plans.
-        number: Number of the segment or group in its partition; 0 for a whole partition.
+        value: What the task is told.
         size_bytes: Bytes to be read for it.
         disk: The disk that it lies on, where only so many tasks may be at one; else None.
     """
 
-    ordinal: int
-    number: int
+    value: T
     size_bytes: int
     disk: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkUnit:
+class WorkUnit(Generic[T]):
     """What one task does.
 
     Attributes:
         items: In the order in which they are done; never empty.
     """
 
-    items: tuple[WorkItem, ...]
+    items: tuple[WorkItem[T], ...]
+
+    @property
+    def values(self) -> list[T]:
+        """What the task is told, item by item."""
+        return [item.value for item in self.items]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to be read."""
+        return sum(item.size_bytes for item in self.items)
 
     @property
     def cost_bytes(self) -> int:
         """Bytes to be read, with a fixed charge for each item."""
-        return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in self.items)
+        return self.size_bytes + ITEM_OVERHEAD_BYTES * len(self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +232,8 @@ def cut_beside(sizes: Sequence[int], *, slots: int) -> list[int]:
 
 
 def pack_units(
-    items: Iterable[WorkItem], *, unit_bytes: int, per_disk: int | None = None
-) -> list[WorkUnit]:
+    items: Iterable[WorkItem[T]], *, unit_bytes: int, per_disk: int | None = None
+) -> list[WorkUnit[T]]:
     """Give each big item a unit of its own and pack the small ones together.
 
     Items in falling size, each into the emptiest unit: no unit with more than one item costs more
@@ -231,15 +241,15 @@ def pack_units(
     units as may be at work there at once, whatever they cost.
 
     Args:
-        items: In any order.
+        items: Equal ones stay in their order.
         unit_bytes: What a unit may cost, item charges included.
         per_disk: How many units the items of one disk make at most; None leaves it to their bytes.
 
     Returns:
         The units, most expensive first; equal ones in the order of their first item.
     """
-    ordered = sorted(items, key=lambda item: (-item.size_bytes, item.ordinal, item.number))
-    by_disk: dict[int | None, list[WorkItem]] = {}
+    ordered = sorted(items, key=lambda item: -item.size_bytes)
+    by_disk: dict[int | None, list[WorkItem[T]]] = {}
     for item in ordered:
         by_disk.setdefault(None if per_disk is None else item.disk, []).append(item)
     bins = _pack(by_disk.pop(None, []), unit_bytes)
@@ -249,9 +259,9 @@ def pack_units(
     return sorted(units, key=lambda unit: -unit.cost_bytes)
 
 
-def _deal_out(items: Sequence[WorkItem], lanes: int) -> list[list[WorkItem]]:
+def _deal_out(items: Sequence[WorkItem[T]], lanes: int) -> list[list[WorkItem[T]]]:
     """Deal items out, each to the lane that has the least to do so far."""
-    dealt: list[list[WorkItem]] = [[] for _ in range(min(lanes, len(items)))]
+    dealt: list[list[WorkItem[T]]] = [[] for _ in range(min(lanes, len(items)))]
     costs = [(0, lane) for lane in range(len(dealt))]
     for item in items:
         cost, lane = costs[0]
@@ -260,9 +270,9 @@ def _deal_out(items: Sequence[WorkItem], lanes: int) -> list[list[WorkItem]]:
     return dealt
 
 
-def _pack(items: Sequence[WorkItem], unit_bytes: int) -> list[list[WorkItem]]:
+def _pack(items: Sequence[WorkItem[T]], unit_bytes: int) -> list[list[WorkItem[T]]]:
     """Put items together, in their order, up to what a unit may cost."""
-    bins: list[list[WorkItem]] = []
+    bins: list[list[WorkItem[T]]] = []
     open_bins: list[tuple[int, int]] = []  # (cost so far, bin): the emptiest bin on top
     for item in items:
         cost = item.size_bytes + ITEM_OVERHEAD_BYTES
@@ -289,8 +299,8 @@ class Demand:
         tasks: Upper bound of its tasks in one stage.
     """
 
-    map_bytes: int
-    disk_bytes: int
+    map_bytes: int = 0
+    disk_bytes: int = 0
     read_bytes: int = 0
     tasks: int = 0
 
@@ -329,7 +339,7 @@ def plan_rounds(
         Positions in demands, round by round; none of the rounds is empty.
     """
     rounds: list[list[int]] = []
-    used = Demand(map_bytes=0, disk_bytes=0)
+    used = Demand()
     for position, demand in enumerate(demands):
         if rounds and (used + demand).fits(budget) and len(rounds[-1]) < most_partitions:
             rounds[-1].append(position)

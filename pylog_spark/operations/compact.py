@@ -1,6 +1,7 @@
 """Compact the partitions of log directories: observe, plan, commit, record."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from pylog_spark.operations.cleaning_rows import (
     cleaning_rows,
     describe_totals,
 )
-from pylog_spark.operations.due_partitions import Outcome, RoundLimits
+from pylog_spark.operations.compaction_waves import CompactionStages
+from pylog_spark.operations.due_compactions import CompactionLimits, find_due_compactions
 from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
@@ -24,6 +26,7 @@ from pylog_spark.operations.job import (
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.plan_table import (
@@ -35,15 +38,16 @@ from pylog_spark.operations.plan_table import (
 )
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.retain import retain_step
-from pylog_spark.operations.rounds import CompactionRounds, Outcomes
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
+from pylog_spark.operations.waves import Outcomes, run_waves
 from pylog_spark.options import JobOptions, Strategy
-from pylog_spark.planning import broadcast_budget
+from pylog_spark.planning import Demand, broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
+from pylog_spark.tasks.key_folder import shares_files
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
@@ -152,7 +156,7 @@ def compact_step(
         figures_of=compaction_figures_of,
     )
     notes += compaction_notes(job.roots, plans)
-    outcomes = Outcomes()
+    outcomes: Outcomes = {}
     if not job.options.dry_run:
         outcomes = _clean(run, context, plans, strategy)
     elif job.options.exact:
@@ -201,7 +205,7 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     for location, points in _reset_points(plans).items():
         run.roots[location].begin_writing()
         run.roots[location].write_cleaner_points(points)
-    limits = RoundLimits(
+    limits = CompactionLimits(
         least_unit_bytes=options.tuning.unit_min_bytes,
         most_unit_bytes=options.tuning.unit_max_bytes,
         # Without broadcasts the plans of a wave are values in Spark's own plan.
@@ -221,12 +225,11 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
         wave_tasks=options.tuning.wave_max_tasks,
         disks=run.disks,
     )
-    rounds = CompactionRounds(
-        dispatcher, run.roots, context, limits, run.budget, title=run.job.title
-    )
-    left, outcomes = plans, Outcomes()
+    stages = CompactionStages(run, context, limits)
+    left = plans
+    outcomes: Outcomes = {}
     while left.num_rows:
-        ended = _clean_once(rounds, left, run.recorder, run.job)
+        ended = _clean_once(run, stages, left)
         outcomes |= _merge(plans, outcomes, left, ended)
         again = _split(left, ended)
         if options.until_clean:
@@ -239,20 +242,29 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     return outcomes
 
 
-def _clean_once(
-    rounds: CompactionRounds, plans: pa.Table, recorder: Recorder, job: Job
-) -> Outcomes:
-    outcomes = Outcomes()
-    for ended in rounds.clean(plans):
+def _clean_once(run: OpenRun, stages: CompactionStages, plans: pa.Table) -> Outcomes:
+    """Clean the planned rows of a table of plans; record each wave when it has ended."""
+    limits = stages.limits
+    due = find_due_compactions(
+        plans, limits, shares_files=lambda root: shares_files(run.roots[root].access)
+    )
+    budget = Demand(
+        map_bytes=limits.budget_bytes,
+        disk_bytes=sys.maxsize,
+        read_bytes=limits.wave_bytes,
+        tasks=limits.wave_tasks,
+    )
+    outcomes: Outcomes = {}
+    for ended in run_waves(run, stages, due, budget=budget):
         outcomes |= ended
-        _record(recorder, plans, ended, job)
+        _record(run.recorder, plans, ended, run.job)
     return outcomes
 
 
 def _merge(plans: pa.Table, outcomes: Outcomes, left: pa.Table, ended: Outcomes) -> Outcomes:
     """Return outcomes by their rows in plans, put together with those of former rounds."""
     numbers = {key: number for number, key in enumerate(row_keys(plans))}
-    merged = Outcomes()
+    merged: Outcomes = {}
     for ordinal, key in enumerate(row_keys(left)):
         if ordinal in ended:
             number = numbers[key]

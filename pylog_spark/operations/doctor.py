@@ -79,10 +79,7 @@ def _units(
     sizes: Mapping[int, int],
     options: JobOptions,
 ) -> list[tuple[Target, ...]]:
-    items = [
-        WorkItem(ordinal=number, number=0, size_bytes=sizes.get(target.ordinal, 0))
-        for number, target in enumerate(targets)
-    ]
+    items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
     unit_bytes = choose_unit_bytes(
         sum(item.size_bytes for item in items),
         slots=dispatcher.slots,
@@ -90,4 +87,4 @@ def _units(
         most_bytes=options.tuning.unit_max_bytes,
     )
     units = pack_units(items, unit_bytes=unit_bytes)
-    return [tuple(targets[item.ordinal] for item in unit.items) for unit in units]
+    return [tuple(unit.values) for unit in units]

@@ -8,8 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.planning import WorkItem, pack_units
 from pylog_spark.schemas import MEASURED, Action, Status
 from pylog_spark.tasks.measure import measure_partitions
@@ -38,17 +38,13 @@ def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Ou
     # The longest first: it must not be what everything waits for.
     items = (
         WorkItem(
-            ordinal=number,
-            number=0,
+            value=(number, plans["plan"][number].as_py()),
             size_bytes=sum(plans["segment_bytes"][number].as_py()),
             disk=run.disks.of(plans["root"][number].as_py()),
         )
         for number in planned
     )
-    units = [
-        [(item.ordinal, plans["plan"][item.ordinal].as_py()) for item in unit.items]
-        for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)
-    ]
+    units = [unit.values for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)]
     frame = run.dispatcher.spread(units, measure_partitions, MEASURED)
     title = f"{run.job.title}: measure what {len(planned)} partitions would become"
     outcomes = {}

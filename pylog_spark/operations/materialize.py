@@ -6,7 +6,7 @@ is finished by the next one with the same generations; what is whole is not writ
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from pylog_spark.operations.transfer import (
 from pylog_spark.options import JobOptions
 from pylog_spark.planning import (
     WorkItem,
-    WorkUnit,
     choose_unit_bytes,
     count_look_tasks,
     pack_units,
@@ -174,8 +173,11 @@ def _write(dispatcher: Dispatcher, job: Job, path: Path, details: pa.Table) -> p
     total = sum(row["all_bytes"] for row in wanted)
     units = pack_units(
         [
-            WorkItem(ordinal=number, number=0, size_bytes=row["all_bytes"])
-            for number, row in enumerate(wanted)
+            WorkItem(
+                value=(row["topic"], row["partition"], row["generation"]),
+                size_bytes=row["all_bytes"],
+            )
+            for row in wanted
         ],
         unit_bytes=choose_unit_bytes(
             total,
@@ -184,16 +186,14 @@ def _write(dispatcher: Dispatcher, job: Job, path: Path, details: pa.Table) -> p
             most_bytes=tuning.unit_max_bytes,
         ),
     )
-    shared = dispatcher.publish(wanted)
     context = MaterializeContext(root=job.roots[0].location, directory=str(path), present={})
 
-    def write(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
-        for item in unit.items:
-            row = shared.value[item.ordinal]
-            made = write_partition(row["topic"], row["partition"], row["generation"], context)
+    def write(items: Sequence[tuple[str, int, int]]) -> Iterator[pa.RecordBatch]:
+        for topic, partition, generation in items:
+            made = write_partition(topic, partition, generation, context)
             yield rows_to_batch(MATERIALIZED, [made])
 
-    frame = dispatcher.spread(units, write, MATERIALIZED)
+    frame = dispatcher.spread([unit.values for unit in units], write, MATERIALIZED)
     written = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([written, others]), "bytes")

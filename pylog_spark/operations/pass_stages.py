@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from pylog_spark.operations.dispatch import Dispatcher, Published
-from pylog_spark.operations.due_partitions import DuePartition, Outcome, RoundLimits
+from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
+from pylog_spark.operations.waves import Outcomes
 from pylog_spark.options import Strategy
 from pylog_spark.planning import WorkItem, pack_units
 from pylog_spark.schemas import (
@@ -39,8 +40,8 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup
 # Partitions are dealt out to the tasks that merge; with some for each slot a long one is no tail.
 MERGE_TASKS_PER_SLOT: Final = 4
 
-Outcomes = dict[int, Outcome]
 Plans = Published[dict[int, bytes]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +120,16 @@ class PassStages:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, limits: RoundLimits, context: WriteContext, title: str
+        self, dispatcher: Dispatcher, limits: CompactionLimits, context: WriteContext, title: str
     ) -> None:
         self._dispatcher = dispatcher
         self._limits = limits
         self._context = context
         self._title = title
 
-    def clean(self, due: Sequence[DuePartition], outcomes: Outcomes) -> dict[int, CleanedPartition]:
+    def clean(
+        self, due: Sequence[DueCompaction], outcomes: Outcomes
+    ) -> dict[int, CleanedPartition]:
         """Run both passes.
 
         Args:
@@ -141,46 +144,48 @@ class PassStages:
         exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
         cleaned: dict[int, CleanedPartition] = {}
         if merged:
-            plans = self._dispatcher.publish({p.ordinal: p.work.plan for p in merged})
+            plans = self._dispatcher.publish({p.ref.ordinal: p.work.plan for p in merged})
             between = self._index(merged, plans, outcomes)
             cleaned |= self._rewrite(between, plans, outcomes)
         if exchanged:
-            plans = self._dispatcher.publish({p.ordinal: p.work.plan for p in exchanged})
+            plans = self._dispatcher.publish({p.ref.ordinal: p.work.plan for p in exchanged})
             cleaned |= self._exchange(exchanged, plans, outcomes)
         return cleaned
 
-    def pack(self, items: Iterable[WorkItem]) -> list[list[Item]]:
+    def pack(self, items: Iterable[WorkItem[T]]) -> list[list[T]]:
         """Return what each task does, the longest first."""
         listed = list(items)
         unit_bytes = self._limits.unit_bytes(sum(item.size_bytes for item in listed))
         units = pack_units(listed, unit_bytes=unit_bytes, per_disk=self._limits.disks.per_disk)
-        return [[(item.ordinal, item.number) for item in unit.items] for unit in units]
+        return [unit.values for unit in units]
 
-    def _disk(self, partition: DuePartition) -> int | None:
-        return self._limits.disks.of(partition.root)
+    def _disk(self, partition: DueCompaction) -> int | None:
+        return self._limits.disks.of(partition.ref.root)
 
-    def _segments(self, due: Sequence[DuePartition]) -> list[list[Item]]:
+    def _segments(self, due: Sequence[DueCompaction]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=p.ordinal, number=number, size_bytes=size, disk=self._disk(p))
+            WorkItem(value=(p.ref.ordinal, number), size_bytes=size, disk=self._disk(p))
             for p in due
             for number, size in enumerate(p.segment_bytes)
         )
 
     def _index(
-        self, due: Sequence[DuePartition], plans: Plans, outcomes: Outcomes
+        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
     ) -> dict[int, Between]:
         """Run pass one and the merge; return what fits into the budget."""
         context = self._context
-        filed = frozenset(p.ordinal for p in due if p.strategy is Strategy.FILES)
+        filed = frozenset(p.ref.ordinal for p in due if p.strategy is Strategy.FILES)
         # Below this an index is not worth a limit; a partition's own bound is a few per cent off.
         limits = {
-            p.ordinal: None if p.ordinal in filed else p.map_bytes + p.map_bytes // 4 + 65536
+            p.ref.ordinal: None
+            if p.ref.ordinal in filed
+            else p.map_bytes + p.map_bytes // 4 + 65536
             for p in due
         }
 
         dispatcher = self._dispatcher
         tasks = min(len(due), MERGE_TASKS_PER_SLOT * dispatcher.slots)
-        merged_by = {p.ordinal: number % tasks for number, p in enumerate(due)}
+        merged_by = {p.ref.ordinal: number % tasks for number, p in enumerate(due)}
 
         def index(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
             return index_segments(items, plans.value, merged_by, context, filed=filed)
@@ -195,7 +200,7 @@ class PassStages:
         frame = dispatcher.map_rows(ordered, merge, MERGED_INDEX)
         rows = dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
         between = {}
-        disks = {p.ordinal: self._disk(p) for p in due}
+        disks = {p.ref.ordinal: self._disk(p) for p in due}
         for row in rows.to_pylist():
             ordinal = row["ordinal"]
             outcomes[ordinal].duration_ms += row["duration_ms"]
@@ -238,16 +243,16 @@ class PassStages:
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
         return self.pack(
-            WorkItem(ordinal=ordinal, number=number, size_bytes=size, disk=known.disk)
+            WorkItem(value=(ordinal, number), size_bytes=size, disk=known.disk)
             for ordinal, known in between.items()
             for number, size in enumerate(known.group_bytes)
         )
 
     def _exchange(
-        self, due: Sequence[DuePartition], plans: Plans, outcomes: Outcomes
+        self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
     ) -> dict[int, CleanedPartition]:
         """Run both passes of partitions whose keys are exchanged, in one Spark job."""
-        between = {p.ordinal: _before_exchange(p, self._disk(p)) for p in due}
+        between = {p.ref.ordinal: _before_exchange(p, self._disk(p)) for p in due}
         units = self._groups(between)
         routes = _routes(due, units)
         published = self._dispatcher.publish(routes)
@@ -278,7 +283,7 @@ class PassStages:
         return _complete(between, _ordered(table), outcomes)
 
 
-def _before_exchange(partition: DuePartition, disk: int | None) -> Between:
+def _before_exchange(partition: DueCompaction, disk: int | None) -> Between:
     plan = decode_plan(partition.work.plan)
     end_offset = end_of_round(plan)
     groups = group_segments(plan, end_offset)
@@ -292,7 +297,7 @@ def _before_exchange(partition: DuePartition, disk: int | None) -> Between:
     )
 
 
-def _routes(due: Sequence[DuePartition], units: Sequence[Sequence[Item]]) -> dict[int, Route]:
+def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> dict[int, Route]:
     """Return which tasks work for each partition.
 
     Args:
@@ -304,11 +309,11 @@ def _routes(due: Sequence[DuePartition], units: Sequence[Sequence[Item]]) -> dic
     routes: dict[int, Route] = {}
     first_unit = 0
     for partition in due:
-        groups = counts[partition.ordinal]
-        routes[partition.ordinal] = Route(
+        groups = counts[partition.ref.ordinal]
+        routes[partition.ref.ordinal] = Route(
             first_unit=first_unit,
             buckets=partition.buckets,
-            group_units=tuple(unit_of[partition.ordinal, group] for group in range(groups)),
+            group_units=tuple(unit_of[partition.ref.ordinal, group] for group in range(groups)),
         )
         first_unit += partition.buckets + 1
     return routes

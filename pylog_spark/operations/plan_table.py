@@ -1,7 +1,7 @@
 """The driver's table of plans: put in order, checked across directories, turned into results."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.options import Order
 from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
 from storage_core.catalog.root_files import unpinned
@@ -22,7 +22,6 @@ _KEPT_NAMES: Final = (
 # Of a retention alone.
 _LIMITS: Final = ("retention_ms", "retention_bytes")
 
-
 # By which column what is due is put in order, and how; None for the name alone.
 _SORTED_BY: Final[Mapping[Order, tuple[str, str | None]]] = {
     Order.URGENCY: ("cleanable_ratio", "descending"),
@@ -33,6 +32,9 @@ _SORTED_BY: Final[Mapping[Order, tuple[str, str | None]]] = {
 
 # Root and directory; root, topic and number of a row that is about no directory.
 RowKey = tuple[str | int | None, ...]
+
+# Each has a list of segments.
+_ROWS_AT_ONCE: Final = 1000
 
 
 def row_key(row: Mapping[str, Any]) -> RowKey:
@@ -167,3 +169,11 @@ def _result(plan: Mapping[str, Any], outcome: Outcome | None) -> dict[str, Any]:
 
 def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:
     return table.take(pa.array(numbers, pa.int64()))
+
+
+def planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and row of what is planned, a few at a time: each has a list of segments."""
+    for first in range(0, plans.num_rows, _ROWS_AT_ONCE):
+        for number, row in enumerate(plans.slice(first, _ROWS_AT_ONCE).to_pylist()):
+            if row["status"] == Status.PLANNED:
+                yield first + number, row

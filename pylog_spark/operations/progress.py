@@ -93,9 +93,13 @@ class ProgressMeter:
         self._started = time.monotonic()
         self._before = (0, 0)
 
-    def stage(self, unit_bytes: Sequence[int], unit_segments: Sequence[int]) -> "StageWatch":
-        """Return a context manager to run a stage in, one task a unit, in the units' order."""
-        return StageWatch(self, unit_bytes, unit_segments)
+    def stage(self, units: Sequence[tuple[int, int]]) -> "StageWatch":
+        """Return a context manager to run a stage in, one task a unit, in the units' order.
+
+        Args:
+            units: Of each, how many bytes and how many segments it reads.
+        """
+        return StageWatch(self, units)
 
     @property
     def between_stages(self) -> Progress:
@@ -135,12 +139,10 @@ class ProgressMeter:
 class StageWatch:
     """Watches one stage; a context manager."""
 
-    def __init__(
-        self, meter: ProgressMeter, unit_bytes: Sequence[int], unit_segments: Sequence[int]
-    ) -> None:
+    def __init__(self, meter: ProgressMeter, units: Sequence[tuple[int, int]]) -> None:
         self._meter = meter
-        self._bytes = [0, *itertools.accumulate(unit_bytes)]
-        self._segments = [0, *itertools.accumulate(unit_segments)]
+        self._bytes = [0, *itertools.accumulate(size for size, _ in units)]
+        self._segments = [0, *itertools.accumulate(count for _, count in units)]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 

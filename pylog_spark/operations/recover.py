@@ -24,21 +24,15 @@ from pylog_spark.operations.missing_directories import find_missing_directories
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
 from pylog_spark.operations.plan_file import SavedPlan
-from pylog_spark.operations.progress import OnProgress, ProgressMeter, progress_text
+from pylog_spark.operations.progress import OnProgress, ProgressMeter
 from pylog_spark.operations.recovery_rows import RecoveryRows
-from pylog_spark.operations.recovery_waves import (
-    Due,
-    WaveRunner,
-    cut_into_waves,
-    find_due_logs,
-    leave_out,
-)
+from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
+from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.options import JobOptions
-from pylog_spark.report import size_text
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
-from pylog_spark.tasks.recovery import RecoveryContext, RecoveryLimits, observe_recovery
+from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock, SystemClock
@@ -167,14 +161,17 @@ class RecoveryStep:
         self, run: OpenRun, roots: Sequence[LogRoot], on_progress: OnProgress | None
     ) -> None:
         self._run = run
-        self._dispatcher = run.dispatcher
         self._job = run.job
         self._chosen = tuple(roots)
         self._on_progress = on_progress
-        self._waves = WaveRunner(run.dispatcher, run.job.options.tuning, run.disks)
+        options = run.job.options
+        self._limits = RecoveryLimits(
+            allow_truncate=options.allow_truncate,
+            max_truncate_bytes=options.max_truncate_bytes,
+            salvage=options.salvage,
+        )
         self.rows = RecoveryRows(run.job.run_id, Action.RECOVER.value)
         self._recorded: set[int] = set()
-        self._changed: set[str] = set()
         self.notes: list[str] = []
 
     def run(self) -> None:
@@ -196,7 +193,7 @@ class RecoveryStep:
             unclean = frozenset(place for place, root in roots.items() if not root.was_clean)
         context = self._observe(unclean)
         due = find_due_logs(self.rows.partitions)
-        self._recover(self._clean_ones(due, context), context, roots)
+        self._recover(self._clean_ones(due, context), context)
         if not self._job.options.dry_run:
             self._mark(roots, missing)
             self._record(range(self.rows.partitions.num_rows))
@@ -217,7 +214,8 @@ class RecoveryStep:
         # But not its segments: all logs have too many of them to be made objects at once.
         rows = self.rows.partitions.select(["root", "directory", "status", "reason"]).to_pylist()
         for ordinal, row in enumerate(rows):
-            if not _is_well(self.rows.outcomes.get(ordinal, row)):
+            outcome = self.rows.outcomes.get(ordinal)
+            if not _is_well(row if outcome is None else outcome.columns):
                 yield row
 
     def _observe(self, unclean: frozenset[str]) -> RunContext:
@@ -259,132 +257,58 @@ class RecoveryStep:
                 "defaults, which decide only how dense rebuilt indexes are"
             )
 
-    def _clean_ones(self, due: Sequence[Due], context: RunContext) -> list[Due]:
+    def _clean_ones(self, due: Sequence[DueRecovery], context: RunContext) -> list[DueRecovery]:
         """Load what was cleanly shut down, without writing; return what is in need of repair.
 
         What a broker's start changes in logs that are in order, such as snapshots of producers
         that it does not need any more, is left to it: the directory keeps its marker.
         """
-        clean = [partition for partition in due if partition.work.is_clean]
+        clean = [each for each in due if each.work.is_clean]
         if not clean:
             return list(due)
+        stages = RecoveryStages(self._run, context, self._limits, may_write=False)
         what = f"load {len(clean)} logs that were closed"
-        looked = self._waves.run(clean, self._context(context, {}), self._title(what))
-        idle = {
-            row["ordinal"]
-            for row in looked
-            if row["status"] == Status.PLANNED and not row["is_repaired"]
-        }
-        for row in looked:
-            if row["ordinal"] in idle:
+        outcomes = stages.work(clean, f"{self._job.title} {self._job.places}: {what}")
+        idle = set()
+        for ordinal, outcome in outcomes.items():
+            if outcome.columns["status"] == Status.PLANNED and not outcome.columns["is_repaired"]:
                 skipped = {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RECOVER}
-                self.rows.outcomes[row["ordinal"]] = row | skipped
-        return [partition for partition in due if partition.work.ordinal not in idle]
+                outcome.columns |= skipped
+                self.rows.outcomes[ordinal] = outcome
+                idle.add(ordinal)
+        return [each for each in due if each.ref.ordinal not in idle]
 
-    def _recover(
-        self, due: Sequence[Due], context: RunContext, roots: Mapping[str, BrokerRoot]
-    ) -> None:
-        """Recover partitions in waves; what a wave has finished stays, whatever comes after it.
+    def _recover(self, due: Sequence[DueRecovery], context: RunContext) -> None:
+        """Recover partitions in waves.
 
         Where the run's time is over no more are begun: their directory gets no marker, and whoever
         recovers it next, a broker too, has the less to do.
         """
-        for location in sorted({partition.work.root for partition in due}):
-            if location in roots:
-                roots[location].begin_writing()
-        total_bytes = sum(partition.size_bytes for partition in due)
-        segments = sum(len(partition.scan_offsets) for partition in due)
+        options = self._job.options
         meter = ProgressMeter(
             self._run.spark,
-            total_bytes=total_bytes,
-            total_segments=segments,
+            total_bytes=sum(each.size_bytes for each in due),
+            total_segments=sum(len(each.scan_offsets) for each in due),
             report=self._on_progress,
         )
-        waves = cut_into_waves(due, self._job.options.tuning.wave_max_bytes)
-        for number, members in enumerate(waves, 1):
-            spent = self._run.budget.refusal()
-            if spent is not None:
-                self.rows.outcomes |= {p.work.ordinal: leave_out(p, *spent) for p in members}
-                continue
-            wave_bytes = sum(partition.size_bytes for partition in members)
-            title = (
-                f"recover {len(members)} partitions, {size_text(wave_bytes)} (wave {number} of "
-                f"{len(waves)}; {progress_text(meter.between_stages)})"
-            )
-            by_root = _by_root(members)
-            for location, chosen in by_root.items():
-                if location in roots:
-                    # Before they begin: whoever finishes them after a kill knows only this.
-                    roots[location].disown_marker()
-                    roots[location].allow_commits(Path(p.work.directory) for p in chosen)
-            rows = self._waves.run(
-                members,
-                self._context(context, roots),
-                self._title(title),
-                meter,
-                failures=self._run.failures,
-            )
-            self.rows.outcomes |= {row["ordinal"]: row for row in rows}
-            self._note(rows)
-            for location, chosen in by_root.items():
-                if location in roots:
-                    self._settle(roots[location], chosen)
-            if roots:
-                self._record([partition.work.ordinal for partition in members])
-            self._dispatcher.release()
+        may_write = not options.dry_run
+        stages = RecoveryStages(self._run, context, self._limits, may_write=may_write, meter=meter)
+        budget = replace(NO_LIMIT, read_bytes=options.tuning.wave_max_bytes)
+        for ended in run_waves(self._run, stages, due, budget=budget):
+            self.rows.outcomes |= ended
+            self._note(ended)
+            if may_write:
+                self._record(ended)
 
-    def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _note(self, outcomes: Outcomes) -> None:
         """Tell a plan that is going to be saved what is done to these partitions."""
         directories = self.rows.partitions["directory"]
-        texts = {directories[row["ordinal"]].as_py(): row["operations"] for row in rows}
-        note_operations(self._run, Action.RECOVER.value, texts)
-
-    def _title(self, what: str) -> str:
-        return f"{self._job.title} {self._job.places}: {what}"
-
-    def _context(self, run: RunContext, roots: Mapping[str, BrokerRoot]) -> RecoveryContext:
-        options = self._job.options
-        write = None
-        if roots:
-            write = self._run.write_context(run)
-        limits = RecoveryLimits(
-            allow_truncate=options.allow_truncate,
-            max_truncate_bytes=options.max_truncate_bytes,
-            salvage=options.salvage,
-        )
-        return RecoveryContext(run=run, limits=limits, write=write)
-
-    def _settle(self, root: BrokerRoot, due: Sequence[Due]) -> None:
-        """Write the checkpoints of a wave's partitions in one log directory."""
-        done = {
-            partition.work: self.rows.outcomes[partition.work.ordinal]
-            for partition in due
-            if self.rows.outcomes[partition.work.ordinal]["status"] == Status.DONE
+        texts = {
+            directories[ordinal].as_py(): outcome.columns["operations"]
+            for ordinal, outcome in outcomes.items()
+            if "operations" in outcome.columns
         }
-        root.write_recovered(
-            recovery_points={w.partition: row["log_end_offset"] for w, row in done.items()},
-            log_starts={
-                work.partition: (
-                    row["log_start_offset"]
-                    if row["log_start_offset"] > row["first_base_offset"]
-                    else None
-                )
-                for work, row in done.items()
-            },
-            high_watermarks={
-                work.partition: min(
-                    max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
-                )
-                for work, row in done.items()
-                if work.high_watermark is not None
-            },
-        )
-        touched = any(self.rows.outcomes[p.work.ordinal]["touched"] for p in due)
-        if touched or any(row["steps"] for row in done.values()):
-            self._changed.add(root.location)
-        if root.location not in self._changed:
-            root.own_marker()
-        root.settle_commits({}, is_whole=not touched)
+        note_operations(self._run, Action.RECOVER.value, texts)
 
     def _mark(self, roots: Mapping[str, BrokerRoot], missing: Mapping[str, Sequence[str]]) -> None:
         """Let directories be marked clean if every log of theirs is, and say why if not.
@@ -424,21 +348,21 @@ class RecoveryStep:
         fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
         self._recorded |= set(fresh)
         self._run.recorder.results(self.rows.result_rows(fresh))
+        ended = {n: self.rows.outcomes[n] for n in fresh if n in self.rows.outcomes}
         texts = {
-            ordinal: self.rows.outcomes[ordinal]["operations"]
-            for ordinal in fresh
-            if ordinal in self.rows.outcomes
-            and self.rows.outcomes[ordinal]["status"] == Status.DONE
+            ordinal: outcome.columns["operations"]
+            for ordinal, outcome in ended.items()
+            if outcome.columns["status"] == Status.DONE
         }
         self._run.recorder.operations(self.rows.partitions, texts)
-        for ordinal in fresh:
+        for outcome in ended.values():
             # Of no use any more, and for many partitions too much to keep.
-            self.rows.outcomes.get(ordinal, {}).pop("operations", None)
+            outcome.columns.pop("operations", None)
 
 
 def _is_well(outcome: Mapping[str, Any]) -> bool:
     """Whether a log is in order, or none that a broker loads."""
-    is_idle = outcome["reason"] in {*_NOT_LOADED, Reason.NOTHING_TO_RECOVER}
+    is_idle = outcome.get("reason") in {*_NOT_LOADED, Reason.NOTHING_TO_RECOVER}
     return outcome["status"] == Status.DONE or is_idle
 
 
@@ -451,10 +375,3 @@ def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
         or root.role is Role.MANAGED
         or read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
     )
-
-
-def _by_root(due: Iterable[Due]) -> dict[str, list[Due]]:
-    found: dict[str, list[Due]] = {}
-    for partition in due:
-        found.setdefault(partition.work.root, []).append(partition)
-    return found

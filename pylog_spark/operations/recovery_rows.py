@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.operations.outcome import Outcome
+from pylog_spark.operations.waves import Outcomes
 from pylog_spark.schemas import (
     CUT,
     RECOVERY,
@@ -37,14 +39,14 @@ class RecoveryRows:
 
     Attributes:
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
-        outcomes: Rows of ``schemas.RECOVERED``, by ordinal.
+        outcomes: By ordinal; of what was begun, with the columns of ``schemas.RECOVERED``.
     """
 
     def __init__(self, run_id: str, action: str) -> None:
         self._run_id = run_id
         self._action = action
         self.partitions = RECOVERY_WORK.empty_table()
-        self.outcomes: dict[int, Row] = {}
+        self.outcomes: Outcomes = {}
 
     def results(self) -> pa.Table:
         """Return the rows of ``schemas.RESULT``, worst first."""
@@ -65,10 +67,10 @@ class RecoveryRows:
         """Return the rows of ``schemas.CUT``: what was cut, or would be."""
         rows = []
         for ordinal in sorted(self.outcomes):
-            outcome = self.outcomes[ordinal]
+            outcome = self.outcomes[ordinal].columns
             salvage = outcome.get("salvage")
             place = None if salvage is None else json.loads(salvage)["directory"]
-            for cut in json.loads(outcome.get("cuts") or "[]"):
+            for cut in _cuts(self.outcomes[ordinal]):
                 names = ("file", "position", "size_bytes", "records", "first_offset", "reason")
                 rows.append(
                     self._name(ordinal)
@@ -86,20 +88,20 @@ class RecoveryRows:
         names = ("log_start_offset", "log_end_offset", "rebuilt_segments", "steps")
         rows = [
             self._name(ordinal)
-            | {name: outcome[name] for name in names}
+            | {name: outcome.columns[name] for name in names}
             | {
                 "high_watermark": self.partitions["high_watermark"][ordinal].as_py(),
-                "operations": outcome.get("operations"),
+                "operations": outcome.columns.get("operations"),
                 "directory": self.partitions["directory"][ordinal].as_py(),
             }
             for ordinal, outcome in sorted(self.outcomes.items())
-            if outcome["log_end_offset"] is not None
+            if outcome.columns.get("log_end_offset") is not None
         ]
         return pa.Table.from_batches([rows_to_batch(RECOVERY, rows)], schema=RECOVERY)
 
     def worst_cut(self) -> Severity | None:
         """Return how bad the worst cut is, None without any."""
-        cuts = [cut for row in self.outcomes.values() for cut in json.loads(row["cuts"] or "[]")]
+        cuts = [cut for outcome in self.outcomes.values() for cut in _cuts(outcome)]
         if not cuts:
             return None
         is_bad = self.low_ends() or any(cut["records"] for cut in cuts)
@@ -107,10 +109,7 @@ class RecoveryRows:
 
     def has_missing_tail(self) -> bool:
         """Whether the tail of a log was gone before: it ends below what was acknowledged, uncut."""
-        return any(
-            not json.loads(self.outcomes[ordinal].get("cuts") or "[]")
-            for ordinal, _, _ in self._low_ends()
-        )
+        return any(not _cuts(self.outcomes[ordinal]) for ordinal, _, _ in self._low_ends())
 
     def low_ends(self) -> list[str]:
         """Return the logs that end, or would end, below what was acknowledged."""
@@ -124,7 +123,7 @@ class RecoveryRows:
         """Yield (ordinal, log end offset, high watermark) of each of them."""
         for ordinal, outcome in sorted(self.outcomes.items()):
             mark = self.partitions["high_watermark"][ordinal].as_py()
-            end = outcome["log_end_offset"]
+            end = outcome.columns.get("log_end_offset")
             if mark is not None and end is not None and end < mark:
                 yield ordinal, end, mark
 
@@ -168,10 +167,16 @@ class RecoveryRows:
             }
             outcome = self.outcomes.get(ordinal)
             if outcome is not None:
-                row |= {name: outcome[name] for name in _OUTCOME}
-                row["duration_ms"] += outcome["duration_ms"] or 0
-                if outcome["status"] in {Status.DONE, Status.PLANNED}:
-                    row["bytes_after"] = outcome["bytes_after"]
-                    row["segments_after"] = outcome["segments_after"]
+                columns = outcome.columns
+                row |= {name: columns.get(name) for name in _OUTCOME}
+                row["duration_ms"] += outcome.duration_ms
+                if columns["status"] in {Status.DONE, Status.PLANNED}:
+                    row["bytes_after"] = columns["bytes_after"]
+                    row["segments_after"] = columns["segments_after"]
             rows.append(row)
         return rows
+
+
+def _cuts(outcome: Outcome) -> list[dict[str, Any]]:
+    cuts: list[dict[str, Any]] = json.loads(outcome.columns.get("cuts") or "[]")
+    return cuts

@@ -1,4 +1,4 @@
-"""The stages of a wave of recovery: how its partitions are spread over tasks."""
+"""What a recovery does in a wave: how its partitions are spread over tasks, and what is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -8,38 +8,45 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pylog_spark.operations.disks import Disks
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.due_partitions import planned_rows
-from pylog_spark.operations.progress import ProgressMeter
-from pylog_spark.options import Tuning
-from pylog_spark.planning import LOOK_TASKS_PER_SLOT, WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Reason, Status
+from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.outcome import Outcome
+from pylog_spark.operations.plan_table import planned_rows
+from pylog_spark.operations.progress import ProgressMeter, progress_text
+from pylog_spark.operations.waves import Outcomes
+from pylog_spark.operations.writable_root import WritableRoot
+from pylog_spark.planning import (
+    LOOK_TASKS_PER_SLOT,
+    Demand,
+    WorkItem,
+    choose_unit_bytes,
+    pack_units,
+)
+from pylog_spark.report import size_text
+from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status
 from pylog_spark.tasks.cells import PART
-from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
+    RecoveryLimits,
     RecoveryWork,
     fold_partitions,
     recover_whole,
     scan_segments,
 )
-from storage_core.errors import StorageError
-from storage_core.filenames import TopicPartition
+from pylog_spark.tasks.run_context import RunContext
 
 # A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
-_MOST_PARTITIONS: Final = 5000
 # The task that folds a log holds what scans found: the indexes of all segments, 1/200 of a log.
 _MOST_SPREAD_BYTES: Final = 200 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """A partition that is to be recovered.
+class DueRecovery:
+    """A partition that is to be recovered, and what is to be read for it.
 
     Attributes:
-        work: What its tasks are told.
+        work: What its tasks are told; of many segments they need no list.
         scan_offsets: Base offsets of the segments that are to be read.
         scan_bytes: Their sizes.
     """
@@ -49,24 +56,229 @@ class Due:
     scan_bytes: tuple[int, ...]
 
     @property
+    def ref(self) -> PartitionRef:
+        """Which one it is."""
+        return self.work.ref
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that are to be read."""
         return sum(self.scan_bytes)
 
 
-def find_due_logs(partitions: pa.Table) -> list[Due]:
+class RecoveryStages:
+    """Recovers the partitions of a wave side by side.
+
+    Args:
+        run: The run; it holds the roots.
+        context: What its tasks share.
+        limits: What may be cut.
+        may_write: Whether logs are put in order, or only looked at.
+        meter: Told how far the reading has come; None for nobody.
+    """
+
+    def __init__(
+        self,
+        run: OpenRun,
+        context: RunContext,
+        limits: RecoveryLimits,
+        *,
+        may_write: bool,
+        meter: ProgressMeter | None = None,
+    ) -> None:
+        self._run = run
+        self._context = context
+        self._limits = limits
+        self._may_write = may_write
+        self._meter = meter
+        self._changed: set[str] = set()
+
+    def demand(self, each: DueRecovery) -> Demand:
+        """Return what a recovery needs: its segments are read."""
+        return Demand(read_bytes=each.size_bytes)
+
+    def title(self, due: Sequence[DueRecovery]) -> str:
+        """Return what the wave does, and how far the waves before it have come."""
+        job = self._run.job
+        size = size_text(sum(each.size_bytes for each in due))
+        come = "" if self._meter is None else f" ({progress_text(self._meter.between_stages)})"
+        return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
+
+    def prepare(self, root: WritableRoot, _due: Sequence[DueRecovery]) -> None:
+        """Let a marker that goes back name no broker epoch: records may be cut.
+
+        Before they are: whoever finishes the wave after a kill knows only this.
+        """
+        root.disown_marker()
+
+    def work(self, due: Sequence[DueRecovery], title: str) -> Outcomes:
+        """Read segments, and put each log in order."""
+        write = self._run.write_context(self._context) if self._may_write else None
+        context = RecoveryContext(run=self._context, limits=self._limits, write=write)
+        tuning = self._run.job.options.tuning
+        unit_bytes = choose_unit_bytes(
+            sum(each.size_bytes + _PARTITION_BYTES for each in due),
+            slots=self._run.dispatcher.slots,
+            least_bytes=tuning.unit_min_bytes,
+            most_bytes=tuning.unit_max_bytes,
+        )
+        spread = [
+            each
+            for each in due
+            if unit_bytes < each.size_bytes <= _MOST_SPREAD_BYTES and len(each.scan_offsets) > 1
+        ]
+        chosen = {each.ref.ordinal for each in spread}
+        whole = [each for each in due if each.ref.ordinal not in chosen]
+        stages = []
+        if spread:
+            stages.append(self._spread_scans(spread, context, unit_bytes))
+        if whole:
+            stages.append(self._whole(whole, context, unit_bytes))
+        if len(stages) > 1 and self._run.disks.per_disk is None:
+            # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
+            (scans, scan_sizes), (others, other_sizes) = stages
+            stages = [(scans.unionByName(others), scan_sizes + other_sizes)]
+        outcomes: Outcomes = {}
+        for frame, sizes in stages:
+            watch: Any = nullcontext()
+            if self._meter is not None:
+                watch = self._meter.stage(sizes)
+            with watch:
+                rows = self._run.dispatcher.collect(frame, RECOVERED, title).to_pylist()
+            outcomes |= {
+                row["ordinal"]: Outcome(
+                    columns=row,
+                    duration_ms=row["duration_ms"] or 0,
+                    was_touched=bool(row["touched"]),
+                )
+                for row in rows
+            }
+        return outcomes
+
+    def _spread_scans(
+        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
+    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+        """Return the recovery of partitions whose segments are read by several tasks."""
+        works = {each.ref.ordinal: each.work for each in due}
+        folded_by, folds = self._lanes(due)
+        units = pack_units(
+            (
+                WorkItem(
+                    value=(each.work, base),
+                    size_bytes=size,
+                    disk=self._run.disks.of(each.ref.root),
+                )
+                for each in due
+                for base, size in zip(each.scan_offsets, each.scan_bytes, strict=True)
+            ),
+            unit_bytes=unit_bytes,
+            per_disk=self._run.disks.per_disk,
+        )
+
+        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
+            return scan_segments(items, folded_by, context)
+
+        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return fold_partitions(batches, works, context)
+
+        dispatcher = self._run.dispatcher
+        scans = dispatcher.spread([unit.values for unit in units], scan, SEGMENT_SCAN)
+        ordered = dispatcher.to_units(scans, folds).sortWithinPartitions(
+            "ordinal", "base_offset", PART
+        )
+        frame = dispatcher.map_rows(ordered, fold, RECOVERED)
+        return frame, [(unit.size_bytes, len(unit.items)) for unit in units]
+
+    def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
+        """Return which task puts each log in order, and how many tasks there are.
+
+        What is at one disk has so many as tasks may be there at once.
+        """
+        disks = self._run.disks
+        if disks.per_disk is None:
+            tasks = min(len(due), LOOK_TASKS_PER_SLOT * self._run.dispatcher.slots)
+            return {each.ref.ordinal: number % tasks for number, each in enumerate(due)}, tasks
+        items = (
+            WorkItem(value=each.ref.ordinal, size_bytes=0, disk=disks.of(each.ref.root))
+            for each in due
+        )
+        units = pack_units(items, unit_bytes=0, per_disk=disks.per_disk)
+        return {n: lane for lane, unit in enumerate(units) for n in unit.values}, len(units)
+
+    def _whole(
+        self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
+    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+        """Return the recovery of partitions that one task each reads and puts in order."""
+        units = pack_units(
+            (
+                WorkItem(
+                    value=each,
+                    size_bytes=each.size_bytes + _PARTITION_BYTES,
+                    disk=self._run.disks.of(each.ref.root),
+                )
+                for each in due
+            ),
+            unit_bytes=unit_bytes,
+            per_disk=self._run.disks.per_disk,
+        )
+        listed = [[each.work for each in unit.values] for unit in units]
+
+        def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
+            return recover_whole(items, context)
+
+        frame = self._run.dispatcher.spread(listed, whole, RECOVERED)
+        sizes = [
+            (sum(p.size_bytes for p in unit.values), sum(len(p.scan_offsets) for p in unit.values))
+            for unit in units
+        ]
+        return frame, sizes
+
+    def settle(
+        self, root: WritableRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
+    ) -> None:
+        """Write the checkpoints of the wave's partitions in one log directory."""
+        broker_root = self._run.broker_roots[root.location]
+        done = [
+            (each.work, columns)
+            for each in due
+            if (columns := outcomes[each.ref.ordinal].columns)["status"] == Status.DONE
+        ]
+        broker_root.write_recovered(
+            recovery_points={w.ref.partition: row["log_end_offset"] for w, row in done},
+            log_starts={
+                work.ref.partition: (
+                    row["log_start_offset"]
+                    if row["log_start_offset"] > row["first_base_offset"]
+                    else None
+                )
+                for work, row in done
+            },
+            high_watermarks={
+                work.ref.partition: min(
+                    max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
+                )
+                for work, row in done
+                if work.high_watermark is not None
+            },
+        )
+        touched = any(outcomes[each.ref.ordinal].was_touched for each in due)
+        if touched or any(row["steps"] for _, row in done):
+            self._changed.add(root.location)
+        if root.location not in self._changed:
+            broker_root.own_marker()
+        root.settle_commits({}, is_whole=not touched)
+
+
+def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:
     """Return the partitions that are to be recovered, those with most to be read first.
 
     Args:
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
     """
     due = [
-        Due(
+        DueRecovery(
             work=RecoveryWork(
-                ordinal=ordinal,
-                root=row["root"],
-                directory=row["directory"],
-                partition=TopicPartition(row["topic"], row["partition"]),
+                ref=PartitionRef.of(ordinal, row),
                 is_clean=row["is_clean"],
                 recovery_point=row["recovery_point"],
                 log_start_offset=row["log_start_offset"],
@@ -77,198 +289,5 @@ def find_due_logs(partitions: pa.Table) -> list[Due]:
         )
         for ordinal, row in planned_rows(partitions)
     ]
-    due.sort(key=lambda partition: -partition.size_bytes)
+    due.sort(key=lambda each: -each.size_bytes)
     return due
-
-
-class WaveRunner:
-    """Recovers the partitions of a wave side by side.
-
-    Args:
-        dispatcher: Starts the stages.
-        tuning: How work is spread over tasks.
-        disks: How many tasks may be at one local disk.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, tuning: Tuning, disks: Disks) -> None:
-        self._dispatcher = dispatcher
-        self._tuning = tuning
-        self._disks = disks
-
-    def run(
-        self,
-        due: Sequence[Due],
-        context: RecoveryContext,
-        title: str,
-        meter: ProgressMeter | None = None,
-        *,
-        failures: Mapping[str, StorageError] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Recover partitions side by side; return a row of ``schemas.RECOVERED`` for each.
-
-        Args:
-            due: The partitions, at least one.
-            context: What their tasks share.
-            title: Shown as the name of the Spark job.
-            meter: Told how far it has come, None for nobody.
-            failures: What disks have failed with, by log directory: what lies there fails with it
-                and gets no tasks. None for nothing.
-        """
-        failures = failures or {}
-        rows = [_failed(p, failures[p.work.root]) for p in due if p.work.root in failures]
-        due = [partition for partition in due if partition.work.root not in failures]
-        if not due:
-            return rows
-        tuning = self._tuning
-        total_bytes = sum(partition.size_bytes + _PARTITION_BYTES for partition in due)
-        unit_bytes = choose_unit_bytes(
-            total_bytes,
-            slots=self._dispatcher.slots,
-            least_bytes=tuning.unit_min_bytes,
-            most_bytes=tuning.unit_max_bytes,
-        )
-        spread = [
-            p
-            for p in due
-            if unit_bytes < p.size_bytes <= _MOST_SPREAD_BYTES and len(p.scan_offsets) > 1
-        ]
-        chosen = {partition.work.ordinal for partition in spread}
-        whole = [p for p in due if p.work.ordinal not in chosen]
-        stages = []
-        if spread:
-            stages.append(self._spread_scans(spread, context, unit_bytes))
-        if whole:
-            stages.append(self._whole(whole, context, unit_bytes))
-        if len(stages) > 1 and self._disks.per_disk is None:
-            # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
-            (scans, scan_sizes), (others, other_sizes) = stages
-            stages = [(scans.unionByName(others), scan_sizes + other_sizes)]
-        for frame, sizes in stages:
-            watch: Any = nullcontext()
-            if meter is not None:
-                watch = meter.stage([size for size, _ in sizes], [count for _, count in sizes])
-            with watch:
-                rows += self._dispatcher.collect(frame, RECOVERED, title).to_pylist()
-        return rows
-
-    def _spread_scans(
-        self, due: Sequence[Due], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
-        """Return the recovery of partitions whose segments are read by several tasks."""
-        works = {partition.work.ordinal: partition.work for partition in due}
-        folded_by, folds = self._lanes(works)
-        units = pack_units(
-            (
-                WorkItem(
-                    ordinal=partition.work.ordinal,
-                    number=base,
-                    size_bytes=size,
-                    disk=self._disks.of(partition.work.root),
-                )
-                for partition in due
-                for base, size in zip(partition.scan_offsets, partition.scan_bytes, strict=True)
-            ),
-            unit_bytes=unit_bytes,
-            per_disk=self._disks.per_disk,
-        )
-        listed = [[(works[item.ordinal], item.number) for item in unit.items] for unit in units]
-
-        def scan(items: Sequence[tuple[RecoveryWork, int]]) -> Iterator[pa.RecordBatch]:
-            return scan_segments(items, folded_by, context)
-
-        def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return fold_partitions(batches, works, context)
-
-        scans = self._dispatcher.spread(listed, scan, SEGMENT_SCAN)
-        ordered = self._dispatcher.to_units(scans, folds).sortWithinPartitions(
-            "ordinal", "base_offset", PART
-        )
-        frame = self._dispatcher.map_rows(ordered, fold, RECOVERED)
-        return frame, [
-            (sum(item.size_bytes for item in unit.items), len(unit.items)) for unit in units
-        ]
-
-    def _lanes(self, works: Mapping[int, RecoveryWork]) -> tuple[dict[int, int], int]:
-        """Return which task puts each log in order, and how many tasks there are.
-
-        What is at one disk has so many as tasks may be there at once.
-        """
-        if self._disks.per_disk is None:
-            tasks = min(len(works), LOOK_TASKS_PER_SLOT * self._dispatcher.slots)
-            return {ordinal: number % tasks for number, ordinal in enumerate(works)}, tasks
-        items = (
-            WorkItem(ordinal=n, number=0, size_bytes=0, disk=self._disks.of(work.root))
-            for n, work in works.items()
-        )
-        units = pack_units(items, unit_bytes=0, per_disk=self._disks.per_disk)
-        lane_of = {item.ordinal: lane for lane, unit in enumerate(units) for item in unit.items}
-        return lane_of, len(units)
-
-    def _whole(
-        self, due: Sequence[Due], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
-        """Return the recovery of partitions that one task each reads and puts in order."""
-        by_ordinal = {partition.work.ordinal: partition for partition in due}
-        units = pack_units(
-            (
-                WorkItem(
-                    ordinal=partition.work.ordinal,
-                    number=0,
-                    size_bytes=partition.size_bytes + _PARTITION_BYTES,
-                    disk=self._disks.of(partition.work.root),
-                )
-                for partition in due
-            ),
-            unit_bytes=unit_bytes,
-            per_disk=self._disks.per_disk,
-        )
-        members = [[by_ordinal[item.ordinal] for item in unit.items] for unit in units]
-        listed = [[partition.work for partition in unit] for unit in members]
-
-        def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
-            return recover_whole(items, context)
-
-        frame = self._dispatcher.spread(listed, whole, RECOVERED)
-        sizes = [
-            (sum(p.size_bytes for p in unit), sum(len(p.scan_offsets) for p in unit))
-            for unit in members
-        ]
-        return frame, sizes
-
-
-def leave_out(partition: Due, reason: Reason, why: str) -> dict[str, Any]:
-    """Return the row of ``schemas.RECOVERED`` of a partition that is not begun any more."""
-    return _unbegun(partition, Status.SKIPPED) | {"reason": reason.value, "error": why}
-
-
-def _failed(partition: Due, error: StorageError) -> dict[str, Any]:
-    """Return the row of a partition whose log directory is out of the run."""
-    return _unbegun(partition, Status.FAILED) | describe_failure(error)
-
-
-def _unbegun(partition: Due, status: Status) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(RECOVERED.names)
-    return row | {"ordinal": partition.work.ordinal, "status": status.value, "touched": False}
-
-
-def cut_into_waves(due: Sequence[Due], most_bytes: int) -> list[list[Due]]:
-    """Put partitions together that are recovered together.
-
-    Args:
-        due: The partitions, in the order in which they are to be recovered.
-        most_bytes: A wave reads at most so much, unless one partition alone has more.
-    """
-    waves: list[list[Due]] = []
-    used = 0
-    for partition in due:
-        if (
-            waves
-            and used + partition.size_bytes <= most_bytes
-            and len(waves[-1]) < _MOST_PARTITIONS
-        ):
-            waves[-1].append(partition)
-            used += partition.size_bytes
-        else:
-            waves.append([partition])
-            used = partition.size_bytes
-    return waves

@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.deletion_guard import refuse_deletions
-from pylog_spark.operations.due_partitions import Outcome
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.job import (
     Job,
@@ -23,13 +22,19 @@ from pylog_spark.operations.job import (
     run_context,
 )
 from pylog_spark.operations.open_run import OpenRun
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
 from pylog_spark.operations.plan_file import SavedPlan
 from pylog_spark.operations.plan_table import result_rows
 from pylog_spark.operations.retention_evidence import RunEvidence
-from pylog_spark.operations.retention_waves import SweepWaves
+from pylog_spark.operations.retention_waves import (
+    SweepStages,
+    drop_stale_log_starts,
+    find_due_sweeps,
+)
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import SWEEP, settle_plans
+from pylog_spark.operations.waves import Outcomes, run_waves
 from pylog_spark.options import JobOptions
 from pylog_spark.schemas import (
     ALLOWED_BY,
@@ -151,17 +156,16 @@ def retain_step(
     plans = refuse_deletions(
         plans, job.options.limits, RunEvidence(run, context), observed=observed
     )
-    outcomes: dict[int, Outcome] = {}
+    outcomes: Outcomes = {}
     if not job.options.dry_run:
         # Before anything goes: of a run that is killed the ledger would say, by the rows of what
         # went, that a limit was enforced which in another partition of the topic was refused.
         refused = _refused(plans)
         _record(run, plans, refused)
-        waves = SweepWaves(run, shared)
-        for ended in waves.sweep(plans):
+        for ended in run_waves(run, SweepStages(run, shared), find_due_sweeps(plans)):
             outcomes |= ended
             _record(run, plans, ended)
-        waves.drop_entries(observed)
+        drop_stale_log_starts(run, observed)
         said = outcomes.keys() | refused.keys()
         others = {n: Outcome() for n in range(plans.num_rows) if n not in said}
         _record(run, plans, others)
@@ -201,7 +205,7 @@ def _in_scope(plans: pa.Table) -> pa.Table:
     return plans.filter(pc.invert(pc.is_in(plans["reason"], silent)))
 
 
-def _refused(plans: pa.Table) -> dict[int, Outcome]:
+def _refused(plans: pa.Table) -> Outcomes:
     """Return the outcomes of the rows that the guard of deletions refused."""
     reasons = plans["reason"].to_pylist()
     return {number: Outcome() for number, reason in enumerate(reasons) if reason in ALLOWED_BY}

@@ -168,7 +168,7 @@ def _list_files(
 ) -> dict[int, tuple[FileFacts, ...]]:
     """Return the files of the planned partitions, by number; none where listing failed."""
     items = [
-        WorkItem(ordinal=number, number=0, size_bytes=0, disk=run.disks.of(row["root"]))
+        WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))
         for number, row in enumerate(rows)
         if row["status"] == Status.PLANNED.value
     ]
@@ -176,7 +176,7 @@ def _list_files(
         return {}
     unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
     packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
-    units = [[(item.ordinal, rows[item.ordinal]["directory"]) for item in u.items] for u in packed]
+    units = [unit.values for unit in packed]
     frame = run.dispatcher.spread(units, fingerprint_partitions, FINGERPRINT)
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
     table = run.dispatcher.collect(frame, FINGERPRINT, title)

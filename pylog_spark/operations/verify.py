@@ -322,13 +322,13 @@ def _units(
     dispatcher: Dispatcher, job: _Job, stretches: Sequence[tuple[Stretch, int]]
 ) -> list[tuple[Stretch, ...]]:
     items = [
-        WorkItem(ordinal=number, number=0, size_bytes=size, disk=job.disks.of(stretch.target.root))
-        for number, (stretch, size) in enumerate(stretches)
+        WorkItem(value=stretch, size_bytes=size, disk=job.disks.of(stretch.target.root))
+        for stretch, size in stretches
     ]
     total = sum(size for _, size in stretches)
     unit_bytes = _unit_bytes(dispatcher, job, total)
     units = pack_units(items, unit_bytes=unit_bytes, per_disk=job.disks.per_disk)
-    return [tuple(stretches[item.ordinal][0] for item in unit.items) for unit in units]
+    return [tuple(unit.values) for unit in units]
 
 
 def _collect(

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pylog_spark.schemas import COMMIT, Action, rows_to_batches
 from pylog_spark.tasks.failures import attempt, describe_failure
 from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.record_count import count_if_readable
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
@@ -36,20 +37,16 @@ from storage_core.store import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionWork:
-    """One partition of a run, as the plan stage left it.
+class CompactionWork:
+    """A partition that is to be cleaned, as the plan stage left it.
 
     Attributes:
-        ordinal: Its row in the table of plans.
-        root: Its root.
-        topic: Its topic.
+        ref: Which one it is.
         log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
         plan: The round, as ``encode_plan`` wrote it.
     """
 
-    ordinal: int
-    root: str
-    topic: str
+    ref: PartitionRef
     log_start_checkpoint: int
     plan: bytes
 
@@ -80,7 +77,7 @@ Clean = Callable[[LogStore, CompactionPlan, RootAccess, WriteContext], CleanedPa
 
 
 def commit_partitions(
-    items: Iterable[tuple[PartitionWork, CleanedPartition]], context: WriteContext
+    items: Iterable[tuple[CompactionWork, CleanedPartition]], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Put groups that other tasks cleaned into place: a row of ``schemas.COMMIT`` a partition."""
     yield from rows_to_batches(
@@ -90,7 +87,7 @@ def commit_partitions(
 
 
 def clean_partitions(
-    items: Iterable[PartitionWork], context: WriteContext
+    items: Iterable[CompactionWork], context: WriteContext
 ) -> Iterator[pa.RecordBatch]:
     """Clean partitions whole, one after the other: a row of ``schemas.COMMIT`` a partition."""
     yield from rows_to_batches(COMMIT, (_row(work, context, clean_whole) for work in items))
@@ -140,15 +137,15 @@ def clean_whole(
     )
 
 
-def _row(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
+def _row(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     row = attempt(partial(_commit, work, context, clean))
-    return {"ordinal": work.ordinal, "touched": False} | row
+    return {"ordinal": work.ref.ordinal, "touched": False} | row
 
 
-def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
+def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
-    access = context.access(work.root)
+    access = context.access(work.ref.root)
 
     def prepare(store: LogStore) -> Prepared:
         try:
@@ -177,13 +174,13 @@ def _split(store: LogStore, plan: CompactionPlan, error: OffsetOverflowError) ->
 
 
 def _load(
-    store: LogStore, work: PartitionWork, plan: CompactionPlan, context: WriteContext
+    store: LogStore, work: CompactionWork, plan: CompactionPlan, context: WriteContext
 ) -> LoadedLog:
     """Load the log once more, for what has to be put in order before the first swap."""
     run = context.run
-    config = run.catalogs[work.root].config_for(work.topic)
+    config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
     if config is None:
-        raise KeyError(f"{work.topic}: the catalogue had a config when the plan was made")
+        raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
     log = load_log(
         store,
         config=config,

@@ -33,6 +33,7 @@ from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
     RunContext,
@@ -66,13 +67,10 @@ from storage_core.store import LocalStore, LogStore, open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryWork:
-    """One partition of a run, as the first look left it.
+    """A partition that is to be recovered, as the first look left it.
 
     Attributes:
-        ordinal: Its row in the table of work.
-        root: Its log directory.
-        directory: Its own directory.
-        partition: Its name.
+        ref: Which one it is.
         is_clean: Whether its log directory has the clean-shutdown marker, and that is believed.
         recovery_point: Its entry in the recovery-point checkpoint, 0 without one, or where that
             is not believed.
@@ -80,10 +78,7 @@ class RecoveryWork:
         high_watermark: Its entry in the replication checkpoint, None without one.
     """
 
-    ordinal: int
-    root: str
-    directory: str
-    partition: TopicPartition
+    ref: PartitionRef
     is_clean: bool
     recovery_point: int
     log_start_offset: int
@@ -214,13 +209,17 @@ def scan_segments(
     for work, base_offset in items:
         # A scan holds the segment's indexes: handed on at once, not gathered.
         scanned = attempt(partial(_scan, work, base_offset, context))
-        head = {"ordinal": work.ordinal, "unit": units[work.ordinal], "base_offset": base_offset}
+        head = {
+            "ordinal": work.ref.ordinal,
+            "unit": units[work.ref.ordinal],
+            "base_offset": base_offset,
+        }
         yield rows_to_batch(SEGMENT_SCAN, [head | scanned])
 
 
 def _scan(work: RecoveryWork, base_offset: int, context: RecoveryContext) -> dict[str, Any]:
     config = _config(work, context)
-    with closing(open_store(work.directory).open_file(log_file(base_offset))) as reader:
+    with closing(open_store(work.ref.directory).open_file(log_file(base_offset))) as reader:
         scan = scan_segment(
             reader,
             base_offset,
@@ -275,7 +274,7 @@ def _row(
     """Return the row of a partition, of which scans may have failed with an error."""
     step = _plan if context.write is None else _commit
     row = attempt_row(partial(step, work, scans, context, failed))
-    return {"ordinal": work.ordinal, TOUCHED: False} | row
+    return {"ordinal": work.ref.ordinal, TOUCHED: False} | row
 
 
 def _plan(
@@ -286,7 +285,7 @@ def _plan(
 ) -> dict[str, Any]:
     if failed is not None:
         return {"status": Status.FAILED, **failed}
-    store = open_store(work.directory)
+    store = open_store(work.ref.directory)
     log = _load(store, work, scans, context)
     answer = _describe(store, work, log, context)
     is_refused = answer["reason"] is not None
@@ -303,7 +302,7 @@ def _commit(
     write = context.write
     if write is None:
         raise ValueError("nothing may be written")
-    store = LocalStore(Path(work.directory))
+    store = LocalStore(Path(work.ref.directory))
 
     def do(claim: CommitClaim) -> dict[str, Any]:
         if not claim.is_begun:
@@ -323,8 +322,8 @@ def _commit(
             claim.begin(steps, answer | {"status": Status.DONE.value})
         return claim.finish(store)
 
-    path = claim_path(write.scratch[work.root], store.directory, context.run.run_id)
-    validate = partial(validate_on_holder_host, write.locks[work.root])
+    path = claim_path(write.scratch[work.ref.root], store.directory, context.run.run_id)
+    validate = partial(validate_on_holder_host, write.locks[work.ref.root])
     row = {"status": Status.FAILED} | work_claimed(path, do, validate=validate)
     is_untouched = row.get(TOUCHED) is False
     return {**row, **failed} if failed is not None and is_untouched else row
@@ -340,9 +339,9 @@ _CHANGED: Final = {
 def _is_expected(work: RecoveryWork, answer: Mapping[str, Any], run: RunContext) -> bool:
     """Whether a recovery is the one of the plan that is applied, where one is."""
     expected = run.expected_recoveries
-    if expected is None or work.directory not in expected:
+    if expected is None or work.ref.directory not in expected:
         return expected is None
-    return expected[work.directory] == digest_operations(answer["operations"])
+    return expected[work.ref.directory] == digest_operations(answer["operations"])
 
 
 def _load(
@@ -369,7 +368,7 @@ def _config(work: RecoveryWork, context: RecoveryContext) -> LogConfig:
 
     Of all settings only the density and the size of rebuilt indexes matter to a loader.
     """
-    return context.run.catalogs[work.root].config_or_defaults(work.partition.topic)
+    return context.run.catalogs[work.ref.root].config_or_defaults(work.ref.partition.topic)
 
 
 def _describe(

@@ -32,6 +32,7 @@ from pylog_spark.tasks.managed_view import (
     partition_checkpoints,
 )
 from pylog_spark.tasks.observe import may_be_tiered
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared
 from pylog_spark.tasks.run_context import (
     RootCheckpoints,
@@ -82,27 +83,25 @@ class RetentionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepWork:
-    """A partition that is due, as the plan stage left it.
+    """A partition of which something goes, as the plan stage left it.
 
     Attributes:
-        ordinal: Its row in the table of plans.
-        root: Its log directory.
-        directory: Its own directory.
-        topic: Its topic.
+        ref: Which one it is.
         log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
         high_watermark: Nothing at or above it goes; None for the log's end.
         removed: Base offsets of the segments that go.
         log_start_offset: Where the log starts afterwards.
+        first_base_offset: Of its first segment afterwards.
+        is_replicated: Whether all that goes lies below the checkpointed high watermark.
     """
 
-    ordinal: int
-    root: str
-    directory: str
-    topic: str
+    ref: PartitionRef
     log_start_checkpoint: int
     high_watermark: int | None
     removed: tuple[int, ...]
     log_start_offset: int
+    first_base_offset: int
+    is_replicated: bool
 
 
 def observe_retention(
@@ -288,15 +287,15 @@ def commit_sweeps(
 
 def _commit_row(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
     row = attempt(partial(_commit, work, context, write))
-    return {"ordinal": work.ordinal, "touched": False} | row
+    return {"ordinal": work.ref.ordinal, "touched": False} | row
 
 
 def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> dict[str, Any]:
     """Sweep a partition, or find that another attempt did."""
     run = context.run
-    config = run.catalogs[work.root].config_for(work.topic)
+    config = run.catalogs[work.ref.root].config_for(work.ref.partition.topic)
     if config is None:
-        raise KeyError(f"{work.topic}: the catalogue had a config when the plan was made")
+        raise KeyError(f"{work.ref.partition}: the catalogue had a config when the plan was made")
 
     def prepare(store: LogStore) -> Prepared:
         sweep = plan_sweep(
@@ -307,7 +306,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             log_start_checkpoint=work.log_start_checkpoint,
             high_watermark=work.high_watermark,
             max_timestamps=known_timestamps(store),
-            unlink=_unlinks(context, work.directory),
+            unlink=_unlinks(context, work.ref.directory),
         )
         _verify(store, work, sweep)
         return Prepared(
@@ -320,7 +319,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             checkpoints=CheckpointChanges(log_start_offset=work.log_start_offset),
         )
 
-    return write.access(work.root).commit(work.directory, Action.RETAIN.value, prepare)
+    return write.access(work.ref.root).commit(work.ref.directory, Action.RETAIN.value, prepare)
 
 
 def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:

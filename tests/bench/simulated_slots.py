@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pylog_spark.operations.rounds import COMMIT_BYTES
+from pylog_spark.operations.compaction_waves import COMMIT_BYTES
 from pylog_spark.options import Tuning
 from pylog_spark.planning import (
     MANY_SLOTS,
@@ -107,7 +107,7 @@ def _costs(sizes: Sequence[int], rate: float, slots: int, *, less: int = 0) -> l
         least_bytes=tuning.unit_min_bytes,
         most_bytes=tuning.unit_max_bytes,
     )
-    items = [WorkItem(ordinal=n, number=0, size_bytes=size) for n, size in enumerate(sizes)]
+    items = [WorkItem(value=n, size_bytes=size) for n, size in enumerate(sizes)]
     units = pack_units(items, unit_bytes=unit_bytes)
     return [sum(item.size_bytes - less for item in unit.items) / rate for unit in units]
 

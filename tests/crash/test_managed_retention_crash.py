@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.schemas import PARTITION, rows_to_batch
 from pylog_spark.tasks import managed_access
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
-    SweepWork,
     commit_sweeps,
     observe_retention,
 )
@@ -62,21 +62,7 @@ def sweep(pipeline: ManagedPipeline, write: WriteContext) -> list[dict[str, Any]
     """Observe, plan and commit in this process; return the rows of the commits."""
     context = RetentionContext(run=pipeline.run, scope=SweepScope.DELETED)
     rows = rows_to_batch(PARTITION, pipeline.listed())
-    found = pa.Table.from_batches(observe_retention(iter([rows]), context)).to_pylist()
-    works = [
-        SweepWork(
-            ordinal=ordinal,
-            root=row["root"],
-            directory=row["directory"],
-            topic=row["topic"],
-            log_start_checkpoint=row["log_start_checkpoint"] or 0,
-            high_watermark=row["high_watermark"],
-            removed=tuple(row["removed"]),
-            log_start_offset=row["log_start_offset"],
-        )
-        for ordinal, row in enumerate(found)
-        if row["status"] == "planned"
-    ]
+    works = find_due_sweeps(pa.Table.from_batches(observe_retention(iter([rows]), context)))
     return [row for batch in commit_sweeps(works, context, write) for row in batch.to_pylist()]
 
 

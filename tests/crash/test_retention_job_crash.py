@@ -18,7 +18,12 @@ import pytest
 
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.disks import Disks
-from pylog_spark.operations.retention_waves import SweepWaves
+from pylog_spark.operations.retention_waves import (
+    SweepStages,
+    drop_stale_log_starts,
+    find_due_sweeps,
+)
+from pylog_spark.operations.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (
@@ -110,19 +115,20 @@ def sweep(root: BrokerDirectory, *, trash: TrashPlace | None = None) -> list[dic
                 run=context, locks={location: held.proof}, scratch={location: held.scratch}
             )
 
-        run = SimpleNamespace(
+        run: Any = SimpleNamespace(
             job=SimpleNamespace(title="retain", options=root.options(sweeper.context.run.now_ms)),
             budget=SimpleNamespace(refusal=lambda: None),
             dispatcher=InProcess(),
             disks=Disks(),
             roots={location: held},
+            failures={},
             write_context=write_context,
         )
         rows = list(sweeper.observe().values())
         plans = pa.Table.from_pylist(rows, schema=RETENTION_PLAN)
-        waves = SweepWaves(run, sweeper.context)  # type: ignore[arg-type]  # all that it asks of it
-        columns = [outcome.columns for wave in waves.sweep(plans) for outcome in wave.values()]
-        waves.drop_entries(plans)
+        waves = run_waves(run, SweepStages(run, sweeper.context), find_due_sweeps(plans))
+        columns = [outcome.columns for ended in waves for outcome in ended.values()]
+        drop_stale_log_starts(run, plans)
         return columns
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.operations.recover import recover
-from pylog_spark.operations.recovery_waves import WaveRunner
+from pylog_spark.operations.recovery_waves import RecoveryStages
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
@@ -152,7 +152,7 @@ def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_ackn
 def test_a_broker_cannot_take_the_lock_in_the_middle_of_a_recovery(spark, tmp_path, monkeypatch):
     root = crashed_directory(tmp_path / "log", ["clean-headers-none-s101"])
     lock_file = root.path / ".lock"
-    run, tried = WaveRunner.run, []
+    run, tried = RecoveryStages.work, []
 
     def tempted(self, *arguments, **named):
         # Files of a lock that this process held itself would lose it by being closed here.
@@ -163,7 +163,7 @@ def test_a_broker_cannot_take_the_lock_in_the_middle_of_a_recovery(spark, tmp_pa
             brokers.unlockAndClose()
         return run(self, *arguments, **named)
 
-    monkeypatch.setattr(WaveRunner, "run", tempted)
+    monkeypatch.setattr(RecoveryStages, "work", tempted)
     assert recover(spark, [root.path], root.options).summary.done == 1
     assert tried == [False, False]
     assert not lock_file.exists()

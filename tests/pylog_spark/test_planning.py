@@ -26,8 +26,8 @@ from pylog_spark.planning import (
 MIB = 1024 * 1024
 
 
-def item(number: int, size_bytes: int, ordinal: int = 0) -> WorkItem:
-    return WorkItem(ordinal=ordinal, number=number, size_bytes=size_bytes)
+def item(number: int, size_bytes: int) -> WorkItem[int]:
+    return WorkItem(value=number, size_bytes=size_bytes)
 
 
 def strategy(
@@ -61,7 +61,7 @@ def test_nothing_to_do_makes_no_unit():
 
 def test_a_big_item_has_a_unit_of_its_own_and_is_started_first():
     units = pack_units([item(0, MIB), item(1, 900 * MIB), item(2, MIB)], unit_bytes=64 * MIB)
-    assert [[i.number for i in unit.items] for unit in units] == [[1], [0, 2]]
+    assert [unit.values for unit in units] == [[1], [0, 2]]
 
 
 def test_an_item_of_exactly_the_unit_is_not_packed_with_others():
@@ -90,10 +90,10 @@ def test_empty_items_are_spread_for_what_opening_them_costs():
     unit_bytes=st.integers(ITEM_OVERHEAD_BYTES, 100 * MIB),
 )
 def test_packing_keeps_every_item_and_respects_the_bound(sizes, unit_bytes):
-    items = [item(number, size, ordinal=number % 3) for number, size in enumerate(sizes)]
+    items = [item(number, size) for number, size in enumerate(sizes)]
     units = pack_units(items, unit_bytes=unit_bytes)
 
-    packed = sorted((i for unit in units for i in unit.items), key=lambda i: i.number)
+    packed = sorted((i for unit in units for i in unit.items), key=lambda i: i.value)
     costs = [unit.cost_bytes for unit in units]
     assert packed == items
     assert all(u.cost_bytes <= unit_bytes for u in units if len(u.items) > 1)
@@ -279,12 +279,12 @@ def test_units_are_a_third_of_a_slots_share_within_bounds():
 )
 def test_what_lies_on_a_disk_is_in_so_many_units_as_may_be_there(drawn, per_disk: int):
     items = [
-        WorkItem(ordinal=0, number=number, size_bytes=size, disk=disk)
+        WorkItem(value=number, size_bytes=size, disk=disk)
         for number, (size, disk) in enumerate(drawn)
     ]
     units = pack_units(items, unit_bytes=4 * MIB, per_disk=per_disk)
     packed = [item for unit in units for item in unit.items]
-    assert sorted(packed, key=lambda item: item.number) == items
+    assert sorted(packed, key=lambda item: item.value) == items
     costs = [unit.cost_bytes for unit in units]
     assert costs == sorted(costs, reverse=True)
     for disk in (1, 2, 3):
@@ -303,9 +303,7 @@ def test_what_lies_on_a_disk_is_in_so_many_units_as_may_be_there(drawn, per_disk
 
 
 def test_without_a_limit_a_disk_makes_no_difference():
-    items = [WorkItem(ordinal=n, number=0, size_bytes=n * MIB, disk=n % 2) for n in range(9)]
+    items = [WorkItem(value=n, size_bytes=n * MIB, disk=n % 2) for n in range(9)]
     plain = pack_units([replace(item, disk=None) for item in items], unit_bytes=4 * MIB)
     packed = pack_units(items, unit_bytes=4 * MIB)
-    assert [[item.ordinal for item in unit.items] for unit in packed] == [
-        [item.ordinal for item in unit.items] for unit in plain
-    ]
+    assert [unit.values for unit in packed] == [unit.values for unit in plain]

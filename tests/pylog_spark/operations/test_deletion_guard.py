@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
-from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
 
@@ -287,13 +287,9 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
     table = table_of(rows)
     recorded: list[tuple] = []
 
-    class KilledWaves:
-        def __init__(self, run, context) -> None:
-            pass
-
-        def sweep(self, plans):
-            yield {1: Outcome()}
-            raise KeyboardInterrupt
+    def killed_waves(*_):
+        yield {1: Outcome()}
+        raise KeyboardInterrupt
 
     def record(results) -> None:
         recorded.extend((row["partition"], row["reason"]) for row in results.to_pylist())
@@ -305,7 +301,7 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
     monkeypatch.setattr(retain, "_observe", lambda *_: table)
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
     monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
-    monkeypatch.setattr(retain, "SweepWaves", KilledWaves)
+    monkeypatch.setattr(retain, "run_waves", killed_waves)
     with pytest.raises(KeyboardInterrupt):
         retain.retain_step(run, None)
     assert recorded == [(0, "DELETES_TOO_MUCH"), (1, None)]

@@ -1,11 +1,12 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.compaction_waves import outcome_of_commit
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.options import Order
-from pylog_spark.schemas import PLAN, RESULT, Reason, rows_to_batch
+from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
 
 
 def plans_of(*rows: dict) -> pa.Table:
@@ -104,7 +105,7 @@ def test_the_same_partition_of_two_brokers_is_no_duplicate():
 
 
 def commit_row(**more) -> dict:
-    row = {"error_class": None, "error": None, "touched": False, "operations": "[]"}
+    row = dict.fromkeys(COMMIT.names) | {"touched": False, "operations": "[]", "duration_ms": 1}
     sizes = {"bytes_after": 60, "segments_after": 2, "records_before": 9, "records_after": 5}
     return row | sizes | {"next_offset": 7} | more
 
@@ -121,21 +122,20 @@ def test_a_planned_row_shows_its_bound_and_a_skipped_one_its_size():
 
 
 def test_a_done_row_has_what_the_commit_said():
-    outcome = Outcome(duration_ms=41)
-    outcome.finish(commit_row())
+    outcome = outcome_of_commit(commit_row())
     (row,) = results_of(plans_of(planned("a", 1.0)), {0: outcome})
     assert row["status"] == "done"
     assert (row["bytes_before"], row["bytes_after"]) == (100, 60)
     assert (row["segments_before"], row["segments_after"]) == (3, 2)
     assert (row["records_before"], row["records_after"]) == (9, 5)
-    assert row["duration_ms"] == 42
+    assert row["duration_ms"] == 2
     assert outcome.next_offset == 7
 
 
 @pytest.mark.parametrize("touched", [False, True])
 def test_a_failed_row_keeps_its_size_unless_files_were_touched(touched):
-    outcome = Outcome()
-    outcome.finish(commit_row(error_class="StorageError", error="disk", touched=touched))
+    row = commit_row(error_class="StorageError", error="disk", touched=touched)
+    outcome = outcome_of_commit(row)
     (row,) = results_of(plans_of(planned("a", 1.0)), {0: outcome})
     assert (row["status"], row["error"]) == ("failed", "disk")
     assert row["bytes_after"] == (None if touched else 100)

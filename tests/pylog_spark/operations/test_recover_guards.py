@@ -11,7 +11,7 @@ import pytest
 
 from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.recover import recover
-from pylog_spark.operations.recovery_waves import WaveRunner
+from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
@@ -375,7 +375,7 @@ def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
     tear(root.path / f"{TORN}-0")
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()
-    run, waves = WaveRunner.run, []
+    run, waves = RecoveryStages.work, []
 
     def interrupted(self, due, *arguments, **named):
         waves.append(due)
@@ -383,11 +383,11 @@ def test_a_run_that_ends_between_waves_keeps_what_it_did_and_can_be_made_again(
             raise KeyboardInterrupt
         return run(self, due, *arguments, **named)
 
-    monkeypatch.setattr(WaveRunner, "run", interrupted)
+    monkeypatch.setattr(RecoveryStages, "work", interrupted)
     options = root.with_options(tuning=Tuning(wave_max_bytes=1))
     with pytest.raises(KeyboardInterrupt):
         recover(spark, [root.path], options)
-    first = waves[0][0].work.partition
+    first = waves[0][0].ref.partition
     assert list(read_points(root.path, RECOVERY_POINT_FILE)) == [first]
     assert not (root.path / CLEAN_SHUTDOWN_FILE).exists()
     assert not (root.path / ".lock").exists()

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations import due_partitions
+from pylog_spark.operations import plan_table
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.job import Job
+from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.recover import RecoveryStep
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import find_due_logs
@@ -89,7 +90,7 @@ def test_what_became_of_logs_is_looked_up_without_their_segments(look, expected)
 
 def test_what_is_due_is_taken_some_rows_at_a_time(monkeypatch):
     partitions = logs()
-    monkeypatch.setattr(due_partitions, "_ROWS_AT_ONCE", LOGS // 20)
+    monkeypatch.setattr(plan_table, "_ROWS_AT_ONCE", LOGS // 20)
     due, peak = peak_beside_the_result(lambda: find_due_logs(partitions))
     assert len(due) == LOGS - -(-LOGS // 3)
     # Of rows that are no more than looked at, and of lists that become tuples.
@@ -99,19 +100,20 @@ def test_what_is_due_is_taken_some_rows_at_a_time(monkeypatch):
 def test_what_is_due_has_the_number_of_its_row_wherever_the_rows_are_parted(monkeypatch):
     partitions = logs(8, 2)
     whole = find_due_logs(partitions)
-    monkeypatch.setattr(due_partitions, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(plan_table, "_ROWS_AT_ONCE", 3)
     assert find_due_logs(partitions) == whole
-    assert [one.work.ordinal for one in whole] == [7, 5, 4, 2, 1]
+    assert [one.ref.ordinal for one in whole] == [7, 5, 4, 2, 1]
     first = whole[0]
-    assert (first.work.root, first.work.directory) == ("/logs-1", "/logs-1/orders-7")
-    assert (str(first.work.partition), first.work.recovery_point) == ("orders-7", 7)
+    assert (first.ref.root, first.ref.directory) == ("/logs-1", "/logs-1/orders-7")
+    assert (str(first.ref.partition), first.work.recovery_point) == ("orders-7", 7)
     assert (first.work.log_start_offset, first.work.high_watermark) == (5, None)
     assert (first.scan_offsets, first.scan_bytes) == ((1000, 1001), (2007, 2008))
 
 
 def test_logs_that_are_not_in_order_are_told_with_their_directory_whatever_was_planned():
     step = step_of(logs(6, 1))
-    well = {"status": "done", "reason": None}
-    step.rows.outcomes = {1: well, 2: {"status": "failed", "reason": None}, 5: well}
+    well = Outcome(columns={"status": "done", "reason": None})
+    failed = Outcome(columns={"status": "failed", "reason": None})
+    step.rows.outcomes = {1: well, 2: failed, 5: well}
     assert step.unrecovered == {"/logs-0/orders-2", "/logs-0/orders-4"}
     assert [row["root"] for row in step._unwell()] == ["/logs-0", "/logs-0"]

@@ -1,7 +1,7 @@
 """Which partitions a wave works on, and at what rate: without Spark."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +11,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations import broker_root, retention_waves, rounds
+from pylog_spark.operations import broker_root, compaction_waves
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.budgets import RunBudget
+from pylog_spark.operations.compaction_waves import CompactionStages
 from pylog_spark.operations.disks import Disks
-from pylog_spark.operations.due_partitions import DuePartition, Outcome, RoundLimits
-from pylog_spark.operations.recovery_waves import Due, WaveRunner
-from pylog_spark.operations.retention_waves import DueSweep, SweepWaves
-from pylog_spark.operations.rounds import CompactionRounds
+from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
+from pylog_spark.operations.outcome import Outcome
+from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
+from pylog_spark.operations.retention_waves import SweepStages
+from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_wave, run_waves
+from pylog_spark.operations.writable_root import failures_of, write_context
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.schemas import PLAN, RETENTION_PLAN, SWEPT
+from pylog_spark.planning import Demand
+from pylog_spark.schemas import PLAN, SWEPT
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryWork
 from pylog_spark.tasks.retention import SweepWork
 from storage_core.errors import StorageError
@@ -30,6 +35,22 @@ from storage_core.filenames import TopicPartition
 EIO = OSError(5, "Input/output error")
 GOOD, BAD = TopicPartition("good", 0), TopicPartition("bad", 0)
 ANY: Any = None
+
+
+class Failures(Mapping[str, StorageError]):
+    """What disks have failed with by now."""
+
+    def __init__(self, roots: Mapping[str, BrokerRoot]) -> None:
+        self._roots = roots
+
+    def __getitem__(self, place: str) -> StorageError:
+        return failures_of(self._roots)[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(failures_of(self._roots))
+
+    def __len__(self) -> int:
+        return len(failures_of(self._roots))
 
 
 class Disk:
@@ -60,8 +81,28 @@ class Disk:
     def root(self, partition: TopicPartition) -> str:
         return str(self.places[partition.topic])
 
-    def directory(self, partition: TopicPartition) -> str:
-        return str(self.places[partition.topic] / str(partition))
+    def ref(self, ordinal: int, partition: TopicPartition) -> PartitionRef:
+        root = self.places[partition.topic]
+        return PartitionRef(
+            ordinal=ordinal,
+            root=str(root),
+            directory=str(root / str(partition)),
+            partition=partition,
+        )
+
+    def run(self, dispatcher: Any = None, **limits: Any) -> Any:
+        """A run over the two directories: all that waves ask of it."""
+        return SimpleNamespace(
+            roots=self.roots,
+            failures=Failures(self.roots),
+            budget=RunBudget(RunLimits(**limits)),
+            disks=Disks(),
+            job=SimpleNamespace(
+                title="pylog", places="log", options=SimpleNamespace(tuning=Tuning())
+            ),
+            dispatcher=dispatcher or SimpleNamespace(release=lambda: None),
+            write_context=lambda _: write_context(ANY, self.roots),
+        )
 
 
 @pytest.fixture
@@ -73,14 +114,11 @@ def disk(tmp_path: Path, monkeypatch) -> Iterator[Disk]:
         yield disk
 
 
-def due(disk: Disk, ordinal: int, partition: TopicPartition, **changes: Any) -> DuePartition:
+def due(disk: Disk, ordinal: int, partition: TopicPartition, **changes: Any) -> DueCompaction:
     given = {"segment_bytes": (), "strategy": Strategy.WHOLE, "plan_bytes": 0} | changes
-    return DuePartition(
+    return DueCompaction(
+        ref=disk.ref(ordinal, partition),
         plans=PLAN.empty_table(),
-        ordinal=ordinal,
-        root=disk.root(partition),
-        directory=disk.directory(partition),
-        partition=partition,
         size_bytes=1000,
         extra_bytes=1000,
         map_bytes=100,
@@ -88,7 +126,7 @@ def due(disk: Disk, ordinal: int, partition: TopicPartition, **changes: Any) -> 
     )
 
 
-LIMITS = RoundLimits(
+LIMITS = CompactionLimits(
     least_unit_bytes=1,
     most_unit_bytes=1,
     budget_bytes=2**30,
@@ -98,10 +136,26 @@ LIMITS = RoundLimits(
 )
 
 
-def compaction(disk: Disk, limits: RoundLimits, **budget: Any) -> CompactionRounds:
-    dispatcher: Any = SimpleNamespace(release=lambda: None)
-    spent = RunBudget(RunLimits(**budget))
-    return CompactionRounds(dispatcher, disk.roots, ANY, limits, spent, title="compact")
+def compact(
+    disk: Disk, listed: Sequence[DueCompaction], limits: CompactionLimits = LIMITS, **spent: Any
+) -> Iterator[Outcomes]:
+    run = disk.run(**spent)
+    budget = Demand(
+        map_bytes=limits.budget_bytes,
+        disk_bytes=NO_LIMIT.disk_bytes,
+        read_bytes=limits.wave_bytes,
+        tasks=limits.wave_tasks,
+    )
+    return run_waves(run, CompactionStages(run, ANY, limits), listed, budget=budget)
+
+
+def compact_wave(
+    disk: Disk, members: Sequence[DueCompaction], limits: CompactionLimits = LIMITS
+) -> Outcomes:
+    for root in disk.roots.values():
+        root.begin_writing()
+    run = disk.run()
+    return run_wave(run, CompactionStages(run, ANY, limits), members, "compact")
 
 
 def says_why(outcome: Outcome) -> bool:
@@ -117,18 +171,12 @@ def waves(monkeypatch, disk):
     given: list[tuple[list[TopicPartition], Any]] = []
 
     def clean(_self, partitions, wave):
-        given.append(([each.partition for each in partitions], wave.context))
+        given.append(([each.ref.partition for each in partitions], wave.context))
         for each in partitions:
-            wave.outcomes[each.ordinal].columns = {"status": "done"}
+            wave.outcomes[each.ref.ordinal].columns = {"status": "done"}
 
-    context = rounds.write_context
-
-    def write_context(_run, roots):
-        return replace(context(ANY, roots), wave=0)
-
-    monkeypatch.setattr(rounds, "write_context", write_context)
-    monkeypatch.setattr(CompactionRounds, "_clean_whole", clean)
-    monkeypatch.setattr(CompactionRounds, "_clean_spread", clean)
+    monkeypatch.setattr(CompactionStages, "_clean_whole", clean)
+    monkeypatch.setattr(CompactionStages, "_clean_spread", clean)
     return given
 
 
@@ -139,14 +187,13 @@ def test_a_compaction_gives_no_tasks_to_a_directory_whose_disk_failed(
 ):
     disk.has_failed = fails_at == "begin"
     listed = [due(disk, n, name) for n, name in enumerate([GOOD, BAD, GOOD])]
-    monkeypatch.setattr(rounds, "find_due", lambda *_, **__: listed)
     limits = LIMITS if fails_at == "its own wave" else replace(LIMITS, wave_tasks=1)
     if fails_at == "its own wave":
         # Where free space is asked for it still answers.
         monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9)
         disk.has_failed = True
     outcomes: dict[int, Outcome] = {}
-    for ended in compaction(disk, limits).clean(PLAN.empty_table()):
+    for ended in compact(disk, listed, limits):
         outcomes |= ended
         disk.has_failed = True
     assert {partition for members, _ in waves for partition in members} == {GOOD}
@@ -159,10 +206,9 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
     disk, waves, monkeypatch
 ):
     listed = [due(disk, 0, BAD), due(disk, 1, GOOD)]
-    monkeypatch.setattr(rounds, "find_due", lambda *_, **__: listed)
     disk.has_failed = True
-    work = compaction(disk, LIMITS, max_bytes=0)
-    outcomes = {n: each for ended in work.clean(PLAN.empty_table()) for n, each in ended.items()}
+    waves_of = compact(disk, listed, max_bytes=0)
+    outcomes = {n: each for ended in waves_of for n, each in ended.items()}
     assert says_why(outcomes[0])
     assert outcomes[1].columns["reason"] == "BUDGET_SPENT"
     assert waves == []
@@ -170,10 +216,9 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
 
 def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypatch):
     listed = [due(disk, n, GOOD, plan_bytes=5 << 20) for n in range(3)]
-    monkeypatch.setattr(rounds, "find_due", lambda *_, **__: listed)
     monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9)
     limits = replace(LIMITS, can_broadcast=False, budget_bytes=MOST_CELL_BYTES)
-    assert len(list(compaction(disk, limits).clean(PLAN.empty_table()))) == 3
+    assert len(list(compact(disk, listed, limits))) == 3
     assert [len(members) for members, _ in waves] == [1, 1, 1]
 
 
@@ -181,11 +226,9 @@ def test_what_was_committed_counts_though_scratch_files_stay(disk, waves, monkey
     def refuse(*_):
         raise EIO
 
-    monkeypatch.setattr(rounds, "remove_wave", refuse)
-    for root in disk.roots.values():
-        root.begin_writing()
+    monkeypatch.setattr(compaction_waves, "remove_wave", refuse)
     member = due(disk, 0, GOOD, segment_bytes=(1000,), strategy=Strategy.FILES)
-    outcomes = compaction(disk, LIMITS)._run_wave([member])
+    outcomes = compact_wave(disk, [member])
     assert outcomes[0].columns["status"] == "done"
 
 
@@ -217,15 +260,12 @@ def test_tasks_share_the_bytes_a_second_with_as_many_as_run_at_once(
     limits = replace(LIMITS, disks=Disks(per_disk=per_disk, by_root=by_root))
     spread = {"segment_bytes": (300, 300, 400), "strategy": Strategy.BROADCAST}
     members = [due(disk, 0, GOOD, **spread), due(disk, 1, GOOD), due(disk, 2, BAD, **spread)]
-    for root in disk.roots.values():
-        root.begin_writing()
-    work = compaction(disk, limits)
     if per_disk is None:
         # Small partitions beside big ones have their own threads, which are not of interest.
         members[1] = due(disk, 1, GOOD, segment_bytes=(1000,), strategy=Strategy.BROADCAST)
-    work._run_wave(members)
+    compact_wave(disk, members, limits)
     assert {context.tasks_at_once for _, context in waves} == {expected}
-    compaction(disk, replace(limits, slots=1))._run_wave(members)
+    compact_wave(disk, members, replace(limits, slots=1))
     assert waves[-1][1].tasks_at_once == 1
 
 
@@ -238,24 +278,17 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
     disk, monkeypatch, fails_at, limits
 ):
     listed = [
-        DueSweep(
-            work=SweepWork(
-                ordinal=n,
-                root=disk.root(name),
-                directory=disk.directory(name),
-                topic=name.topic,
-                log_start_checkpoint=0,
-                high_watermark=None,
-                removed=(0,),
-                log_start_offset=5,
-            ),
-            partition=name,
+        SweepWork(
+            ref=disk.ref(n, name),
+            log_start_checkpoint=0,
+            high_watermark=None,
+            removed=(0,),
+            log_start_offset=5,
             first_base_offset=5,
             is_replicated=True,
         )
         for n, name in enumerate([BAD, GOOD])
     ]
-    monkeypatch.setattr(retention_waves, "find_due", lambda _: listed)
     disk.has_failed = True
     if fails_at == "before":
         disk.roots[disk.root(BAD)].free_bytes()
@@ -263,49 +296,38 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
 
     def collect(listed, *_):
         given.append([work for unit in listed for work in unit])
-        rows = [{"ordinal": work.ordinal, "touched": False} for work in given[-1]]
+        rows = [{"ordinal": work.ref.ordinal, "touched": False} for work in given[-1]]
         return pa.Table.from_pylist(rows, schema=SWEPT)
 
-    run: Any = SimpleNamespace(
-        roots=disk.roots,
-        budget=RunBudget(RunLimits(**limits)),
-        disks=Disks(),
-        job=SimpleNamespace(title="retain", options=SimpleNamespace(tuning=Tuning())),
-        dispatcher=SimpleNamespace(
-            slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
-        ),
-        write_context=lambda _: None,
+    dispatcher = SimpleNamespace(
+        slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
     )
+    run = disk.run(dispatcher, **limits)
     context: Any = SimpleNamespace(run=SimpleNamespace(trash=None))
     outcomes: dict[int, Outcome] = {}
-    for ended in SweepWaves(run, context).sweep(RETENTION_PLAN.empty_table()):
+    for ended in run_waves(run, SweepStages(run, context), listed):
         outcomes |= ended
     assert says_why(outcomes[0])
     is_spent = bool(limits)
     assert outcomes[1].columns["status"] == ("skipped" if is_spent else "done")
-    names = [[work.topic for work in works] for works in given]
+    names = [[work.ref.partition.topic for work in works] for works in given]
     assert names == ([] if is_spent else [["good"]])
 
 
 @pytest.mark.item("DIR-12")
-def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed():
+def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed(disk):
     work = RecoveryWork(
-        ordinal=3,
-        root="/bad/log",
-        directory="/bad/log/bad-0",
-        partition=BAD,
+        ref=disk.ref(3, BAD),
         is_clean=False,
         recovery_point=0,
         log_start_offset=0,
         high_watermark=None,
     )
-    runner = WaveRunner(ANY, Tuning(), Disks())  # nobody is asked to start a stage
-    failure = StorageError("/bad/log", "Input/output error")
-    (row,) = runner.run(
-        [Due(work=work, scan_offsets=(0,), scan_bytes=(9,))],
-        ANY,
-        "recover",
-        failures={"/bad/log": failure},
-    )
-    assert (row["ordinal"], row["status"], row["touched"]) == (3, "failed", False)
-    assert row["error"] == "/bad/log: Input/output error"
+    listed = [DueRecovery(work=work, scan_offsets=(0,), scan_bytes=(9,))]
+    disk.has_failed = True
+    disk.roots[disk.root(BAD)].free_bytes()
+    run = disk.run(ANY)  # nobody is asked to start a stage
+    stages = RecoveryStages(run, ANY, ANY, may_write=True)
+    (ended,) = run_waves(run, stages, listed)
+    assert says_why(ended[3])
+    assert not ended[3].was_touched

@@ -2,10 +2,10 @@
 
 import pytest
 
+from pylog_spark.operations import waves
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.rounds import CompactionRounds
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from tests.kit.compare import read_tree
 from tests.kit.partition_views import data_records
@@ -39,15 +39,15 @@ def test_a_run_that_is_stopped_keeps_what_finished_waves_committed(
     root = broker_directory(tmp_path / "log", NAMES)
     before = {name: read_tree(root.path / f"{name}-0") for name in NAMES}
     done: list[str] = []
-    run_wave = CompactionRounds._run_wave
+    run_wave = waves.run_wave
 
-    def stop_at_the_third(self, due):
+    def stop_at_the_third(run, stages, due, title):
         if len(done) == 2:
             raise StoppedError
-        done.extend(partition.partition.topic for partition in due)
-        return run_wave(self, due)
+        done.extend(each.ref.partition.topic for each in due)
+        return run_wave(run, stages, due, title)
 
-    monkeypatch.setattr(CompactionRounds, "_run_wave", stop_at_the_third)
+    monkeypatch.setattr(waves, "run_wave", stop_at_the_third)
     # A wave a partition.
     options = root.options(FIRST_ROUNDS_MS, tuning=Tuning(wave_max_bytes=1))
     with pytest.raises(StoppedError):
@@ -73,13 +73,13 @@ def test_waves_end_where_a_disk_has_less_than_min_free(spark, tmp_path, monkeypa
     root = broker_directory(tmp_path / "log", NAMES)
     before = {name: read_tree(root.path / f"{name}-0") for name in NAMES}
     done: list[str] = []
-    run_wave = CompactionRounds._run_wave
+    run_wave = waves.run_wave
 
-    def note(self, due):
-        done.extend(partition.partition.topic for partition in due)
-        return run_wave(self, due)
+    def note(run, stages, due, title):
+        done.extend(each.ref.partition.topic for each in due)
+        return run_wave(run, stages, due, title)
 
-    monkeypatch.setattr(CompactionRounds, "_run_wave", note)
+    monkeypatch.setattr(waves, "run_wave", note)
     monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9 if len(done) < 2 else 10**6)
     options = root.options(
         FIRST_ROUNDS_MS,

@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.tasks.commit import PartitionWork, clean_partitions
+from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
@@ -57,13 +59,11 @@ class ManagedPipeline:
     def observe(self) -> list[dict[str, Any]]:
         return [observe_partition(row, self.run, read_root_checkpoints) for row in self.listed()]
 
-    def works(self) -> list[PartitionWork]:
+    def works(self) -> list[CompactionWork]:
         due = [row for row in self.observe() if row["status"] == "planned"]
         return [
-            PartitionWork(
-                ordinal=ordinal,
-                root=row["root"],
-                topic=row["topic"],
+            CompactionWork(
+                ref=PartitionRef.of(ordinal, row),
                 log_start_checkpoint=row["log_start_checkpoint"],
                 plan=row["plan"],
             )
@@ -74,21 +74,7 @@ class ManagedPipeline:
         """Return the partitions of which something has expired."""
         context = RetentionContext(run=self.run, scope=SweepScope.DELETED)
         rows = iter([pa.RecordBatch.from_pylist(self.listed())])
-        found = [row for batch in observe_retention(rows, context) for row in batch.to_pylist()]
-        return [
-            SweepWork(
-                ordinal=ordinal,
-                root=row["root"],
-                directory=row["directory"],
-                topic=row["topic"],
-                log_start_checkpoint=row["log_start_checkpoint"] or 0,
-                high_watermark=row["high_watermark"],
-                removed=tuple(row["removed"]),
-                log_start_offset=row["log_start_offset"],
-            )
-            for ordinal, row in enumerate(found)
-            if row["status"] == "planned"
-        ]
+        return find_due_sweeps(pa.Table.from_batches(observe_retention(rows, context)))
 
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""
@@ -114,5 +100,5 @@ class ManagedPipeline:
         return found
 
 
-def clean(works: list[PartitionWork], context: WriteContext) -> list[dict[str, Any]]:
+def clean(works: list[CompactionWork], context: WriteContext) -> list[dict[str, Any]]:
     return [row for batch in clean_partitions(works, context) for row in batch.to_pylist()]

@@ -14,7 +14,7 @@ from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (
     CleanedPartition,
-    PartitionWork,
+    CompactionWork,
     clean_partitions,
     commit_partitions,
 )
@@ -23,6 +23,7 @@ from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewri
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
 from pylog_spark.tasks.scratch import claim_path, create_scratch
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -75,12 +76,10 @@ class Pipeline:
         self.cells: list[int] = []
         self.encoded = {number: plan["plan"] for number, plan in enumerate(self.plans)}
 
-    def work(self, ordinal: int) -> PartitionWork:
+    def work(self, ordinal: int) -> CompactionWork:
         plan = self.plans[ordinal]
-        return PartitionWork(
-            ordinal=ordinal,
-            root=plan["root"],
-            topic=plan["topic"],
+        return CompactionWork(
+            ref=PartitionRef.of(ordinal, plan),
             log_start_checkpoint=plan["log_start_checkpoint"],
             plan=plan["plan"],
         )
@@ -140,7 +139,7 @@ class Pipeline:
 
     def pairs(
         self, merged: dict[int, dict[str, Any]], rows: list[dict[str, Any]]
-    ) -> list[tuple[PartitionWork, CleanedPartition]]:
+    ) -> list[tuple[CompactionWork, CleanedPartition]]:
         """What the commits are told."""
         pairs = []
         for ordinal, between in merged.items():
@@ -157,7 +156,7 @@ class Pipeline:
             pairs.append((self.work(ordinal), cleaned))
         return pairs
 
-    def commit(self, pairs: Sequence[tuple[PartitionWork, CleanedPartition]]) -> list[dict]:
+    def commit(self, pairs: Sequence[tuple[CompactionWork, CleanedPartition]]) -> list[dict]:
         return rows_of(commit_partitions(pairs, self.context))
 
     def clean_whole(self) -> list[dict[str, Any]]:

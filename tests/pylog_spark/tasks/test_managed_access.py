@@ -81,7 +81,7 @@ def test_a_second_attempt_of_a_task_finds_the_commit_of_the_first(twin):
 def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monkeypatch):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
-        work = [w for w in pipeline.works() if w.topic == NAME]
+        work = [w for w in pipeline.works() if w.ref.partition.topic == NAME]
         publish = managed_access.ManagedAccess._publish
         other: list[dict] = []
 
@@ -160,14 +160,14 @@ def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit
         monkeypatch.setattr(managed_access.ManagedAccess, "_publish", interrupted)
         rows = clean(works[:1], context)
     assert rows[0]["error_class"] == "LeaseLostError"
-    assert twin.store(works[0].topic).manifest.generation == 1
+    assert twin.store(works[0].ref.partition.topic).manifest.generation == 1
 
 
 @pytest.mark.item("FLT-10")
 def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
-        works = [w for w in pipeline.works() if w.topic == NAME]
+        works = [w for w in pipeline.works() if w.ref.partition.topic == NAME]
         store = twin.store(NAME)
         store.set_checkpoints(Checkpoints(high_watermark=1))
         store.publish(run_id="somebody", fencing_token=1)
@@ -201,7 +201,7 @@ def test_a_damaged_partition_changes_nothing_and_stops_no_other(twin, origin, tm
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
         works = pipeline.works()
-        rows = {works[r["ordinal"]].topic: r for r in clean(works, context)}
+        rows = {works[r["ordinal"]].ref.partition.topic: r for r in clean(works, context)}
     assert rows[NAME]["error_class"] == "CorruptRecordError"
     assert twin.store(NAME).manifest.run_id == "damage"
     for name in NAMES[1:]:

@@ -11,6 +11,7 @@ from pylog_spark.schemas import SEGMENT_SCAN
 from pylog_spark.tasks import recovery
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit_claim import create_claim
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
@@ -69,10 +70,12 @@ class Recoverer:
         limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
         self.context = RecoveryContext(run=run, limits=limits, write=write)
         self.work = RecoveryWork(
-            ordinal=0,
-            root=self.root,
-            directory=str(self.directory),
-            partition=TopicPartition(TOPIC, 0),
+            ref=PartitionRef(
+                ordinal=0,
+                root=self.root,
+                directory=str(self.directory),
+                partition=TopicPartition(TOPIC, 0),
+            ),
             is_clean=False,
             recovery_point=0,
             log_start_offset=0,

@@ -7,6 +7,7 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.tasks.observe import observe_partitions
+from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
@@ -18,7 +19,6 @@ from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_re
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
-from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
@@ -113,10 +113,7 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
         looked = [row for b in observe_recovery(iter(listed(root)), run) for row in b.to_pylist()]
         works = [
             RecoveryWork(
-                ordinal=ordinal,
-                root=root,
-                directory=row["directory"],
-                partition=TopicPartition(row["topic"], row["partition"]),
+                ref=PartitionRef.of(ordinal, row),
                 is_clean=row["is_clean"],
                 recovery_point=0,
                 log_start_offset=row["log_start_offset"],

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
@@ -16,7 +18,6 @@ from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
-    SweepWork,
     commit_sweeps,
     observe_retention,
 )
@@ -82,17 +83,8 @@ class Sweeper:
         return claim_path(self.write.scratch[str(self.root.path)], directory, "run")
 
     def commit(self, row: dict[str, Any]) -> dict[str, Any]:
-        work = SweepWork(
-            ordinal=0,
-            root=row["root"],
-            directory=row["directory"],
-            topic=row["topic"],
-            log_start_checkpoint=row["log_start_checkpoint"] or 0,
-            high_watermark=row["high_watermark"],
-            removed=tuple(row["removed"]),
-            log_start_offset=row["log_start_offset"],
-        )
-        (batch,) = commit_sweeps([work], self.context, self.write)
+        planned = pa.Table.from_pylist([row], schema=RETENTION_PLAN)
+        (batch,) = commit_sweeps(find_due_sweeps(planned), self.context, self.write)
         assert batch.schema.equals(SWEPT)
         return dict(batch.to_pylist()[0])
 

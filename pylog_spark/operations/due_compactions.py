@@ -1,0 +1,171 @@
+"""From a table of plans to the partitions that are to be cleaned, each with its strategy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from pylog_spark.operations.disks import Disks
+from pylog_spark.operations.plan_table import planned_rows
+from pylog_spark.options import Strategy, Tuning
+from pylog_spark.planning import (
+    MAP_ENTRY_BYTES,
+    MapBudgets,
+    choose_buckets,
+    choose_strategy,
+    choose_unit_bytes,
+    count_records_at_most,
+    estimate_map_bytes,
+)
+from pylog_spark.tasks.commit import CompactionWork
+from pylog_spark.tasks.observe import decode_plan
+from pylog_spark.tasks.partition_ref import PartitionRef
+
+_NAMED_PARTITIONS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionLimits:
+    """How much one task and one wave are given.
+
+    Attributes:
+        least_unit_bytes: A task gets at least this much to read.
+        most_unit_bytes: A task gets at most this much to read.
+        budget_bytes: Bytes of offset maps published together.
+        slots: Tasks that run at the same time.
+        can_broadcast: Whether the session has broadcast variables.
+        max_keys: Keys that an offset map may hold, None without a limit.
+        strategy: What the caller asks for.
+        files_bytes: Bytes of an offset map that one task may merge in scratch files.
+        bucket_bytes: Bytes of key entries that one task gets where keys are exchanged.
+        wave_bytes: Bytes of segments that a wave may hold.
+        wave_tasks: Segments that a wave may hold.
+        disks: How many tasks may be at one local disk.
+    """
+
+    least_unit_bytes: int
+    most_unit_bytes: int
+    budget_bytes: int
+    slots: int
+    can_broadcast: bool
+    max_keys: int | None
+    strategy: Strategy = Strategy.AUTO
+    files_bytes: int = Tuning().files_max_bytes
+    bucket_bytes: int = Tuning().shuffle_bucket_bytes
+    wave_bytes: int = Tuning().wave_max_bytes
+    wave_tasks: int = Tuning().wave_max_tasks
+    disks: Disks = field(default_factory=Disks)
+
+    def unit_bytes(self, total_bytes: int) -> int:
+        """Return what one task should be given when this much is to be read in all."""
+        return choose_unit_bytes(
+            total_bytes,
+            slots=self.slots,
+            least_bytes=self.least_unit_bytes,
+            most_bytes=self.most_unit_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueCompaction:
+    """A partition that is to be cleaned.
+
+    Attributes:
+        ref: Which one it is.
+        plans: The table of plans.
+        size_bytes: Bytes of the segments to be cleaned.
+        segment_bytes: The size of each of them; none where one task cleans all.
+        extra_bytes: Upper bound of the disk space that it needs meanwhile.
+        map_bytes: Upper bound of its merged index.
+        plan_bytes: Bytes of its plan where that travels inside of closures, 0 where it does not.
+        strategy: How it is cleaned.
+        buckets: Into how many its keys are dealt out, where they are.
+    """
+
+    ref: PartitionRef
+    plans: pa.Table = field(repr=False, compare=False)
+    size_bytes: int
+    segment_bytes: tuple[int, ...]
+    extra_bytes: int
+    map_bytes: int
+    plan_bytes: int
+    strategy: Strategy
+    buckets: int = 1
+
+    @property
+    def work(self) -> CompactionWork:
+        """What tasks are told of it; read from the table, which many partitions make large."""
+        return CompactionWork(
+            ref=self.ref,
+            log_start_checkpoint=self.plans["log_start_checkpoint"][self.ref.ordinal].as_py(),
+            plan=self.plans["plan"][self.ref.ordinal].as_py(),
+        )
+
+
+def find_due_compactions(
+    plans: pa.Table, limits: CompactionLimits, *, shares_files: Callable[[str], bool]
+) -> list[DueCompaction]:
+    """Return the planned rows of a table of plans, in its order, each with its strategy.
+
+    Args:
+        plans: Rows of ``schemas.PLAN``.
+        limits: How much one task and one wave are given.
+        shares_files: Whether the tasks on a root share a scratch folder.
+    """
+    columns = [name for name in plans.column_names if name != "plan"]
+    due = []
+    for ordinal, row in planned_rows(plans.select(columns)):
+        map_bytes = estimate_map_bytes(
+            offset_span=row["first_uncleanable_offset"] - row["first_dirty_offset"],
+            dirty_bytes=row["cleanable_bytes"],
+            capacity=limits.max_keys,
+        )
+        size_bytes = sum(row["segment_bytes"])
+        strategy = choose_strategy(
+            asked=limits.strategy,
+            is_one_unit=len(row["segment_bytes"]) == 1
+            or size_bytes <= limits.unit_bytes(size_bytes),
+            map_bytes=map_bytes,
+            budgets=MapBudgets(
+                broadcast_bytes=limits.budget_bytes,
+                files_bytes=limits.files_bytes,
+                can_broadcast=limits.can_broadcast,
+                # Of what tasks share in files nobody could say how many read them at once.
+                can_share_files=shares_files(row["root"]) and limits.disks.per_disk is None,
+                slots=limits.slots,
+            ),
+            is_bounded=limits.max_keys is not None,
+        )
+        buckets = 1
+        if strategy is Strategy.SHUFFLE:
+            first_base = decode_plan(plans["plan"][ordinal].as_py()).segments[0].base_offset
+            entries = count_records_at_most(
+                offset_span=row["first_uncleanable_offset"] - first_base, size_bytes=size_bytes
+            )
+            buckets = choose_buckets(
+                entry_bytes=entries * MAP_ENTRY_BYTES,
+                bucket_bytes=limits.bucket_bytes,
+                slots=limits.slots,
+            )
+        due.append(
+            DueCompaction(
+                ref=PartitionRef.of(ordinal, row),
+                plans=plans,
+                size_bytes=size_bytes,
+                segment_bytes=() if strategy is Strategy.WHOLE else tuple(row["segment_bytes"]),
+                extra_bytes=row["peak_extra_bytes"],
+                map_bytes=map_bytes,
+                plan_bytes=0 if limits.can_broadcast else plans["plan"][ordinal].as_buffer().size,
+                strategy=strategy,
+                buckets=buckets,
+            )
+        )
+    return due
+
+
+def name_partitions(partitions: Sequence[DueCompaction]) -> str:
+    """Return the names of partitions for a title, or of the first few."""
+    names = [str(partition.ref.partition) for partition in partitions[:_NAMED_PARTITIONS]]
+    more = len(partitions) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

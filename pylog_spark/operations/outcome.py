@@ -1,0 +1,86 @@
+"""What became of one partition, whatever was done to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pylog_spark.schemas import Reason, Status
+from pylog_spark.tasks.failures import describe_failure
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one partition.
+
+    Attributes:
+        columns: Of its result row, where that differs from what the plan says.
+        duration_ms: Time that tasks spent on it since it was planned.
+        next_offset: Its cleaner point, None if it was not cleaned.
+        was_touched: Whether it failed after its files had begun to change.
+        rounds: Numbers of each round of compaction, ``CleanerStats`` as JSON.
+    """
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    duration_ms: int = 0
+    next_offset: int | None = None
+    was_touched: bool = False
+    rounds: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], names: tuple[str, ...]) -> "Outcome":
+        """Return the outcome that the row of a commit tells.
+
+        Args:
+            row: Of a schema with ``duration_ms``, ``touched`` and an error.
+            names: Columns that are taken over where there is no error.
+        """
+        outcome = cls(duration_ms=row["duration_ms"] or 0)
+        if row["error_class"] is not None:
+            outcome.fail(row)
+            outcome.was_touched = bool(row["touched"])
+        else:
+            outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
+        return outcome
+
+    @classmethod
+    def failed(cls, error: Exception) -> "Outcome":
+        """Return what becomes of a partition of which an error keeps the run away."""
+        outcome = cls()
+        outcome.fail(describe_failure(error))
+        return outcome
+
+    @classmethod
+    def refused(cls, reason: Reason, why: str) -> "Outcome":
+        """Return what becomes of a partition that is left alone for a reason."""
+        outcome = cls()
+        outcome.refuse(reason, why)
+        return outcome
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be done for the partition."""
+        return bool(self.columns)
+
+    def after(self, former: "Outcome | None") -> "Outcome":
+        """Return the outcome of this round and the ones before it together."""
+        if former is None:
+            return self
+        columns = dict(self.columns)
+        if "records_before" in former.columns:
+            columns["records_before"] = former.columns["records_before"]
+        return Outcome(
+            columns=columns,
+            duration_ms=former.duration_ms + self.duration_ms,
+            next_offset=self.next_offset,
+            was_touched=self.was_touched,
+            rounds=former.rounds + self.rounds,
+        )
+
+    def fail(self, row: Mapping[str, Any]) -> None:
+        """Take over the error of a row."""
+        error = {name: row[name] for name in ("error_class", "error")}
+        self.columns = {"status": Status.FAILED.value, **error}
+
+    def refuse(self, reason: Reason, why: str) -> None:
+        """Leave the partition alone for a reason."""
+        self.columns = {"status": Status.SKIPPED.value, "reason": reason.value, "error": why}
