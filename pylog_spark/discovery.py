@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
 from pylog_spark.arrow_tasks import map_in_arrow
-from pylog_spark.config.arguments import said_as
+from pylog_spark.options.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
 from pylog_spark.session_facts import count_slots
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part

@@ -6,11 +6,12 @@ one task gets: a big item alone, or several small ones together. Units are start
 so that a big one never begins when all the others are done.
 """
 
-import enum
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from pylog_spark.options import Strategy
 
 # Opening a file, or asking Spark for a row, costs about what reading this many bytes does
 # (0.2 ms at 1 GB/s): without it, ten thousand empty segments would land in one unit.
@@ -36,16 +37,6 @@ LOOK_TASKS_PER_SLOT: Final = 4
 _LEAST_HEAP_PER_MAP: Final = 32
 
 T = TypeVar("T")
-
-
-class Strategy(enum.StrEnum):
-    """How the tasks of one partition share its offset map."""
-
-    AUTO = "auto"
-    WHOLE = "whole"  # one task makes both passes
-    BROADCAST = "broadcast"  # merged by one task, a broadcast variable
-    FILES = "files"  # merged by one task in scratch files, which the others map into memory
-    SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,12 @@ FUNCTIONS = {
 }
 MODE = re.compile(r"[rwax]b?\+?")
 ALLOWED = {
-    "pylog_spark/cli/doctor_roots.py": "glob: asks of each name whether it may be read",
+    "pylog_spark/cli/doctor.py": "glob: asks of each name whether it may be read",
     "pylog_spark/cli/program.py": "os.open: /dev/null",
     "pylog_spark/cli/warmup_log.py": "a folder of this process's own",
-    "pylog_spark/config/config_file.py": "a file that the user names",
-    "pylog_spark/config/load.py": "files that the user names",
+    "pylog_spark/options/config_file.py": "a file that the user names",
+    "pylog_spark/options/kinds.py": "a file that the user names",
+    "pylog_spark/options/load.py": "a file that the user names",
     "pylog_spark/jars.py": "the user's cache",
     "pylog_spark/java.py": "the user's cache",
     "pylog_spark/java_trust.py": "certificates of the machine",

@@ -1,54 +1,44 @@
-"""``pylog config``: the settings in force and where they come from."""
+"""``pylog config show``: the settings in force, and where they come from."""
 
-from pathlib import Path
-from typing import Annotated
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-import typer
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.options.declared import ORIGIN, OUTPUT
+from pylog_spark.options.load import load_config
+from pylog_spark.options.option import CommandLine
+from pylog_spark.options.values import ConfigEntry
+from pylog_spark.report import json_line, write_table
+from pylog_spark.text import printable
 
-from pylog_spark.cli.flags import said_flags
-from pylog_spark.cli.options import TopicDump
-from pylog_spark.cli.output import OutputFormat
-
-app = typer.Typer(
-    name="config",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Show the settings that a job would run with.",
-)
-
-
-@app.callback()
-def config() -> None:
-    """Keep the commands of this group a group, even while there is only one."""
+# Nothing here depends on the clock of a run.
+_NO_CLOCK = 0
 
 
-@app.command(epilog="Example: `pylog config show --origin --config nightly.yaml`")
-def show(
-    *,
-    config_files: Annotated[
-        list[Path] | None,
-        typer.Option("--config", metavar="FILE", help="YAML; a later file wins."),
-    ] = None,
-    server_properties: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A broker's own server.properties.")
-    ] = None,
-    topic_dump: TopicDump = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any of these keys.")
-    ] = None,
-    origin: Annotated[
-        bool, typer.Option("--origin", help="Also show where each value comes from.")
-    ] = False,
-    output: Annotated[
-        OutputFormat, typer.Option(help="For a person, or one JSON object a line.")
-    ] = OutputFormat.TABLE,
-) -> None:
-    """List every key that --set and --config know, with its value in force, unit and meaning.
+def show_config(line: CommandLine) -> int:
+    """Print every setting in force, and return the exit status.
 
-    Topic keys are shown as for a topic that sets none of them itself.
+    Raises:
+        ConfigError: As ``load_config``.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.config_show import show_config  # noqa: PLC0415  # pydantic, YAML, rich
+    with_origin = line[ORIGIN]
+    entries = load_config(line, now_ms=_NO_CLOCK).entries
+    if line[OUTPUT] is OutputFormat.JSON:
+        for entry in entries:
+            print(json_line("setting", _row(entry, with_origin=with_origin)))  # noqa: T201  # the answer
+        return ExitCode.DONE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in _row(entries[0], with_origin=with_origin):
+        table.add_column(name, overflow="fold")
+    for entry in entries:
+        row = _row(entry, with_origin=with_origin)
+        table.add_row(*(Text(printable(text)) for text in row.values()))
+    write_table(Console(), table)
+    return ExitCode.DONE
 
-    show_config(flags, with_origin=origin, as_json=output is OutputFormat.JSON)
+
+def _row(entry: ConfigEntry, *, with_origin: bool) -> dict[str, str]:
+    origin = {"origin": entry.origin} if with_origin else {}
+    return {"key": entry.key, "value": entry.value, **origin, "unit": entry.unit, "doc": entry.doc}

@@ -1,68 +1,264 @@
 """``pylog doctor``: what state log directories are in, and what to do next."""
 
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Any, Final, NamedTuple
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from pylog_spark.cli.flags import said_flags
-from pylog_spark.cli.options import ConfigFiles, Exclude, GuessedRole, NowMs, Settings, Topics
-from pylog_spark.cli.output import OutputFormat
-from pylog_spark.cli.verify import FailOn
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.finding_tables import finding_table, write_counts
+from pylog_spark.cli.runner import Call, Work, load_options, start_session
+from pylog_spark.options.broker import broker_config
+from pylog_spark.options.choices import FailOn
+from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import (
+    json_line,
+    number_text,
+    partition_name,
+    root_column,
+    size_text,
+    write_table,
+)
+from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.verification import Target
+from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
+from pylog_spark.text import printable
+from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.catalog.root_files import check_log_directory
+from storage_core.config import BrokerConfig
+from storage_core.errors import ConfigError, StorageError
+from storage_core.maintenance.verification.findings import Severity
+from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.verdict import Advice, RootState
+from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+_STYLES: Final = {
+    Advice.IN_USE: "bold yellow",
+    Advice.DO_NOT_START: "bold red",
+    Advice.LOOK_BEFORE_START: "bold yellow",
+    Advice.RECOVER: "bold cyan",
+    Advice.START_BROKER: "bold green",
+    Advice.COPY_DAMAGED: "bold red",
+    Advice.COPY_WHOLE: "bold green",
+}
+_SHOWN_FORECASTS: Final = 20
 
 
-@app.command(epilog="Example: `pylog doctor /var/lib/kafka`")
-def doctor(  # noqa: PLR0913  # one argument an option
-    roots: Annotated[
-        list[str],
-        typer.Argument(metavar="ROOT", help="Log directories, all of one broker's at best."),
-    ],
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also open every batch, and replay producers.")
-    ] = False,
-    fail_on: Annotated[
-        FailOn, typer.Option(help="Findings as bad as this make the exit status 1.")
-    ] = FailOn.ERROR,
-    show: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
-    ] = 20,
-    role: GuessedRole = None,
-    config_files: ConfigFiles = None,
-    server_properties: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The broker's own file: its recovery threads."),
-    ] = None,
-    settings: Settings = None,
-    now_ms: NowMs = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Work on Spark there, however small the logs are."),
-    ] = None,
-    output: Annotated[
-        OutputFormat, typer.Option(help="For a person, or one JSON object.")
-    ] = OutputFormat.TABLE,
-) -> None:
-    """Say what is wrong, what a broker's start would do and how long it would take, what to run.
+class _Broker(NamedTuple):
+    """The broker about which a person asks: its settings, and its log directories."""
 
-    Nothing is written, no lock is taken. Logs of a few GiB are read in this process, larger ones
-    on Spark. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
-    not be looked at.
-    """
-    flags = said_flags(locals())
-    from pylog_spark.cli.doctor_roots import run_doctor  # noqa: PLC0415  # numba, not for --help
+    config: BrokerConfig
+    places: list[Path]
 
-    status = run_doctor(
-        roots,
-        flags,
-        is_deep=deep,
-        fail_on=fail_on.value,
-        shown=show,
-        as_json=output is OutputFormat.JSON,
+
+def _prepare(line: CommandLine) -> Call[_Broker]:
+    options = load_options(line)
+    broker = _Broker(broker_config(options), _check_places(line[ROOTS], options.role))
+    return Call(line=line, options=options, subject=broker)
+
+
+def _diagnose(call: Call[_Broker], _session: None) -> Diagnosis:
+    options = call.options
+    observed = observe_roots(
+        [(str(path), options.role or guess_role(path)) for path in call.subject.places],
+        TopicFilter(topics=options.include, exclude=options.exclude),
+        is_live=False,
     )
-    if status:
-        raise typer.Exit(status)
+    _check_readable(observed.targets)
+    # Only now it is known how much there is to read, and whether Spark pays for it.
+    if options.master is None and is_small(observed.targets):
+        return _diagnose_here(observed, call)
+    return _diagnose_on_spark(call)
+
+
+def _show(call: Call[_Broker], diagnosis: Diagnosis) -> int:
+    shown = call.line[SHOW]
+    if call.as_json:
+        typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
+    else:
+        _write(diagnosis, shown)
+    return _exit_code(diagnosis, call.line[FAIL_ON])
+
+
+def _diagnose_here(observed: VerifiedRoots, call: Call[_Broker]) -> Diagnosis:
+    broker = call.subject.config
+    return diagnose_here(
+        observed,
+        VerifyOptions(
+            now_ms=call.options.now_ms,
+            is_deep=call.line[DEEP],
+            transaction_timeout_ms=broker.transaction_max_timeout_ms,
+        ),
+        Threads(of_broker=broker.num_recovery_threads_per_data_dir, ours=os.cpu_count() or 1),
+    )
+
+
+def _diagnose_on_spark(call: Call[_Broker]) -> Diagnosis:
+    # Small logs are looked at without Spark, which takes seconds to import.
+    from pylog_spark.operations.doctor import diagnose  # noqa: PLC0415
+    from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415
+
+    return diagnose(
+        start_session(DOCTOR.name, call.options, delta=False),
+        call.subject.places,
+        call.options,
+        VerifyRequest(is_deep=call.line[DEEP], shown=call.line[SHOW]),
+        broker_threads=call.subject.config.num_recovery_threads_per_data_dir,
+    )
+
+
+def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
+    places: list[Path] = []
+    for root in roots:
+        path = local_path(root.removeprefix(MANAGED_PREFIX))
+        if path is None or is_managed(root) or Role.MANAGED in {role, guess_role(path)}:
+            reason = "no broker starts on it; `pylog verify` looks at URLs and managed roots"
+            raise ConfigError("ROOT", root, reason)
+        if not path.is_dir():
+            reason = "is not a directory" if path.exists() else "no such directory"
+            raise ConfigError("ROOT", root, reason)
+        if any(path.samefile(other) for other in places):
+            raise ConfigError("ROOT", root, "is there twice")
+        check_log_directory(root, path)
+        places.append(path.absolute())
+    return places
+
+
+def _check_readable(targets: Sequence[Target]) -> None:
+    """Refuse to judge files that this process may not read: a broker, as another user, may.
+
+    Raises:
+        StorageError: There is such a file.
+    """
+    for target in targets:
+        for entry in [Path(target.directory), *Path(target.directory).glob("*")]:
+            if not os.access(entry, os.R_OK):
+                reason = "this process may not read it: run it as the directory's owner, or as root"
+                raise StorageError(str(entry), reason)
+
+
+def _exit_code(diagnosis: Diagnosis, fail_on: FailOn) -> int:
+    if diagnosis.failed:
+        return ExitCode.PARTLY_FAILED
+    if fail_on.severity is None:
+        return ExitCode.DONE
+    worst = max((Severity(severity).rank for severity, _, _ in diagnosis.counts), default=-1)
+    return ExitCode.FINDINGS if worst >= fail_on.severity.rank else ExitCode.DONE
+
+
+def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
+    return {
+        **asdict(diagnosis.verdict),
+        "roots": [asdict(root) for root in diagnosis.roots],
+        "start": asdict(diagnosis.start),
+        "pace": asdict(diagnosis.pace),
+        "counts": [
+            {"severity": severity, "code": code, "count": count}
+            for severity, code, count in diagnosis.counts
+        ],
+        "findings": list(diagnosis.findings[:shown]),
+        "partitions": list(diagnosis.forecasts),
+        "failed": list(diagnosis.failed),
+        "read_bytes": diagnosis.read_bytes,
+    }
+
+
+def _write(diagnosis: Diagnosis, shown: int) -> None:
+    console = Console()
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    verdict = diagnosis.verdict
+    say(verdict.headline, _STYLES[verdict.advice])
+    for reason in verdict.reasons:
+        say(f"  - {reason}")
+    for command in verdict.commands:
+        say(f"    {command}", "bold")
+    say("")
+    for root in diagnosis.roots:
+        say(_root_line(root))
+    _write_start(diagnosis, console)
+    for row in diagnosis.failed:
+        place = f" in {row['root']}" if len(diagnosis.roots) > 1 else ""
+        say(f"{partition_name(row)}{place} could not be verified: {row['error']}", "bold red")
+    least = Severity.WARN.rank
+    bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
+    if bad[:shown]:
+        console.print()
+        write_table(console, finding_table(bad[:shown]))
+    if diagnosis.counts:
+        console.print()
+        write_counts(console, diagnosis.counts, diagnosis.findings)
+
+
+def _write_start(diagnosis: Diagnosis, console: Console) -> None:
+    start, pace = diagnosis.start, diagnosis.pace
+    rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
+    basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
+    lines = [
+        (
+            f"A broker's start would recover {start.recovered_partitions} partitions: read "
+            f"{size_text(start.read_bytes)}, rebuild the indexes of {start.rebuilt_segments} "
+            f"segments, cut {size_text(start.cut_bytes)} with {start.cut_records} readable "
+            f"records, delete {start.deleted_segments} segments, refuse {start.refused} partitions."
+        )
+    ]
+    if start.recovered_partitions:
+        lines.append(
+            f"That takes it about {start.broker_seconds:.1f} s with {pace.broker_threads} threads "
+            f"a directory; `pylog recover` about {start.our_seconds:.1f} s with {pace.our_tasks} "
+            f"tasks ({rate}, {basis})."
+        )
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    worth = [
+        row
+        for row in diagnosis.forecasts
+        if row.get("cut_bytes") or row.get("error") or row.get("rebuilt_segments")
+    ]
+    if worth:
+        console.print()
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        root_cells = root_column(table, worth)
+        table.add_column("partition", overflow="fold")
+        for name in ("read", "rebuild", "cut", "records cut", "segments gone", "ends at"):
+            table.add_column(name, justify="right")
+        table.add_column("a broker says", overflow="fold")
+        for row in worth[:_SHOWN_FORECASTS]:
+            table.add_row(
+                *root_cells(row),
+                Text(partition_name(row)),
+                size_text(row.get("read_bytes")),
+                number_text(row.get("rebuilt_segments")),
+                size_text(row.get("cut_bytes")),
+                number_text(row.get("cut_records")),
+                number_text(row.get("deleted_segments")),
+                number_text(row.get("log_end_offset")),
+                Text(printable(row.get("error") or "")),
+            )
+        left = len(worth) - _SHOWN_FORECASTS
+        write_table(console, table, footer=[f"and {left} more partitions"] if left > 0 else [])
+
+
+def _root_line(root: RootState) -> str:
+    marker = "cleanly shut down" if root.is_clean else "not cleanly shut down"
+    lock = "nobody holds its lock"
+    if root.lock.is_held:
+        pid = root.lock.holder_pid
+        lock = "its lock is held" if pid is None else f"its lock is held by process {pid}"
+    return (
+        f"{root.location}: {root.role}, {root.partitions} partitions, "
+        f"{size_text(root.size_bytes)}, {marker}, {lock}"
+    )
+
+
+DOCTOR: Final = Work(name="doctor", prepare=_prepare, operate=_diagnose, show=_show)

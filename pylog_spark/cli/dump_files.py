@@ -9,7 +9,11 @@ from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
-from pylog_spark.config.arguments import said_as
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.options.arguments import said_as
+from pylog_spark.options.choices import Isolation, OutputFormat
+from pylog_spark.options.declared import ISOLATION, OUTPUT, PATH
+from pylog_spark.options.option import CommandLine
 from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
 from storage_core.catalog.root_files import join_location, locate_directory
@@ -60,6 +64,20 @@ class LineWriter(Protocol):
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
         """Return the line of an entry of another kind of file."""
         ...
+
+
+def dump(line: CommandLine) -> int:
+    """Write the content of a file, or of a partition directory's files, for an exit status.
+
+    Raises:
+        PylogError: As ``dump_path``.
+    """
+    is_whole = dump_path(
+        line[PATH],
+        as_json=line[OUTPUT] is OutputFormat.JSON,
+        committed_only=line[ISOLATION] is Isolation.READ_COMMITTED,
+    )
+    return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
 def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:

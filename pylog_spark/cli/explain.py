@@ -1,53 +1,90 @@
 """``pylog explain``: why a partition is not cleaned, not deleted, or so big."""
 
+from collections.abc import Iterable
+from typing import Any, Final
+
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from pylog_spark.cli.exit_codes import ExitCode
-from pylog_spark.cli.flags import said_flags
-from pylog_spark.cli.options import (
-    AssumeDefaults,
-    ConfigFiles,
-    Exclude,
-    GuessedRole,
-    HighWatermark,
-    NowMs,
-    Output,
-    Roots,
-    ServerProperties,
-    Settings,
-    TopicDump,
-    Topics,
-)
-from pylog_spark.cli.output import OutputFormat
+from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.operations.catalogs import dump_notes
+from pylog_spark.operations.explain import explain
+from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import json_line, partition_name, write_table
+from pylog_spark.text import printable, time_text
 
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+_STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}
+
+Row = dict[str, Any]
 
 
-@app.command(epilog="Example: `pylog explain /var/lib/kafka --topics 'orders-*'`")
-def explain(  # noqa: PLR0913  # one argument an option
-    roots: Roots,
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    role: GuessedRole = None,
-    config_files: ConfigFiles = None,
-    server_properties: ServerProperties = None,
-    topic_dump: TopicDump = None,
-    settings: Settings = None,
-    assume_defaults: AssumeDefaults = None,
-    high_watermark: HighWatermark = None,
-    now_ms: NowMs = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
+def _prepare(line: CommandLine) -> Call[None]:
+    return Call(line=line, options=load_options(line), subject=None)
 
-    Predicate by predicate, in the order in which Kafka asks, with the numbers: policy, dirty ratio,
-    lags, last stable offset and the transaction that holds it, active segment, high watermark,
-    retention by size and age, timestamps in the future. Read only; no Spark is started.
-    """
-    flags = said_flags(locals())
-    from pylog_spark.cli.explain_roots import explain_roots  # noqa: PLC0415  # rich, numba
 
-    is_whole = explain_roots(roots, flags, as_json=output is OutputFormat.JSON)
-    if not is_whole:
-        raise typer.Exit(ExitCode.PARTLY_FAILED)
+def _explain(call: Call[None], _session: None) -> Iterable[Row]:
+    for note in dump_notes(call.options):
+        typer.echo(printable(note), err=True)
+    return explain(call.line[ROOTS], call.options)
+
+
+def _show(call: Call[None], rows: Iterable[Row]) -> int:
+    """Print the explanation of every partition that is asked for."""
+    console = Console()
+    is_whole, is_empty = True, True
+    for row in rows:
+        is_whole &= row["error"] is None
+        is_empty = False
+        if call.as_json:
+            typer.echo(json_line("explanation", row))
+        else:
+            _write(console, row, with_root=len(call.line[ROOTS]) > 1)
+    if is_empty and not call.as_json:
+        console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
+    return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+
+
+def _write(console: Console, row: Row, *, with_root: bool) -> None:
+    place = f" in {printable(row['root'])}" if with_root else ""
+    console.print(Text(f"{partition_name(row)}{place}", style="bold"), soft_wrap=True)
+    if row["error"] is not None:
+        console.print(Text(f"  {printable(row['error'])}", style="bold red"), soft_wrap=True)
+        return
+    for answer in row["answers"]:
+        console.print(Text(f"  {answer['about']}: {_answer(answer)}"), soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 3), header_style="bold")
+    for name in ("about", "predicate", "says"):
+        table.add_column(name)
+    table.add_column("why", overflow="fold")
+    table.add_column("until", overflow="fold")
+    for statement in row["statements"]:
+        style = _STYLES[statement["verdict"]]
+        table.add_row(
+            statement["about"],
+            statement["code"],
+            Text(statement["verdict"], style=style),
+            Text(printable(statement["text"])),
+            Text(printable(_until(statement["until_ms"], statement["until"]))),
+        )
+    write_table(console, table, footer=[""])
+
+
+def _answer(answer: Row) -> str:
+    if answer["is_due"]:
+        return printable(answer["text"])
+    until = _until(answer["from_ms"], answer["condition"])
+    when = f"; will be: {until}" if until else ""
+    return printable(f"not now ({answer['held_by']}): {answer['text']}{when}")
+
+
+def _until(at_ms: int | None, condition: str) -> str:
+    parts = ["" if at_ms is None else f"at {time_text(at_ms)}"]
+    parts.append(f"when {condition}" if condition else "")
+    return ", or ".join(part for part in parts if part)
+
+
+EXPLAIN: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)

@@ -1,146 +1,220 @@
-"""The jobs that keep logs small: ``pylog run`` and ``pylog compact``, on Spark."""
+"""The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
-from typing import Final
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 import typer
+from rich.console import Console
 
-from pylog_spark.cli.job_command import run_command
-from pylog_spark.cli.options import (
-    AllowTruncate,
-    AssumeDefaults,
-    ConfigFiles,
-    DryRunOrExact,
-    Exact,
-    Exclude,
-    FileList,
-    HighWatermark,
-    LedgerUri,
-    Master,
-    MaxBytes,
-    MaxDeleteRatio,
-    MaxDuration,
-    MaxTruncateBytes,
-    MinFree,
-    NoMarkClean,
-    NowMs,
-    Output,
-    Override,
-    PerDisk,
-    PlanOut,
-    ReportPage,
-    Roots,
-    SaidRole,
-    SaidStrategy,
-    Salvage,
-    ServerProperties,
-    Settings,
-    TopicDump,
-    Topics,
-    Trash,
-    UntilClean,
-    WorkOrder,
+from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.guards import check_outside, check_roots
+from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.plan_file import SavedPlan, read_plan_file
+from pylog_spark.operations.plan_table import RowKey, row_key
+from pylog_spark.operations.recover import check_recovery, recover
+from pylog_spark.operations.retain import retain
+from pylog_spark.operations.run_report import RunReport, notes_of_empty_roots
+from pylog_spark.options.declared import (
+    DRY_RUN,
+    FAIL_ON,
+    LEDGER,
+    MARK_CLEAN,
+    MASTER,
+    OVERRIDE,
+    PLAN,
+    REPORT,
+    ROOTS,
+    TRASH,
 )
-from pylog_spark.cli.output import OutputFormat
-from pylog_spark.cli.verify import FailOn, FailOnCut
-from pylog_spark.planning import Strategy
-
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-
-_RUN_EXAMPLE: Final = (
-    "Example: `pylog run /var/lib/kafka --role broker --ledger /var/lib/pylog/ledger`"
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import (
+    cut_table,
+    is_notable_retention,
+    json_line,
+    plan_table,
+    refusal_text,
+    refused_deletions,
+    result_table,
+    retention_table,
+    summary_line,
+    write_table,
 )
-_COMPACT_EXAMPLE: Final = (
-    "Example: `pylog compact /var/lib/kafka --role broker --topics 'orders-*' --dry-run`"
-)
+from pylog_spark.report_page import write_run_page
+from pylog_spark.schemas import ALLOWED_BY
 
 
-@app.command(epilog=_RUN_EXAMPLE)
-def run(  # noqa: PLR0913  # one argument an option
-    roots: Roots,
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    file_list: FileList = None,
-    role: SaidRole = None,
-    dry_run: DryRunOrExact = False,
-    exact: Exact = False,
-    until_clean: UntilClean = False,
-    strategy: SaidStrategy = Strategy.AUTO,
-    max_bytes: MaxBytes = None,
-    max_duration: MaxDuration = None,
-    min_free: MinFree = None,
-    per_disk: PerDisk = None,
-    max_delete_ratio: MaxDeleteRatio = None,
-    order: WorkOrder = None,
-    override: Override = None,
-    trash: Trash = None,
-    plan_out: PlanOut = None,
-    salvage: Salvage = None,
-    max_truncate_bytes: MaxTruncateBytes = None,
-    allow_truncate: AllowTruncate = False,
-    fail_on: FailOnCut = FailOn.NEVER,
-    config_files: ConfigFiles = None,
-    server_properties: ServerProperties = None,
-    topic_dump: TopicDump = None,
-    settings: Settings = None,
-    assume_defaults: AssumeDefaults = None,
-    high_watermark: HighWatermark = None,
-    now_ms: NowMs = None,
-    no_mark_clean: NoMarkClean = False,
-    ledger: LedgerUri = None,
-    report: ReportPage = None,
-    master: Master = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """The nightly job: do everything that is due in each partition of the log directories.
+def _prepare(line: CommandLine) -> Call[list[str]]:
+    return _prepare_roots(line, check_roots)
 
-    A broker's directory that was not cleanly shut down is recovered first. Then retention removes
-    what has expired, compaction leaves the newest record of each key, and what former runs have
-    put aside is purged. --max-bytes, --min-free and --order are about compaction, --max-duration is
-    about all but the purge. A partition whose topic's config is not known is left alone and said
-    so. Each partition is a row of the result; one that fails does not stop the others. A run that
-    was killed is simply started again.
+
+def _prepare_recovery(line: CommandLine) -> Call[list[str]]:
+    return _prepare_roots(line, check_recovery)
+
+
+def _prepare_roots(line: CommandLine, check: Callable[..., object]) -> Call[list[str]]:
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    check_outside(REPORT.label, line[REPORT], roots)
+    check(roots, options)
+    return Call(line=line, options=options, subject=[root.location for root in roots])
+
+
+def _recover(call: Call[list[str]], session: Any) -> RunReport:
+    return _recover_by(recover, call, session)
+
+
+def _run(call: Call[list[str]], session: Any) -> RunReport:
+    return _recover_by(run_nightly, call, session)
+
+
+def _recover_by(
+    operation: Callable[..., RunReport], call: Call[list[str]], session: Any
+) -> RunReport:
+    with ProgressLine(is_shown=not call.as_json) as progress:
+        report = operation(
+            session,
+            call.line[ROOTS],
+            call.options,
+            on_progress=progress.on_progress,
+            fail_on=call.line[FAIL_ON].severity,
+        )
+    return _with_notes(report, call)
+
+
+def _retain(call: Call[list[str]], session: Any) -> RunReport:
+    return _with_notes(retain(session, call.line[ROOTS], call.options), call)
+
+
+def _compact(call: Call[list[str]], session: Any) -> RunReport:
+    return _with_notes(compact(session, call.line[ROOTS], call.options), call)
+
+
+def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
+    empty = notes_of_empty_roots(
+        report.results, call.subject, are_topics_chosen=call.are_topics_chosen
+    )
+    return replace(report, notes=(*report.notes, *empty))
+
+
+def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
+    anew = ApplyOptions(
+        dry_run=line[DRY_RUN],
+        ledger=line[LEDGER],
+        trash=line[TRASH],
+        mark_clean=line.written(MARK_CLEAN),
+        overrides=line[OVERRIDE],
+        master=line[MASTER],
+    )
+    path = line[PLAN]
+    plan = read_plan_file(path)
+    options = options_of(plan, path, anew)
+    if plan.action != "recover":
+        roots = [root.location for root in plan.roots]
+        check_roots(resolve_roots(roots, said=options.role), options)
+    return Call(line=line, options=options, subject=plan)
+
+
+def _apply(call: Call[SavedPlan], session: Any) -> RunReport:
+    return apply_saved(session, call.subject, call.options)
+
+
+def show_run(call: Call[Any], report: RunReport) -> int:
+    """Print what a run did, or would do, and return its exit status."""
+    write_report(report, as_json=call.as_json)
+    page = call.line[REPORT]
+    if page is not None:
+        write_run_page(page, report)
+    return report.exit_code
+
+
+def write_report(report: RunReport, *, as_json: bool) -> None:
+    """Print what a run did, or would do.
+
+    Args:
+        report: Of the run.
+        as_json: JSON lines instead of a table: one a partition, then one of the run.
     """
-    run_command("run", locals())
+    rows = report.results.to_pylist()
+    if as_json:
+        _write_json(report, rows)
+    else:
+        _write_table(report, rows)
 
 
-@app.command(epilog=_COMPACT_EXAMPLE)
-def compact(  # noqa: PLR0913  # one argument an option
-    roots: Roots,
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    file_list: FileList = None,
-    role: SaidRole = None,
-    dry_run: DryRunOrExact = False,
-    exact: Exact = False,
-    until_clean: UntilClean = False,
-    strategy: SaidStrategy = Strategy.AUTO,
-    max_bytes: MaxBytes = None,
-    max_duration: MaxDuration = None,
-    min_free: MinFree = None,
-    per_disk: PerDisk = None,
-    max_delete_ratio: MaxDeleteRatio = None,
-    order: WorkOrder = None,
-    override: Override = None,
-    trash: Trash = None,
-    plan_out: PlanOut = None,
-    config_files: ConfigFiles = None,
-    server_properties: ServerProperties = None,
-    topic_dump: TopicDump = None,
-    settings: Settings = None,
-    assume_defaults: AssumeDefaults = None,
-    high_watermark: HighWatermark = None,
-    now_ms: NowMs = None,
-    no_mark_clean: NoMarkClean = False,
-    ledger: LedgerUri = None,
-    report: ReportPage = None,
-    master: Master = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Compact every partition that is due, exactly as Kafka's log cleaner would.
+def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
+    plans = _plans(report) if report.dry_run else {}
+    for row in rows:
+        plan = plans.get(row_key(row))
+        typer.echo(json_line("result", row if plan is None else {**row, "plan": plan}))
+    for cut in report.cuts.to_pylist():
+        typer.echo(json_line("cut", cut))
+    for row in report.retentions.to_pylist():
+        row["operations"] = json.loads(row["operations"] or "[]")
+        typer.echo(json_line("retention", row))
+    run = {
+        "run_id": report.run_id,
+        "action": report.action,
+        "dry_run": report.dry_run,
+        **asdict(report.summary),
+        "exit_code": report.exit_code,
+        "notes": list(report.notes),
+        "cleaner": dict(report.cleaner),
+        "refused_deletions": [
+            {"reason": reason, "partitions": count, "allowed_by": ALLOWED_BY[reason]}
+            for reason, count in refused_deletions(rows).items()
+        ],
+    }
+    typer.echo(json_line("run", run))
 
-    Policy, dirty ratio and lags of each topic decide what is due. Try it with --dry-run first:
-    that writes nothing and shows what would be done.
-    """
-    run_command("compact", locals())
+
+def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
+    """Return what a dry run would do, by partition directory."""
+    plans = {row_key(plan): plan for plan in report.planned_rows()}
+    for row in report.recoveries.to_pylist():
+        plans[row_key(row)] = row | {"operations": json.loads(row["operations"] or "[]")}
+    return plans
+
+
+def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
+    seconds = report.summary.duration_ms / 1000
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    line = f"{what}: {summary_line(rows)} in {seconds:.1f} s{refusal_text(rows)}"
+    footer = [line, *report.notes]
+    console = Console()
+    planned = report.planned_rows() if report.dry_run else []
+    if planned:
+        write_table(console, plan_table(planned), footer=[""])
+    if report.cuts.num_rows:
+        write_table(console, cut_table(report.cuts.to_pylist()), footer=[""])
+    retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
+    if retentions:
+        write_table(console, retention_table(retentions), footer=[""])
+    write_table(console, result_table(rows), footer=footer)
+
+
+# A dry run writes no ledger, but asks it what retention the topics had.
+RUN: Final = Work(
+    name="run",
+    prepare=_prepare,
+    operate=_run,
+    show=show_run,
+    spark=Spark.ALWAYS,
+    asks_ledger=True,
+)
+RECOVER: Final = replace(RUN, name="recover", prepare=_prepare_recovery, operate=_recover)
+RETAIN: Final = replace(RUN, name="retain", operate=_retain)
+COMPACT: Final = replace(RUN, name="compact", operate=_compact)
+APPLY: Final = Work(
+    name="apply",
+    prepare=_prepare_plan,
+    operate=_apply,
+    show=show_run,
+    spark=Spark.ALWAYS,
+    asks_ledger=True,
+)

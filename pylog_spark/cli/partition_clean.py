@@ -1,18 +1,39 @@
-"""What ``pylog partition clean`` does once its arguments are read."""
+"""``pylog partition clean``: one round of Kafka's cleaner."""
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import whole_config
+import typer
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.partition import named_partition_directory
+from pylog_spark.options.assignments import whole_config
+from pylog_spark.options.declared import DRY_RUN
+from pylog_spark.options.of_partitions import (
+    CLEANER_CHECKPOINT,
+    CLOCK,
+    DIRECTORY,
+    FIRST_DIRTY,
+    FIRST_UNCLEANABLE,
+    HIGH_WATERMARK,
+    IO_BUFFER_BYTES,
+    LOAD_FACTOR,
+    LOG_START,
+    MAX_IO_BUFFER_BYTES,
+    OFFSET_MAP_BYTES,
+    THEN_RETAIN,
+    WHOLE_CONFIG,
+)
+from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
     LogConfig,
 )
+from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
 from storage_core.maintenance.compaction.partition import clean_and_load, load_for_round
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
@@ -25,65 +46,65 @@ from storage_core.store import LocalStore
 _UNUSED_HASH_KEY = bytes(16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanArguments:
-    """What the command line says; None where it says nothing.
-
-    Attributes:
-        directory: The partition directory.
-        now_ms: The clock, epoch milliseconds.
-        settings: ``--set``, each ``KEY=VALUE``: the whole config.
-        first_dirty_offset: Start of a range of the caller's choice.
-        first_uncleanable_offset: End of that range.
-        cleaner_checkpoint: The partition's entry in the cleaner checkpoint.
-        high_watermark: None for the log end offset.
-        log_start_offset: The partition's entry in the log-start checkpoint.
-        cleaner: Fields of CleanerConfig that have options of their own.
-        then_retain: Whether the deletion pass follows, as in a cleaner thread.
-        dry_run: Whether to say only what would be done.
-    """
-
-    directory: Path
-    now_ms: int
-    settings: tuple[str, ...]
-    first_dirty_offset: int | None
-    first_uncleanable_offset: int | None
-    cleaner_checkpoint: int | None
-    high_watermark: int | None
-    log_start_offset: int | None
-    cleaner: Mapping[str, Any]
-    then_retain: bool
-    dry_run: bool
-
-
-def run_clean(arguments: CleanArguments) -> str:
-    """Clean the partition, or say what would be done; return the answer as one JSON object.
+def clean(line: CommandLine) -> int:
+    """Clean the partition, or say what would be done: one JSON object; return the exit status.
 
     Raises:
+        ConfigError: The range is said in two ways.
         PylogError: As ``clean_partition``.
     """
-    config, cleaner = whole_config(arguments.settings)
-    sizes = dict(arguments.cleaner)
+    _check_range(line)
+    directory = named_partition_directory(line[DIRECTORY])
+    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    sizes = _cleaner_sizes(line)
     if cleaner.dedupe_buffer_bytes is None:
         # As Kafka: the map has a size here, unlike in the jobs.
         sizes.setdefault("dedupe_buffer_bytes", KAFKA_DEDUPE_BUFFER_BYTES)
     cleaner = dataclasses.replace(cleaner, **sizes)
     request = CleanRequest(
-        now_ms=arguments.now_ms,
-        high_watermark=arguments.high_watermark,
-        log_start_offset=arguments.log_start_offset,
-        cleaner_checkpoint=arguments.cleaner_checkpoint,
-        first_dirty_offset=arguments.first_dirty_offset,
-        first_uncleanable_offset=arguments.first_uncleanable_offset,
+        now_ms=line[CLOCK],
+        high_watermark=line[HIGH_WATERMARK],
+        log_start_offset=line[LOG_START],
+        cleaner_checkpoint=line[CLEANER_CHECKPOINT],
+        first_dirty_offset=line[FIRST_DIRTY],
+        first_uncleanable_offset=line[FIRST_UNCLEANABLE],
     )
-    if arguments.dry_run:
-        return to_json(_describe(arguments.directory, config, cleaner, request))
-    directory = arguments.directory
+    if line[DRY_RUN]:
+        typer.echo(to_json(_describe(directory, config, cleaner, request)))
+        return ExitCode.DONE
     result, log = clean_and_load(directory, config=config, cleaner=cleaner, request=request)
-    if not arguments.then_retain:
-        return result.to_json()
-    swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
-    return to_json(asdict(result) | asdict(swept))
+    if line[THEN_RETAIN]:
+        swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
+        typer.echo(to_json(asdict(result) | asdict(swept)))
+    else:
+        typer.echo(result.to_json())
+    return ExitCode.DONE
+
+
+def _check_range(line: CommandLine) -> None:
+    if FIRST_UNCLEANABLE in line and FIRST_DIRTY not in line:
+        raise ConfigError(
+            FIRST_UNCLEANABLE.label,
+            line[FIRST_UNCLEANABLE],
+            "needs --first-dirty-offset; without it the range is Kafka's own choice",
+        )
+    if FIRST_DIRTY in line and CLEANER_CHECKPOINT in line:
+        raise ConfigError(
+            CLEANER_CHECKPOINT.label,
+            line[CLEANER_CHECKPOINT],
+            "says where Kafka's choice begins, --first-dirty-offset leaves no choice",
+        )
+
+
+def _cleaner_sizes(line: CommandLine) -> dict[str, Any]:
+    """Return the fields of CleanerConfig that options say by themselves."""
+    options = {
+        "dedupe_buffer_bytes": OFFSET_MAP_BYTES,
+        "load_factor": LOAD_FACTOR,
+        "io_buffer_bytes": IO_BUFFER_BYTES,
+        "max_io_buffer_bytes": MAX_IO_BUFFER_BYTES,
+    }
+    return {field: line[option] for field, option in options.items() if option in line}
 
 
 def _describe(

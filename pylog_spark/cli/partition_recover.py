@@ -1,11 +1,27 @@
-"""What ``pylog partition recover`` and ``truncate`` do once their arguments are read."""
+"""``pylog partition recover`` and ``truncate``: Kafka's loader, and its truncation."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import whole_config
+import typer
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.partition import named_log_directory
+from pylog_spark.options.assignments import whole_config
+from pylog_spark.options.declared import DRY_RUN
+from pylog_spark.options.of_partitions import (
+    CLEAN_SHUTDOWN,
+    CLEANER_CHECKPOINT,
+    CLOCK,
+    DIRECTORY,
+    LOG_START_OR_ZERO,
+    NO_TRUNCATE,
+    RECOVERY_POINT,
+    TRUNCATE_TO,
+    WHOLE_CONFIG,
+)
+from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
 from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog
@@ -20,38 +36,32 @@ from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 
-def run_recover(  # noqa: PLR0913  # the options of the command
-    directory: Path,
-    *,
-    now_ms: int,
-    settings: Sequence[str],
-    recovery_point: int,
-    log_start_offset: int,
-    clean_shutdown: bool,
-    no_truncate: bool = False,
-    dry_run: bool,
-) -> str:
-    """Recover the partition, or say what would be done; return the answer as one JSON object.
+def recover(line: CommandLine) -> int:
+    """Recover the partition, or say what would be done: one JSON object; return the exit status.
 
     Raises:
         GuardRefusedError: Something would be cut, and nothing may be.
         PylogError: As ``plan_recovery`` and ``commit_recovery``.
     """
-    config, cleaner = whole_config(settings)
+    directory = named_log_directory(line[DIRECTORY])
+    config, cleaner = whole_config(line[WHOLE_CONFIG])
     log = plan_recovery(
         LocalStore(directory),
         config=config,
         cleaner=cleaner,
-        now_ms=now_ms,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        clean_shutdown=clean_shutdown,
+        now_ms=line[CLOCK],
+        recovery_point=line[RECOVERY_POINT],
+        log_start_offset=line[LOG_START_OR_ZERO],
+        clean_shutdown=line[CLEAN_SHUTDOWN],
     )
-    if no_truncate:
+    if line[NO_TRUNCATE]:
         _refuse_cuts(directory, log)
-    if not dry_run:
-        return commit_recovery(directory, log).to_json()
-    return to_json({"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log))
+    if line[DRY_RUN]:
+        answer = {"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log)
+        typer.echo(to_json(answer))
+    else:
+        typer.echo(commit_recovery(directory, log).to_json())
+    return ExitCode.DONE
 
 
 def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
@@ -71,42 +81,37 @@ def _refuse_cuts(directory: Path, log: LoadedLog) -> None:
         )
 
 
-def run_truncate(  # noqa: PLR0913  # one argument an option
-    directory: Path,
-    *,
-    now_ms: int,
-    settings: Sequence[str],
-    to: int,
-    log_start_offset: int,
-    cleaner_checkpoint: int | None = None,
-    dry_run: bool,
-) -> str:
-    """Truncate the partition, or say what would be done; return the answer as one JSON object.
+def truncate(line: CommandLine) -> int:
+    """Truncate the partition, or say what would be done: one JSON object; return the exit status.
 
     Raises:
         PylogError: As ``truncate_partition``.
     """
-    config, cleaner = whole_config(settings)
-    if not dry_run:
-        return truncate_partition(
+    directory = named_log_directory(line[DIRECTORY])
+    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    if not line[DRY_RUN]:
+        result = truncate_partition(
             directory,
             config=config,
             cleaner=cleaner,
-            now_ms=now_ms,
-            to=to,
-            log_start_offset=log_start_offset,
-            cleaner_checkpoint=cleaner_checkpoint,
-        ).to_json()
+            now_ms=line[CLOCK],
+            to=line[TRUNCATE_TO],
+            log_start_offset=line[LOG_START_OR_ZERO],
+            cleaner_checkpoint=line[CLEANER_CHECKPOINT],
+        )
+        typer.echo(result.to_json())
+        return ExitCode.DONE
     truncated, log = plan_truncation(
         LocalStore(directory),
         config=config,
         cleaner=cleaner,
-        now_ms=now_ms,
-        to=to,
-        log_start_offset=log_start_offset,
+        now_ms=line[CLOCK],
+        to=line[TRUNCATE_TO],
+        log_start_offset=line[LOG_START_OR_ZERO],
     )
     answer = {"dry_run": True, "truncated": truncated, "log_end_offset": log.log_end_offset}
-    return to_json(answer | _describe(directory, log))
+    typer.echo(to_json(answer | _describe(directory, log)))
+    return ExitCode.DONE
 
 
 def _describe(directory: Path, log: LoadedLog) -> dict[str, Any]:

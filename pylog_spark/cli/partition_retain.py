@@ -1,11 +1,22 @@
-"""What ``pylog partition retain`` does once its arguments are read."""
+"""``pylog partition retain``: Kafka's deletion pass."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from pylog_spark.config.assignments import whole_config
+import typer
+
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.partition import named_log_directory
+from pylog_spark.options.assignments import whole_config
+from pylog_spark.options.declared import DRY_RUN
+from pylog_spark.options.of_partitions import (
+    CLOCK,
+    DIRECTORY,
+    HIGH_WATERMARK,
+    LOG_START,
+    WHOLE_CONFIG,
+)
+from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
 from storage_core.maintenance.retention.partition import plan_retain, retain_partition
 from storage_core.maintenance.retention.plan import RetentionPlan
@@ -13,38 +24,33 @@ from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 
-def run_retain(
-    directory: Path,
-    *,
-    now_ms: int,
-    settings: Sequence[str],
-    high_watermark: int | None,
-    log_start_offset: int | None,
-    dry_run: bool,
-) -> str:
-    """Make the deletion pass, or say what it would do; return the answer as one JSON object.
+def retain(line: CommandLine) -> int:
+    """Make the deletion pass, or say what it would do: one JSON object; return the exit status.
 
     Raises:
         PylogError: As ``retain_partition``.
     """
-    config, cleaner = whole_config(settings)
-    if not dry_run:
-        return retain_partition(
+    directory = named_log_directory(line[DIRECTORY])
+    config, cleaner = whole_config(line[WHOLE_CONFIG])
+    if not line[DRY_RUN]:
+        result = retain_partition(
             directory,
             config=config,
             cleaner=cleaner,
-            now_ms=now_ms,
-            high_watermark=high_watermark,
-            log_start_offset=log_start_offset,
-        ).to_json()
+            now_ms=line[CLOCK],
+            high_watermark=line[HIGH_WATERMARK],
+            log_start_offset=line[LOG_START],
+        )
+        typer.echo(result.to_json())
+        return ExitCode.DONE
     store = LocalStore(directory)
     decision, log = plan_retain(
         store,
         config=config,
         cleaner=cleaner,
-        now_ms=now_ms,
-        high_watermark=high_watermark,
-        log_start_offset=log_start_offset,
+        now_ms=line[CLOCK],
+        high_watermark=line[HIGH_WATERMARK],
+        log_start_offset=line[LOG_START],
     )
     plan = Plan(location=store.location, operations=log.operations)
     answer = {
@@ -55,10 +61,12 @@ def run_retain(
         "segments": len(log.segments),
         "size": log.size_bytes,
     }
-    return to_json(answer | describe_decision(decision) | {"operations": list(plan.describe())})
+    answer |= _describe(decision) | {"operations": list(plan.describe())}
+    typer.echo(to_json(answer))
+    return ExitCode.DONE
 
 
-def describe_decision(decision: RetentionPlan) -> dict[str, Any]:
+def _describe(decision: RetentionPlan) -> dict[str, Any]:
     """Return what goes and why, and what keeps the rest, as plain values."""
     return {
         "removals": [

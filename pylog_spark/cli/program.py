@@ -1,18 +1,18 @@
 """The program ``pylog``: which commands there are, and how one of them is run.
 
-A command's module is imported when it is called, or when its help is asked for: ``pylog partition``
-and ``pylog dump`` are run in loops and should not pay for Spark, Arrow or tables on the way.
+``commands`` declares them. What a command does is imported when it is called.
 """
 
 import os
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
+from pylog_spark.cli.commands import COMMANDS, Command, Group
 from pylog_spark.cli.exit_codes import (
     ExitCode,
     escape_log_lines,
@@ -21,92 +21,60 @@ from pylog_spark.cli.exit_codes import (
     raise_on_termination,
     report_error,
 )
+from pylog_spark.cli.parameters import command_line_of, signature_of
+from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.text import printable
 from storage_core import __version__
 
 _PROGRAM: Final = "pylog"
 _DEBUG_VARIABLE: Final = "PYLOG_DEBUG"
-_EXACT_DRY_RUN: Final = "--dry-run=exact"
-_EXACT: Final = "--exact"
+_EXACT_DRY_RUN: Final = f"{DRY_RUN.flag}=exact"
 # typer gives this class no public name in all of its versions; it is what a wrong option raises.
 _UsageError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
-# Group of commands -> command -> module that holds it, in the order of the help text.
-_GROUPS: Final = {
-    "Look: nothing is written": {
-        "inspect": "pylog_spark.cli.inspect",
-        "dump": "pylog_spark.cli.dump",
-        "explain": "pylog_spark.cli.explain",
-        "survey": "pylog_spark.cli.survey",
-        "verify": "pylog_spark.cli.verify",
-        "doctor": "pylog_spark.cli.doctor",
-    },
-    "Maintain": {
-        "run": "pylog_spark.cli.jobs",
-        "recover": "pylog_spark.cli.recover",
-        "retain": "pylog_spark.cli.retain",
-        "compact": "pylog_spark.cli.jobs",
-    },
-    "Plans, and the way back": {
-        "apply": "pylog_spark.cli.apply",
-        "undo": "pylog_spark.cli.undo",
-        "purge": "pylog_spark.cli.purge",
-    },
-    "Into and out of managed roots": {
-        "ingest": "pylog_spark.cli.transfer",
-        "materialize": "pylog_spark.cli.transfer",
-    },
-    "One partition, settings, this machine": {
-        "partition": "pylog_spark.cli.partition",
-        "config": "pylog_spark.cli.config",
-        "warmup": "pylog_spark.cli.warmup",
-    },
-}
-_MODULES: Final = {name: module for group in _GROUPS.values() for name, module in group.items()}
-_PANELS: Final = {name: panel for panel, group in _GROUPS.items() for name in group}
 # Where typer lets pydantic check a value, the message begins with a word of pydantic's own.
 _PYDANTICS_PREFIX: Final = "Value error, "
 
 
-class _Commands(MutableMapping[str, Any]):
-    """The commands by name, each imported when it is asked for."""
+def _build(command: Command | Group) -> Any:
+    """Return typer's command for one that is declared."""
+    several = command.commands if isinstance(command, Group) else (command,)
+    app = typer.Typer(
+        name=command.name,
+        help=command.help if isinstance(command, Group) else None,
+        no_args_is_help=isinstance(command, Group),
+        add_completion=False,
+        rich_markup_mode="markdown",
+    )
+    if isinstance(command, Group):
+        app.callback()(lambda: None)  # a group of one command is a group, too
+    for one in several:
+        app.command(one.name, epilog=one.example)(_callback_of(one))
+    built = typer.main.get_command(app)
+    built.rich_help_panel = command.panel  # type: ignore[attr-defined]  # typer reads it
+    return built
 
-    def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            app = import_module(_MODULES[name]).app
-            command = typer.main.get_command(app)
-            # A module of one command is that command, unless it is a group of its own name.
-            inner = getattr(command, "commands", {})
-            loaded = inner.get(name, command)
-            loaded.rich_help_panel = _PANELS[name]
-            self._loaded[name] = loaded
-        return self._loaded[name]
+def _callback_of(command: Command) -> Callable[..., None]:
+    """Return what typer calls for a command: it imports its work, and ends with its status."""
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._loaded[name] = command
+    def run_command(**parameters: Any) -> None:
+        module, _, name = command.work.partition(":")
+        status = getattr(import_module(module), name)(command_line_of(command.options, parameters))
+        if status:
+            raise typer.Exit(status)
 
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
-
-    def __len__(self) -> int:
-        return len(_MODULES)
-
-    def __contains__(self, name: object) -> bool:
-        return name in _MODULES
+    run_command.__doc__ = command.help
+    run_command.__signature__ = signature_of(command.options)  # type: ignore[attr-defined]  # typer reads it
+    return run_command
 
 
 def _split_option(argument: str) -> list[str]:
     if argument == _EXACT_DRY_RUN:
-        return ["--dry-run", _EXACT]
-    if argument.startswith("--dry-run="):
+        return [DRY_RUN.label, EXACT.label]
+    if argument.startswith(f"{DRY_RUN.flag}="):
         raise typer.BadParameter(
-            f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint="--dry-run"
+            f"expected --dry-run or {_EXACT_DRY_RUN}, found {argument}", param_hint=DRY_RUN.flag
         )
     return [argument]
 
@@ -122,7 +90,7 @@ class CommandTable(TyperGroup):
     """The commands; what one of them raises becomes a line on standard error and a status."""
 
     def __init__(self, **attributes: Any) -> None:
-        attributes["commands"] = _Commands()
+        attributes["commands"] = {command.name: _build(command) for command in COMMANDS}
         super().__init__(**attributes)
 
     def main(self, *arguments: Any, **named: Any) -> Any:
@@ -147,7 +115,7 @@ class CommandTable(TyperGroup):
         try:
             return super().invoke(ctx)
         except (_UsageError, typer.Exit, typer.Abort) as error:
-            if getattr(error, "option_name", None) == _EXACT:
+            if getattr(error, "option_name", None) == EXACT.flag:
                 raise _no_exact_dry_run(error) from error
             raise
         except SystemExit as end:  # rich's word for a reader that went away in mid-table

@@ -1,112 +1,208 @@
-"""``pylog ingest`` and ``pylog materialize``: into and out of a managed root."""
+"""Ingest, materialize and survey: into and out of managed roots, and what is due by listings."""
 
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
 
+import pyarrow as pa
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from pylog_spark.cli.flags import said_flags
-from pylog_spark.cli.options import (
-    ConfigFiles,
-    DryRun,
-    Exclude,
-    FileList,
-    HighWatermark,
-    LedgerUri,
-    Master,
-    Output,
-    Topics,
+from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.ingest import check_places, ingest
+from pylog_spark.operations.materialize import check_target, materialize
+from pylog_spark.operations.run_report import notes_of_empty_roots
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.options.declared import (
+    DRY_RUN,
+    IN_PLACE,
+    MANAGED,
+    MIRROR,
+    ROOTS,
+    SETTLE,
+    SYNC_STOPPED,
+    TARGET,
 )
-from pylog_spark.cli.output import OutputFormat
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import (
+    SHOWN_ROWS,
+    json_line,
+    number_text,
+    partition_name,
+    root_column,
+    size_text,
+    summary_line,
+    write_table,
+)
+from pylog_spark.schemas import Action, Status
+from pylog_spark.text import printable
+from storage_core.maintenance.ingest.partition import IngestRules
 
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+_ROWS_AT_ONCE: Final = 1000
+# By action: what a person is shown of each partition, heading by heading.
+_COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, Callable[[Any], str]]]]] = {
+    Action.INGEST: {
+        "bytes": ("bytes_before", size_text),
+        "segments": ("segments_before", number_text),
+        "new bytes": ("taken_bytes", size_text),
+        "new": ("taken_segments", number_text),
+        "left": ("left_segments", number_text),
+    },
+    Action.MATERIALIZE: {
+        "generation": ("generation", number_text),
+        "bytes": ("bytes", size_text),
+        "segments": ("segments", number_text),
+        "all files": ("all_bytes", size_text),
+    },
+    Action.SURVEY: {
+        "bytes": ("bytes", size_text),
+        "segments": ("segments", number_text),
+        "removable": ("removable_bytes", size_text),
+        "of them": ("removable_segments", number_text),
+        "dirty": ("cleanable_bytes", size_text),
+    },
+}
 
-_MANAGED: Final = "A managed root: a path, or a URL."
 
-
-@app.command(epilog="Example: `pylog ingest s3://backup/kafka s3://logs/managed --dry-run`")
-def ingest(  # noqa: PLR0913  # one argument an option
-    mirror: Annotated[
-        str, typer.Argument(metavar="MIRROR", help="What a sync writes: a path, or a URL.")
-    ],
-    managed: Annotated[str, typer.Argument(metavar="MANAGED", help=_MANAGED)],
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    dry_run: DryRun = False,
-    settle: Annotated[
-        str,
-        typer.Option(
-            "--settle",
-            metavar="TIME",
-            help="Time between the two looks that have to agree about a segment.",
-        ),
-    ] = "60s",
-    sync_stopped: Annotated[
-        bool,
-        typer.Option(
-            "--sync-stopped",
-            help="Nothing is written to the mirror any more: take the newest segments, too.",
-        ),
-    ] = False,
-    in_place: Annotated[
-        bool,
-        typer.Option(
-            "--in-place",
-            help="Copy nothing: name the mirror's objects where they are. Needs --sync-stopped.",
-        ),
-    ] = False,
-    high_watermark: HighWatermark = None,
-    file_list: FileList = None,
-    config_files: ConfigFiles = None,
-    ledger: LedgerUri = None,
-    master: Master = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Take what a mirror has and a managed root has not yet: segments that are closed and settled.
-
-    A segment is closed when the mirror has its successor. High watermarks are those of the mirror's
-    own checkpoint file: what lies above them stays. Segments that overlap, or that come from
-    several replicas, are refused. The managed root is made if it is not there; what it has is not
-    copied again.
-    """
-    flags = said_flags(locals())
-    from pylog_spark.cli.transfer_runner import run_ingest  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.config.quantities import parse_duration_ms  # noqa: PLC0415
-    from storage_core.maintenance.ingest.partition import IngestRules  # noqa: PLC0415  # numba
-
+def _prepare_ingest(line: CommandLine) -> Call[IngestRules]:
     rules = IngestRules(
-        sync_has_stopped=sync_stopped,
-        in_place=in_place,
-        settle_ms=parse_duration_ms("--settle", settle),
+        sync_has_stopped=line[SYNC_STOPPED], in_place=line[IN_PLACE], settle_ms=line[SETTLE]
     )
-    status = run_ingest(mirror, managed, flags, rules, as_json=output is OutputFormat.JSON)
-    if status:
-        raise typer.Exit(status)
+    options = load_options(line)
+    check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
+    return Call(line=line, options=options, subject=rules)
 
 
-@app.command(epilog="Example: `pylog materialize s3://logs/managed /var/lib/kafka-new`")
-def materialize(  # noqa: PLR0913  # one argument an option
-    managed: Annotated[str, typer.Argument(metavar="MANAGED", help=_MANAGED)],
-    directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="Absent, empty, or begun by a killed run.")
-    ],
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    dry_run: DryRun = False,
-    config_files: ConfigFiles = None,
-    ledger: LedgerUri = None,
-    master: Master = None,
-    output: Output = OutputFormat.TABLE,
+def _ingest(call: Call[IngestRules], session: Any) -> TransferReport:
+    mirror = call.line[MIRROR]
+    report = ingest(session, mirror, call.line[MANAGED], call.options, rules=call.subject)
+    return report if report.results.num_rows else _with_notes_of_empty(report, [mirror], call)
+
+
+def _prepare_materialize(line: CommandLine) -> Call[None]:
+    options = load_options(line)
+    check_target(line[MANAGED], line[TARGET])
+    return Call(line=line, options=options, subject=None)
+
+
+def _materialize(call: Call[None], session: Any) -> TransferReport:
+    managed = call.line[MANAGED]
+    report = materialize(session, managed, call.line[TARGET], call.options)
+    return report if report.results.num_rows else _with_notes_of_empty(report, [managed], call)
+
+
+def _prepare_survey(line: CommandLine) -> Call[list[str]]:
+    options = load_options(line.with_switch(DRY_RUN))
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    return Call(line=line, options=options, subject=[root.location for root in roots])
+
+
+def _survey(call: Call[list[str]], session: Any) -> TransferReport:
+    report = survey(session, call.line[ROOTS], call.options)
+    return _with_notes_of_empty(report, call.subject, call)
+
+
+def _with_notes_of_empty(
+    report: TransferReport, roots: Sequence[str], call: Call[Any]
+) -> TransferReport:
+    """Return a report that says of which roots there is no row."""
+    empty = notes_of_empty_roots(report.results, roots, are_topics_chosen=call.are_topics_chosen)
+    return replace(report, notes=(*report.notes, *empty))
+
+
+def _show(call: Call[Any], report: TransferReport) -> int:
+    write_report(report, as_json=call.as_json)
+    return report.exit_code
+
+
+def write_report(
+    report: TransferReport, *, as_json: bool, write: Callable[[str], object] = typer.echo
 ) -> None:
-    """Write partitions of a managed root as a plain log directory that Kafka opens.
+    """Print a report.
 
-    Of each partition one generation is written, whatever is committed meanwhile, with its
-    checkpoints. A run that was killed is finished by starting it again.
+    Args:
+        report: What was done.
+        as_json: One JSON object a line in place of a table.
+        write: Takes a line of JSON.
     """
-    flags = said_flags(locals())
-    from pylog_spark.cli.transfer_runner import run_materialize  # noqa: PLC0415  # Spark
+    if not as_json:
+        _write_table(report)
+        return
+    for row in _rows(report.results):
+        write(json_line("result", row))
+    for row in _rows(report.details):
+        write(json_line(report.action, row))
+    run = {
+        "run_id": report.run_id,
+        "action": report.action,
+        "dry_run": report.dry_run,
+        **asdict(report.summary),
+        "exit_code": report.exit_code,
+        "notes": list(report.notes),
+    }
+    write(json_line("run", run))
 
-    status = run_materialize(managed, directory, flags, as_json=output is OutputFormat.JSON)
-    if status:
-        raise typer.Exit(status)
+
+def _write_table(report: TransferReport) -> None:
+    details = report.details.slice(0, SHOWN_ROWS).to_pylist()
+    columns = _COLUMNS[report.action]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    root_cells = root_column(table, details)
+    table.add_column("partition", overflow="fold")
+    table.add_column("status")
+    for name in columns:
+        table.add_column(name, justify="right")
+    table.add_column("why", overflow="fold")
+    for row in details:
+        cells = [text(row[column]) for column, text in columns.values()]
+        place = (*root_cells(row), Text(partition_name(row)))
+        table.add_row(*place, Text(row["status"]), *cells, Text(_why(row)))
+    more = report.details.num_rows - len(details)
+    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
+    seconds = report.summary.duration_ms / 1000
+    counts = summary_line(
+        report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
+    )
+    footer = [f"and {more:,} more; --output json shows all"] if more else []
+    footer += [f"{what}: {counts} in {seconds:.1f} s", *report.notes]
+    write_table(Console(), table, footer=footer)
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    parts = [row["reason"], row["error"]]
+    if row["status"] != Status.SKIPPED and row.get("left_because"):
+        parts.append(f"the next segment stays: {row['left_because']}")
+    return printable(": ".join(str(part) for part in parts if part))
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Yield rows without ever holding all of them as objects."""
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
+
+
+INGEST: Final = Work(
+    name="ingest",
+    prepare=_prepare_ingest,
+    operate=_ingest,
+    show=_show,
+    spark=Spark.ALWAYS,
+)
+MATERIALIZE: Final = Work(
+    name="materialize",
+    prepare=_prepare_materialize,
+    operate=_materialize,
+    show=_show,
+    spark=Spark.ALWAYS,
+)
+SURVEY: Final = Work(
+    name="survey",
+    prepare=_prepare_survey,
+    operate=_survey,
+    show=_show,
+    spark=Spark.ALWAYS,
+)

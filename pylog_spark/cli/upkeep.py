@@ -1,77 +1,60 @@
-"""Commands that need no Spark but for their ledger: undo and purge, from flags to exit status."""
+"""Undo and purge: they need Spark for nothing but their ledger."""
 
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
-from pylog_spark.cli.job_runner import write_report
-from pylog_spark.config import JobOptions
-from pylog_spark.config.load import Flags, load_config
+from pylog_spark.cli.jobs import show_run
+from pylog_spark.cli.runner import Call, Spark, Work, load_options
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.run_report import RunReport, note_of_empty_root
 from pylog_spark.operations.undo import check_undo, undo
-from pylog_spark.session import build_session
+from pylog_spark.options import JobOptions
+from pylog_spark.options.declared import ROOTS, RUN_ID
+from pylog_spark.options.option import CommandLine
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from storage_core.catalog.roles import Role
-from storage_core.clock import SystemClock
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import list_partitions as list_managed
 
 
-def run_undo(run_id: str, roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
-    """Undo a run, print what became of each partition and return the exit status.
-
-    Args:
-        run_id: The run.
-        roots: Managed roots; local log directories stand in the trash.
-        flags: What the command line says.
-        as_json: JSON lines instead of a table.
-
-    Raises:
-        PylogError: It could not run, or a guard refused it.
-    """
-    options = load_config(flags, now_ms=SystemClock().now_ms()).options
-    touched = [root.location for root in check_undo(run_id, options, roots)]
-    report = undo(run_id, options, roots=roots, spark=_ledger_session("undo", options))
-    notes = _notes_of_nothing_to_undo(report, touched, options)
-    write_report(replace(report, notes=(*report.notes, *notes)), as_json=as_json)
-    return report.exit_code
+def _prepare_undo(line: CommandLine) -> Call[list[str]]:
+    options = load_options(line)
+    touched = check_undo(line[RUN_ID], options, line[ROOTS])
+    return Call(line=line, options=options, subject=[root.location for root in touched])
 
 
-def run_purge(roots: Sequence[str], flags: Flags, *, as_json: bool) -> int:
-    """Purge roots and the trash, print what went and return the exit status.
-
-    Args:
-        roots: Log directories and managed roots.
-        flags: What the command line says.
-        as_json: JSON lines instead of a table.
-
-    Raises:
-        PylogError: It could not run, or a guard refused it.
-    """
-    options = load_config(flags, now_ms=SystemClock().now_ms()).options
-    log_roots = resolve_roots(roots, said=options.role) if roots else []
-    check_roots(log_roots, options)
-    notes = _notes_of_empty_roots(log_roots, options)
-    report = purge(roots, options, spark=_ledger_session("purge", options))
-    write_report(replace(report, notes=(*report.notes, *notes)), as_json=as_json)
-    return report.exit_code
+def _undo(call: Call[list[str]], session: Any) -> RunReport:
+    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], spark=session)
+    notes = _notes_of_nothing_to_undo(report, call)
+    return replace(report, notes=(*report.notes, *notes))
 
 
-def _notes_of_nothing_to_undo(
-    report: RunReport, roots: Sequence[str], options: JobOptions
-) -> tuple[str, ...]:
+def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], said=options.role) if line[ROOTS] else []
+    check_roots(roots, options)
+    notes = _notes_of_empty_roots(roots, options)
+    return Call(line=line, options=options, subject=notes)
+
+
+def _purge(call: Call[tuple[str, ...]], session: Any) -> RunReport:
+    report = purge(call.line[ROOTS], call.options, spark=session)
+    return replace(report, notes=(*report.notes, *call.subject))
+
+
+def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple[str, ...]:
     """Return a line for each root of the run of which nothing was undone, nor refused."""
     seen = set(pc.unique(report.results["root"]).to_pylist())
-    are_chosen = options.include or options.exclude
-    of_what = " of a topic that --topics and --exclude ask for" if are_chosen else ""
+    of_what = " of a topic that --topics and --exclude ask for" if call.are_topics_chosen else ""
     return tuple(
-        f"{root}: the run left nothing to undo there{of_what}" for root in roots if root not in seen
+        f"{root}: the run left nothing to undo there{of_what}"
+        for root in call.subject
+        if root not in seen
     )
 
 
@@ -97,12 +80,17 @@ def _has_partition(root: LogRoot, topics: TopicFilter) -> bool:
     return bool(list_partitions(root.location, root.role.value, topics))
 
 
-def _ledger_session(command: str, options: JobOptions) -> SparkSession | None:
-    """Return a session for the ledger, None where nothing is written to one."""
-    if options.ledger is None or options.dry_run:
-        return None
-    session = build_session(
-        options.master, options.spark_conf, app_name=f"pylog {command}", delta=True
-    )
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    return session
+UNDO: Final = Work(
+    name="undo",
+    prepare=_prepare_undo,
+    operate=_undo,
+    show=show_run,
+    spark=Spark.TO_WRITE_LEDGER,
+)
+PURGE: Final = Work(
+    name="purge",
+    prepare=_prepare_purge,
+    operate=_purge,
+    show=show_run,
+    spark=Spark.TO_WRITE_LEDGER,
+)

@@ -1,106 +1,122 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
-import enum
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
-from pylog_spark.cli.flags import said_flags
-from pylog_spark.cli.options import (
-    ConfigFiles,
-    Exclude,
-    GuessedRole,
-    LedgerUri,
-    Master,
-    NowMs,
-    Output,
-    PerDisk,
-    ReportPage,
-    Roots,
-    Settings,
-    Topics,
+from pylog_spark.cli.finding_tables import finding_table, write_counts
+from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.guards import check_ledger, check_outside
+from pylog_spark.operations.run_report import notes_of_empty_roots
+from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
+from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import (
+    has_several_roots,
+    json_line,
+    partition_name,
+    size_text,
+    write_table,
 )
-from pylog_spark.cli.output import OutputFormat
-
-if TYPE_CHECKING:
-    from storage_core.maintenance.verification.findings import Severity
-
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+from pylog_spark.report_page import write_page
+from pylog_spark.text import printable
+from storage_core.maintenance.verification.findings import Severity
 
 
-class FailOn(enum.StrEnum):
-    """From which severity on findings change the exit status."""
-
-    INFO = "info"
-    HARMLESS = "harmless"
-    WARN = "warn"
-    ERROR = "error"
-    FATAL = "fatal"
-    NEVER = "never"
-
-    @property
-    def severity(self) -> "Severity | None":
-        """The severity, None for never."""
-        from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
-
-        return None if self is FailOn.NEVER else Severity(self.value)
+def _prepare(line: CommandLine) -> Call[list[str]]:
+    options = load_options(line)
+    roots = resolve_roots(line[ROOTS], said=options.role)
+    check_outside(REPORT.label, line[REPORT], roots)
+    check_ledger(roots, options.ledger)
+    return Call(line=line, options=options, subject=[root.location for root in roots])
 
 
-# Of the jobs that recover.
-FailOnCut = Annotated[
-    FailOn,
-    typer.Option(
-        "--fail-on",
-        help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
-    ),
-]
-
-
-@app.command(epilog="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`")
-def verify(  # noqa: PLR0913  # one argument an option
-    roots: Roots,
-    *,
-    topics: Topics = None,
-    exclude: Exclude = None,
-    deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Also open every batch, and replay producers."),
-    ] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="Somebody is writing: files may vanish or grow.")
-    ] = False,
-    fail_on: Annotated[
-        FailOn, typer.Option(help="Findings as bad as this make the exit status 1.")
-    ] = FailOn.ERROR,
-    show: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Print at most so many findings, worst first.")
-    ] = 100,
-    role: GuessedRole = None,
-    per_disk: PerDisk = None,
-    config_files: ConfigFiles = None,
-    settings: Settings = None,
-    now_ms: NowMs = None,
-    ledger: LedgerUri = None,
-    report: ReportPage = None,
-    master: Master = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
-
-    What is found has a stable code, a severity and what to do about it; docs/findings.md lists
-    them. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could not
-    be looked at.
-    """
-    flags = said_flags(locals())
-    from pylog_spark.cli.verify_roots import run_verify  # noqa: PLC0415  # Spark, not for --help
-    from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415  # Spark
-
+def _verify(call: Call[list[str]], session: Any) -> VerifyReport:
     request = VerifyRequest(
-        is_deep=deep,
-        is_live=live,
-        fail_on=fail_on.severity,
-        shown=show,
+        is_deep=call.line[DEEP],
+        is_live=call.line[LIVE],
+        fail_on=call.line[FAIL_ON].severity,
+        shown=call.line[SHOW],
     )
-    status = run_verify(roots, flags, request, as_json=output is OutputFormat.JSON, page=report)
-    if status:
-        raise typer.Exit(status)
+    return verify(session, call.line[ROOTS], call.options, request)
+
+
+def _show(call: Call[list[str]], report: VerifyReport) -> int:
+    notes = notes_of_empty_roots(
+        report.results, call.subject, are_topics_chosen=call.are_topics_chosen
+    )
+    if call.as_json:
+        _write_json(report, notes)
+    else:
+        _write_tables(report, notes)
+    page = call.line[REPORT]
+    if page is not None:
+        write_page(page, title="pylog verify", report=report)
+    report.release()
+    return report.exit_code
+
+
+def _write_json(report: VerifyReport, notes: Sequence[str]) -> None:
+    for row in report.findings:
+        typer.echo(json_line("finding", row))
+    for result in report.results.to_pylist():
+        typer.echo(json_line("result", result))
+    run = {
+        "run_id": report.run_id,
+        "action": "verify",
+        **asdict(report.summary),
+        "read_bytes": report.read_bytes,
+        "findings": [asdict(count) for count in report.counts],
+        "exit_code": report.exit_code,
+        "notes": list(notes),
+    }
+    typer.echo(json_line("run", run))
+
+
+def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
+    console = Console()
+    rows = report.results.to_pylist()
+    are_several = has_several_roots(rows)
+    for row in (row for row in rows if row["error"] is not None):
+        place = f" in {row['root']}" if are_several else ""
+        text = f"{partition_name(row)}{place} could not be verified: {row['error']}"
+        console.print(Text(printable(text), style="bold red"), soft_wrap=True)
+    counts = [(count.severity, count.code, count.count) for count in report.counts]
+    # What is harmless or only worth knowing is counted; a list of it would hide the rest.
+    least = Severity.WARN.rank
+    bad = [row for row in report.findings if Severity(row["severity"]).rank >= least]
+    left = sum(n for severity, _, n in counts if Severity(severity).rank >= least) - len(bad)
+    if bad:
+        more = [f"{left:,} more; --show N prints more, --ledger keeps all"] if left else []
+        write_table(console, finding_table(bad), footer=[*more, ""])
+    if counts:
+        write_counts(console, counts, report.findings)
+        console.print()
+    seconds = report.summary.duration_ms / 1000
+    rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
+    found = "nothing found" if not report.counts else "see docs/findings.md for the codes"
+    console.print(
+        Text(
+            f"run {report.run_id}: {report.summary.done} partitions, "
+            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}: {found}"
+        ),
+        soft_wrap=True,
+    )
+    for note in notes:
+        console.print(Text(printable(note)), soft_wrap=True)
+
+
+VERIFY: Final = Work(
+    name="verify",
+    prepare=_prepare,
+    operate=_verify,
+    show=_show,
+    spark=Spark.ALWAYS,
+    asks_ledger=True,
+)

@@ -1,17 +1,178 @@
-"""``pylog warmup``: compile the kernels before they are needed."""
+"""``pylog warmup``: every way through the kernels once, on a log of fourteen records."""
 
+import pkgutil
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 import typer
 
-app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+from pylog_spark.cli.dump_json import JsonLines
+from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
+from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.cli.warmup_log import write_sample
+from pylog_spark.options.option import CommandLine
+from pylog_spark.source.options import parse_options
+from pylog_spark.source.ranges import plan_ranges
+from pylog_spark.tasks.read_segments import read_range
+from storage_core import kernels
+from storage_core.clock import ManualClock
+from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
+from storage_core.filenames import log_file
+from storage_core.formats.batch_v2 import Codec
+from storage_core.kernels._jit import cache_folder, kernels_of
+from storage_core.log.committed_view import load_committed_view
+from storage_core.log.log_loader import load_log
+from storage_core.log.unified_log import UnifiedLog
+from storage_core.maintenance.compaction.candidates import CleanRequest, choose_range
+from storage_core.maintenance.compaction.exchanged_index import (
+    ExchangedGroup,
+    facts_for_pass_two,
+    fold_facts,
+)
+from storage_core.maintenance.compaction.key_exchange import FOLD, KeyBucket, send_segment
+from storage_core.maintenance.compaction.merged import merge_indexes
+from storage_core.maintenance.compaction.offset_map import OffsetMap
+from storage_core.maintenance.compaction.partial import index_segment
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
+from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
+from storage_core.maintenance.partition_state import PartitionState
+from storage_core.records.batch_builder import BatchSettings, build_all
+from storage_core.records.new_records import NewRecords
+from storage_core.store import LocalStore, LogStore
+
+# The sample's records are older, and nothing else depends on the clock.
+_NOW_MS: Final = 1_800_000_000_000
+_PARTITION: Final = "warmup-0"
+# From here on the sample is dirty when it is cleaned again: what lies before is looked up.
+_SECOND_SEGMENT: Final = 9
+_MORE_KEYS_THAN_FIT: Final = 1 << 13
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_CONFIG: Final = LogConfig(cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
 
-@app.command(epilog="Example: `pylog warmup`, in an image's build or on a fresh host")
-def warmup() -> None:
-    """Compile every kernel and keep the machine code on disk, so that no job waits for it.
-
-    The code lies in the folder that PYLOG_KERNEL_CACHE names, else in the user's cache folder. It
-    belongs to one version of this program and to one kind of CPU.
-    """
-    from pylog_spark.cli.warmup_kernels import warm_up  # noqa: PLC0415  # numba, not for --help
-
+def warmup(_line: CommandLine) -> int:
+    """Compile every kernel, say so, and return the exit status."""
     typer.echo(warm_up())
+    return ExitCode.DONE
+
+
+def warm_up() -> str:
+    """Compile every kernel and return a line that says so."""
+    started = time.perf_counter()
+    with TemporaryDirectory(prefix="pylog-warmup-") as folder:
+        for hash_kind in OffsetMapHash:
+            for first_dirty_offset in (0, _SECOND_SEGMENT):
+                directory = Path(folder) / f"{hash_kind}-{first_dirty_offset}" / _PARTITION
+                directory.parent.mkdir()
+                write_sample(directory)
+                _read(directory)
+                _index_apart(directory)
+                _clean(directory, hash_kind, first_dirty_offset)
+        _append(Path(folder) / "appended" / _PARTITION)
+    _grow_map()
+    seconds = time.perf_counter() - started
+    where = cache_folder()
+    kept = f"kept in {where}" if where else "kept nowhere: no cache folder can be written"
+    return f"{len(all_kernels())} kernels are ready after {seconds:.1f} s, {kept}"
+
+
+def all_kernels() -> dict[str, Any]:
+    """Return every compiled function of the kernels, by module and name."""
+    found = {}
+    for module in pkgutil.iter_modules(kernels.__path__):
+        full_name = f"{kernels.__name__}.{module.name}"
+        for name, kernel in kernels_of(full_name).items():
+            found[f"{module.name}.{name}"] = kernel
+    return found
+
+
+def _read(directory: Path) -> None:
+    store = LocalStore(directory)
+    view = load_committed_view(store, now_ms=_NOW_MS)
+    for block in dump_segment(store, log_file(0), view):
+        if isinstance(block, DecodedBatches):
+            list(JsonLines(log_file(0)).batches(block))
+    options = {"path": str(directory), "includeHeaders": "true"}
+    for wanted in plan_ranges(parse_options(options), now_ms=_NOW_MS):
+        list(read_range(wanted))
+
+
+def _index_apart(directory: Path) -> None:
+    """Index segments one by one and merge them, as the tasks of a job do."""
+    store = LocalStore(directory)
+    cleaner = CleanerConfig()
+    log = load_log(store, config=_CONFIG, cleaner=cleaner, now_ms=_NOW_MS)
+    request = CleanRequest(now_ms=_NOW_MS, first_dirty_offset=0)
+    plan = plan_compaction(
+        log,
+        _CONFIG,
+        cleaner,
+        choose_range(PartitionState.of_log(log), _CONFIG, request),
+        now_ms=_NOW_MS,
+        hash_key=bytes(HASH_KEY_BYTES),
+    )
+    segments = plan.round_segments
+    merge_indexes(plan, [index_segment(store, plan, segment) for segment in segments])
+    _exchange(store, plan, len(segments))
+
+
+def _exchange(store: LogStore, plan: CompactionPlan, segments: int) -> None:
+    """Let segments exchange their keys, as the tasks of a shuffle do."""
+    sent = [
+        message
+        for number in range(segments)
+        for message in send_segment(store, plan, number, buckets=1)
+    ]
+    facts = {message.number: message.content for message in sent if message.bucket == FOLD}
+    bucket = KeyBucket(plan)
+    for message in sorted(sent, key=lambda message: message.kind):
+        if message.bucket != FOLD:
+            bucket.hear(message.kind, message.number, message.content)
+    start = fold_facts(plan, facts).groups[0]
+    group = ExchangedGroup(plan=plan, start=start)
+    for number, content in facts.items():
+        group.put_facts(number, facts_for_pass_two(content))
+    for number, ordinals in bucket.survivors():
+        group.put_survivors(number, ordinals)
+    group.index()
+
+
+def _clean(directory: Path, hash_kind: OffsetMapHash, first_dirty_offset: int) -> None:
+    clean_partition(
+        directory,
+        config=_CONFIG,
+        cleaner=CleanerConfig(offset_map_hash=hash_kind),
+        request=CleanRequest(now_ms=_NOW_MS, first_dirty_offset=first_dirty_offset),
+    )
+
+
+def _append(directory: Path) -> None:
+    """Write a log: from columns, and from batches of every message format."""
+    table = pa.table(
+        {
+            "key": pa.array([b"a", None], pa.binary()),
+            "value": pa.array([b"1", b"2"], pa.binary()),
+            "headers": pa.array([[{"key": "h", "value": b"x"}], []], _HEADERS),
+        }
+    )
+    records = NewRecords.from_arrow(table)
+    config = LogConfig(index_interval_bytes=0)
+    with UnifiedLog.open(directory, config=config, clock=ManualClock(_NOW_MS)) as log:
+        log.append_columns(records, batch_records=1)
+        for codec in (Codec.NONE, Codec.GZIP):
+            log.append_as_leader(
+                build_all(records, BatchSettings(codec=codec)).data, leader_epoch=0
+            )
+            old = NewRecords.from_arrow(table.drop_columns("headers"))
+            entries = build_all(old, BatchSettings(magic=1, codec=codec)).data
+            log.append_as_leader(entries, leader_epoch=0)
+
+
+def _grow_map() -> None:
+    """Fill an offset map beyond the size that it begins with."""
+    keys = np.arange(_MORE_KEYS_THAN_FIT, dtype=np.uint64)
+    OffsetMap().put(keys, keys, keys.astype(np.int64), len(keys))

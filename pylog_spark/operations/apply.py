@@ -7,13 +7,13 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.plan_file import SavedPlan, read_plan_file
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.run_report import RunReport
+from pylog_spark.options import JobOptions
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 

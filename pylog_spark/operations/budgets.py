@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from pylog_spark.config import RunLimits
+from pylog_spark.options import RunLimits
 from pylog_spark.schemas import Reason
 
 # Of what is free on a disk, another writer may want some too.

@@ -7,8 +7,8 @@ from typing import Final
 
 import humanize
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
+from pylog_spark.options import JobOptions
 from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.root_files import LocalRoot

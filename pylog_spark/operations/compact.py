@@ -10,7 +10,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.cleaning_rows import (
     cleaner_totals,
@@ -44,7 +43,8 @@ from pylog_spark.operations.saved_plans import settle_plans
 from pylog_spark.operations.step_rows import merge_steps
 from pylog_spark.operations.store_costs import compaction_notes
 from pylog_spark.operations.waves import Outcomes, run_waves
-from pylog_spark.planning import Demand, Strategy, broadcast_budget
+from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.planning import Demand, broadcast_budget
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.key_folder import shares_files

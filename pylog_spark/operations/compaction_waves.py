@@ -25,7 +25,8 @@ from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.operations.waves import Outcomes
 from pylog_spark.operations.writable_root import WritableRoot
-from pylog_spark.planning import Demand, Strategy, WorkItem, cut_beside
+from pylog_spark.options import Strategy
+from pylog_spark.planning import Demand, WorkItem, cut_beside
 from pylog_spark.schemas import COMMIT, Reason
 from pylog_spark.tasks.commit import (
     CleanedPartition,

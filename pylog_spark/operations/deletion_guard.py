@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from pylog_spark.config import RunLimits
+from pylog_spark.options import RunLimits
 from pylog_spark.schemas import ALLOWED_BY, Reason, Status
 
 # A topic that had a record so shortly before the newest of all is still written to.

@@ -6,13 +6,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.plan_table import planned_rows
+from pylog_spark.options import Strategy, Tuning
 from pylog_spark.planning import (
     MAP_ENTRY_BYTES,
     MapBudgets,
-    Strategy,
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.broker_root import newest_checkpoint_ms
 from pylog_spark.operations.catalogs import read_meta_properties
 from pylog_spark.operations.managed_root import newest_write_ms
 from pylog_spark.operations.missing_directories import check_configured
 from pylog_spark.operations.root_guards import check_local_directory, check_off_object
+from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role, local_path, require_said_role
 from storage_core.checkpoint.meta_properties import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError

@@ -18,7 +18,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
@@ -31,6 +30,7 @@ from pylog_spark.operations.transfer import (
     sort_details,
     transfer_results,
 )
+from pylog_spark.options import JobOptions
 from pylog_spark.planning import count_look_tasks
 from pylog_spark.schemas import INGEST, Action, Status
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.operations.broker_root import read_marker
@@ -17,6 +16,7 @@ from pylog_spark.operations.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.operations.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.operations.recording import Recorder
 from pylog_spark.operations.root_guards import has_remote_storage
+from pylog_spark.options import JobOptions
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock

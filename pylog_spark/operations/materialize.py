@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
 from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.job import Job, new_run_id, open_recorder
@@ -25,6 +24,7 @@ from pylog_spark.operations.transfer import (
     sort_details,
     transfer_results,
 )
+from pylog_spark.options import JobOptions
 from pylog_spark.planning import (
     WorkItem,
     choose_unit_bytes,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.catalogs import is_same_broker, read_meta_properties, read_metadata
+from pylog_spark.options import JobOptions
 from storage_core.errors import LogDirectoryNotFoundError
 
 _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")

@@ -13,7 +13,6 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.guards import check_roots, check_salvage
@@ -26,6 +25,7 @@ from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.step_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role

@@ -19,11 +19,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylog_spark.config import JobOptions
-from pylog_spark.config.options import TUNING_KEYS
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.plan_values import read_value
-from pylog_spark.planning import Strategy
+from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.options.values import TUNING_KEYS
 from pylog_spark.tasks.fingerprints import FileFacts, digest_operations
 from storage_core import __version__
 from storage_core.catalog.topic_catalog import TopicCatalog

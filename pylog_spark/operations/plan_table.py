@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.config import Order
 from pylog_spark.operations.outcome import Outcome
+from pylog_spark.options import Order
 from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
 from storage_core.catalog.root_files import unpinned
 from storage_core.errors import GuardRefusedError

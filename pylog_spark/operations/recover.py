@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.guards import check_roots, check_salvage
@@ -31,6 +30,7 @@ from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, f
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import note_operations, settle_plans
 from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_waves
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
 from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.deletion_guard import refuse_deletions
 from pylog_spark.operations.guards import check_roots
@@ -36,6 +35,7 @@ from pylog_spark.operations.retention_waves import (
 from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.saved_plans import SWEEP, settle_plans
 from pylog_spark.operations.waves import Outcomes, run_waves
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import (
     ALLOWED_BY,
     RETENTION,

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.config import JobOptions
+from pylog_spark.options import JobOptions
 from storage_core.catalog.foreign_formats import find_foreign_format
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, first_line, read_off_switch
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError

@@ -18,7 +18,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.guards import check_ledger
@@ -33,6 +32,7 @@ from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.operations.recording import STEPS
 from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter

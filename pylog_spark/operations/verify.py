@@ -18,8 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pylog_spark.arrow_tasks import map_in_arrow
-from pylog_spark.config import JobOptions
-from pylog_spark.config.broker import broker_config
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.disks import Disks, find_disks
@@ -34,6 +32,8 @@ from pylog_spark.operations.verify_report import (
     VerifyRequest,
     exit_code_of,
 )
+from pylog_spark.options import JobOptions
+from pylog_spark.options.broker import broker_config
 from pylog_spark.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import (
     NEWEST_RECORD,
     RETENTION_PLAN,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
 from storage_core.catalog.root_files import RootFiles, open_root
 from storage_core.catalog.topic_catalog import TopicCatalog

@@ -14,9 +14,9 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
-from pylog_spark.cli.transfer_runner import write_report
-from pylog_spark.config import JobOptions
+from pylog_spark.cli.transfer import write_report
 from pylog_spark.operations.survey import survey
+from pylog_spark.options import JobOptions
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from tests.bench.synthetic_catalogue import (

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations.compaction_waves import COMMIT_BYTES
+from pylog_spark.options import Tuning
 from pylog_spark.planning import (
     MANY_SLOTS,
     WorkItem,

@@ -9,9 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from pylog_spark.config import JobOptions, Tuning
 from pylog_spark.operations.compact import compact
-from pylog_spark.planning import Strategy
+from pylog_spark.options import JobOptions, Strategy, Tuning
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from tests.bench.generated_columns import NOW_MS

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.operations import broker_root
 from pylog_spark.operations import undo as undoing
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
+from pylog_spark.options import JobOptions
 from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.lock import LogDirectoryLock

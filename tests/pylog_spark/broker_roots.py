@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config import JobOptions
+from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config import JobOptions
+from pylog_spark.options import JobOptions
 from pylog_spark.tasks.run_context import read_recovery_checkpoints
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config import JobOptions
+from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.options import JobOptions
 from pylog_spark.source import register
 from storage_core.catalog.roles import Role
 from storage_core.filenames import CLEANER_FILE

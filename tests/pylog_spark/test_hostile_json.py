@@ -206,7 +206,7 @@ def test_json_of_any_depth_or_width_is_refused_in_a_thread_with_a_small_stack(
 def test_every_reader_is_named_above():
     """A new use of Python's parser stands here, or reads what this program alone has written."""
     ours = {
-        "pylog_spark/cli/job_runner.py",  # rows of this run
+        "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/operations/cleaning_rows.py",
         "pylog_spark/operations/pass_stages.py",
         "pylog_spark/operations/plan_figures.py",

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pylog_spark.options import Strategy
 from pylog_spark.planning import (
     ITEM_OVERHEAD_BYTES,
     MAP_ENTRY_BYTES,
     Demand,
     MapBudgets,
-    Strategy,
     WorkItem,
     broadcast_budget,
     choose_buckets,

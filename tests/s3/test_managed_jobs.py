@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pylog_spark.config import RunLimits
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.options import RunLimits
 from pylog_spark.source.registration import register
 from storage_core.store.managed_root import list_partitions
 from tests.kit.compare import read_tree

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 
 from pylog_spark.cli import exit_codes
 from pylog_spark.cli.exit_codes import ExitCode, TerminatedError, exit_code_of
@@ -177,13 +176,11 @@ def test_an_error_has_its_exit_status(error: BaseException, code: int):
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Let the command ``warmup`` raise."""
-    app = typer.Typer()
 
-    @app.command()
-    def warmup() -> None:
+    def warmup(_line: object) -> int:
         raise error
 
-    monkeypatch.setattr("pylog_spark.cli.warmup.app", app)
+    monkeypatch.setattr("pylog_spark.cli.warmup.warmup", warmup)
 
 
 def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(pylog, monkeypatch):
@@ -239,14 +236,13 @@ def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
 
 def test_sigterm_ends_a_command_with_143():
     code = """
-import sys, time, typer
+import sys, time
 import pylog_spark.cli.warmup as module
 from pylog_spark.cli.program import run
-module.app = typer.Typer()
-@module.app.command()
-def warmup() -> None:
+def warmup(line) -> int:
     print("ready", flush=True)
     time.sleep(60)
+module.warmup = warmup
 sys.exit(run(["warmup"]))
 """
     assert end_when_ready(code) == (ExitCode.TERMINATED, "pylog: terminated\n")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli import job_runner
+from pylog_spark.cli import jobs
+from storage_core.errors import ConfigError
 from storage_core.store.local_objects import LocalObjectStore
 from storage_core.store.managed_root import create_root
 from tests.kit.golden_data import Golden
@@ -61,15 +62,21 @@ def test_a_glob_that_matches_no_topic_is_noted_by_purge(pylog, tmp_path):
     [("file:///x/t", "/x/t"), ("x/../t", "{cwd}/t"), ("/x/t", "/x/t"), (None, None)],
 )
 def test_apply_takes_a_trash_as_every_other_command_does(pylog, tmp_path, monkeypatch, trash, said):
-    runs: list = []
+    asked: list = []
+
+    def read_nothing(_plan, _path, anew):
+        asked.append(anew)
+        raise ConfigError("PLAN", "plan.json", "is none")
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "pylog_spark.cli.apply_runner.run_apply", lambda *given, **_: runs.append(given) or 0
-    )
+    monkeypatch.setattr(jobs, "read_plan_file", lambda _: None)
+    monkeypatch.setattr(jobs, "options_of", read_nothing)
     result = pylog("apply", "plan.json", *(("--trash", trash) if trash else ()))
-    assert result.exit_code == 0, result.stderr
-    ((_, options),) = runs
-    assert options.trash == (said and said.format(cwd=tmp_path))
+    assert "plan.json: is none" in result.stderr
+    (anew,) = asked
+    assert anew.trash == (said and said.format(cwd=tmp_path))
+    # The plan says whether the marker is written, unless the command line says that it is not.
+    assert anew.mark_clean is None
 
 
 def test_apply_refuses_a_trash_that_is_on_no_disk_of_this_machine(pylog, tmp_path, monkeypatch):
@@ -93,8 +100,7 @@ def test_a_managed_root_without_such_partitions_is_noted_by_purge(pylog, tmp_pat
 
 @pytest.mark.spark
 def test_plan_apply_and_undo_make_a_circle(pylog, spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(job_runner, "build_session", lambda *_, **__: spark)
-    monkeypatch.setattr("pylog_spark.cli.apply_runner.build_session", lambda *_, **__: spark)
+    monkeypatch.setattr("pylog_spark.session.build_session", lambda *_, **__: spark)
     root = broker_directory(tmp_path / "log", [SMALL])
     directory = root.path / f"{SMALL}-0"
     before = {path.name: path.read_bytes() for path in directory.iterdir()}

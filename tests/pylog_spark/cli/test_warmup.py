@@ -22,7 +22,7 @@ def test_the_log_in_the_code_is_what_the_builders_build(tmp_path: Path):
 @pytest.mark.parametrize("where", ["fresh cache"])
 def test_after_a_warm_up_no_kernel_is_left_to_compile(tmp_path: Path, where: str):
     code = (
-        "from pylog_spark.cli.warmup_kernels import all_kernels, warm_up; print(warm_up()); "
+        "from pylog_spark.cli.warmup import all_kernels, warm_up; print(warm_up()); "
         "print(*sorted(n for n, k in all_kernels().items() if not k.signatures))"
     )
     done = subprocess.run(

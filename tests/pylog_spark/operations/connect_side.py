@@ -13,12 +13,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.dataframe import DataFrame
 
-from pylog_spark.config import JobOptions, RunLimits, Tuning
 from pylog_spark.java import find_java
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.verify import verify
-from pylog_spark.planning import Strategy
+from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations import recovery_waves as waves
 from pylog_spark.operations.recover import recover
+from pylog_spark.options import Tuning
 from pylog_spark.session import build_session
 from pylog_spark.tasks.commit_claim import CommitClaim
 from tests.jobs.spark_programs import EXECUTORS

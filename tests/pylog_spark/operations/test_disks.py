@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pylog_spark import planning
-from pylog_spark.config import JobOptions, RunLimits, Tuning
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations import disks
 from pylog_spark.operations.compact import compact
@@ -19,7 +18,7 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyRequest
-from pylog_spark.planning import Strategy
+from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from storage_core.catalog.roles import Role
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (

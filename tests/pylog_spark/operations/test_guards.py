@@ -3,14 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.cli import jobs, verify
 from pylog_spark.cli.exit_codes import ExitCode, exit_code_of
-from pylog_spark.cli.job_runner import run_job
-from pylog_spark.cli.verify_roots import run_verify
-from pylog_spark.config import JobOptions
-from pylog_spark.config.load import Flags
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.guards import check_ledger, check_roots, check_salvage
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.options import JobOptions
+from pylog_spark.options.option import CommandLine
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
@@ -121,14 +119,13 @@ def test_no_file_of_ours_may_lie_in_another_brokers_log_directory(tmp_path, opti
 def test_no_page_may_lie_in_a_log_directory(tmp_path, command):
     root, other = log_directory(tmp_path / "log"), log_directory(tmp_path / "other")
     run = {
-        "run": lambda page: run_job("run", [str(root)], Flags(), as_json=True, page=page),
-        "verify": lambda page: run_verify(
-            [str(root)], Flags(), VerifyRequest(), as_json=True, page=page
-        ),
+        "run": jobs.RUN,
+        "verify": verify.VERIFY,
     }[command]
     for inside in (root, other):
+        line = CommandLine({"roots": [str(root)], "report": inside / "page.html"})
         with pytest.raises(ConfigError, match=r"--report=.*lies inside the log directory"):
-            run(inside / "page.html")
+            run(line)
 
 
 def test_a_trash_without_roots_lies_in_no_log_directory_either(tmp_path):

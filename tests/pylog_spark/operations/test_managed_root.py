@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.config import HighWatermarkSource, JobOptions, RunLimits, Tuning
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.guards import check_roots
@@ -15,7 +14,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.verify import verify
-from pylog_spark.planning import Strategy
+from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy, Tuning
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import TopicPartition

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.config import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.apply import ApplyOptions, options_of
 from pylog_spark.operations.plan_file import (
@@ -21,6 +20,7 @@ from pylog_spark.operations.plan_file import (
     restrict_catalog,
     write_plan_file,
 )
+from pylog_spark.options import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
 from pylog_spark.tasks.fingerprints import decode_files, digest_operations, encode_files
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry

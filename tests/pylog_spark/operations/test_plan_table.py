@@ -1,11 +1,11 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import Order
 from pylog_spark.operations.compaction_waves import outcome_of_commit
 from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.operations.run_report import exit_code_of, summarise
+from pylog_spark.options import Order
 from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
 
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from pylog_spark.config import Tuning
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.verify import verify
-from pylog_spark.planning import Strategy
+from pylog_spark.options import Strategy, Tuning
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from tests.kit.compare import read_tree
 from tests.pylog_spark.large_partitions import MANY_KEYS, MIB, large_root

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations import recording
 from pylog_spark.operations.job import Job, open_recorder
 from pylog_spark.operations.recording import STEPS, Recorder
 from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.schemas import RESULT
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.clock import ManualClock

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.operations import plan_table
 from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.job import Job
@@ -16,6 +15,7 @@ from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.recover import RecoveryStep
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import find_due_logs
+from pylog_spark.options import JobOptions
 from pylog_spark.schemas import RECOVERY_WORK
 
 LOGS, SEGMENTS = 400, 250

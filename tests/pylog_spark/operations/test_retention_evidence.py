@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.operations import retention_evidence
 from pylog_spark.operations.deletion_guard import FormerLimits
 from pylog_spark.operations.retention_evidence import RunEvidence
+from pylog_spark.options import JobOptions
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.catalog.topic_dump import TopicDump
 from tests.storage_core.catalog.test_topic_catalog import cluster

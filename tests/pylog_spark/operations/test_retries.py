@@ -7,7 +7,7 @@ import pytest
 from pylog_spark.operations import open_run
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.planning import Strategy
+from pylog_spark.options import Strategy
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,

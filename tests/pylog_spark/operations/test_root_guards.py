@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.operations.root_guards import (
     check_local_directory,
     check_off_object,
     has_remote_storage,
 )
+from pylog_spark.options import JobOptions, RunLimits
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
 from storage_core.store import filesystems, open_object_store

@@ -8,14 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.cli import apply_runner
-from pylog_spark.config import JobOptions
+from pylog_spark.cli import jobs
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations import apply, compact, nightly, recover, retain
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.job import Job, run_context
 from pylog_spark.operations.plan_file import PlannedPartition, SavedPlan, write_plan_file
 from pylog_spark.operations.saved_plans import settle_plans
+from pylog_spark.options import JobOptions
+from pylog_spark.options.option import CommandLine
 from pylog_spark.schemas import RECOVERY_WORK
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -178,9 +179,9 @@ def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
         # Whoever asked for the file after this would have to read gigabytes again.
         path.unlink()
 
-    monkeypatch.setattr(apply_runner, "build_session", start_session)
+    monkeypatch.setattr("pylog_spark.session.build_session", start_session)
     with pytest.raises(RunBeganError) as begun:
-        apply_runner.run_apply(path, ApplyOptions(overrides=frozenset({"X"})), as_json=True)
+        jobs.APPLY(CommandLine({"plan": path, "overrides": ["X"]}))
     assert begun.value.job.saved == saved
     assert begun.value.job.options.limits.overrides == {"X"}
 

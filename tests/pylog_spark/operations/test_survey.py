@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.survey import survey
+from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from tests.bench.bench_scale import plan_once
 from tests.bench.synthetic_catalogue import NOW_MS, write_inventory

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.job import Job, trash_place
 from pylog_spark.operations.trash import begin_trash
+from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import ManualClock

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.config import JobOptions, RunLimits
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.undo import undo
+from pylog_spark.options import JobOptions, RunLimits
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock

@@ -2,12 +2,11 @@
 
 import pytest
 
-from pylog_spark.config import RunLimits, Tuning
 from pylog_spark.operations import waves
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.planning import Strategy
+from pylog_spark.options import RunLimits, Strategy, Tuning
 from tests.kit.compare import read_tree
 from tests.kit.partition_views import data_records
 from tests.pylog_spark.broker_roots import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (

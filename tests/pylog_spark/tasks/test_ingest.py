@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import INGEST
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
 from pylog_spark.tasks.listing import TopicFilter, rows_of

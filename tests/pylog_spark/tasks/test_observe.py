@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PLAN, rows_to_batch
 from pylog_spark.tasks import observe as observe_module
 from pylog_spark.tasks.listing import TopicFilter, list_partitions

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
 from pylog_spark.tasks import recovery
 from pylog_spark.tasks.cells import PART, cut_batches, with_part

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (

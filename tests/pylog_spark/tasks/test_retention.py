@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
 from pylog_spark.operations.retention_waves import find_due_sweeps
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
 from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
 from pylog_spark.tasks.listing import TopicFilter, list_partitions

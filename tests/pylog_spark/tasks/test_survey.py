@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from pylog_spark.config import HighWatermarkSource
+from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, rows_to_batch
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext
 from pylog_spark.tasks.survey import survey_partitions

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from pylog_spark.config.layers import DEFAULT_ORIGIN, Layers
-from pylog_spark.config.options import TUNING_KEYS, ConfigEntry, JobOptions
+from pylog_spark.options.declared import OPTIONS
+from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
+from pylog_spark.options.values import TUNING_KEYS, ConfigEntry, JobOptions
 from pylog_spark.text import time_text
 from storage_core.config import (
     ConfigKey,
@@ -17,28 +18,6 @@ from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.redaction import is_secret_name
 
-# Options of a job by the names that they have in a file.
-_JOB_DOCS: Final = {
-    "role": "what the log directories are: broker, mirror or managed; jobs that write need it said",
-    "include": "globs of topics to work on; empty: all",
-    "exclude": "globs of topics to leave out",
-    "assume_defaults": "globs of topics that have Kafka's default config if none is known",
-    "high_watermark": "where high watermarks come from: checkpoint or log-end",
-    "ledger": "path or URL of the ledger; empty: none is kept",
-    "mark_clean": "mark a broker's directory as cleanly shut down again, if it was before",
-    "master": "Spark master; empty: the session's own, or local[*]",
-    "max_bytes": "begin with no more partitions once so much was read; empty: no limit",
-    "max_duration": "begin with no more partitions after so long; empty: no limit",
-    "min_free": "bytes of each disk that stay free",
-    "max_delete_ratio": "share of a run, a topic, a partition that retention may remove",
-    "trash": "folder that keeps what a run takes out of local directories, for undo; empty: none",
-    "purge_after": "how long what former runs put aside is kept",
-    "order": "which partitions come first: urgency, largest, smallest or name",
-    "per_disk": "tasks that may be at one local disk at once; empty: no limit",
-    "topic_dump": "configs of topics as they were exported from their cluster",
-    "topic_dump_max_age": "age of that export from which on it is warned of",
-    "server_properties": "a broker's own file, for broker-wide defaults of topics",
-}
 _HIDDEN: Final = "(hidden)"
 
 
@@ -50,10 +29,11 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
             ``topics.<name>`` and ``spark.<key>``.
         options: What they became.
     """
-    for name, doc in _JOB_DOCS.items():
-        value = layers.get(name)
-        text = ", ".join(value) if isinstance(value, list | tuple) else render(value)
-        yield ConfigEntry(key=name, value=text, origin=layers.origin(name), doc=doc)
+    for option in OPTIONS:
+        if option.is_in_files and not option.kind.is_mapping:
+            name, value = option.name, layers.get(option.name)
+            text = ", ".join(value) if isinstance(value, list | tuple) else render(value)
+            yield ConfigEntry(key=name, value=text, origin=layers.origin(name), doc=option.doc)
     for keys, values in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
         for name in sorted(keys):
             yield _entry(keys[name], getattr(values, keys[name].attribute), _origin(layers, name))

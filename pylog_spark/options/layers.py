@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from pylog_spark.options.declared import OPTIONS
+from pylog_spark.options.option import Option
 from storage_core.errors import ConfigError
+
+T = TypeVar("T")
 
 DEFAULT_ORIGIN: Final = "default"
 _FLAG: Final = "--"
-# Flags that are not named as the option of a file is.
-_OPTION_OF_FLAG: Final = {"--older-than": "purge_after"}
+_NAMES: Final = {option.flag: option.name for option in OPTIONS if option.flag is not None}
 
 
 @dataclass(slots=True)
@@ -30,6 +33,16 @@ class Layers:
         """Put the entries of a mapping over those that are there."""
         for key, value in (entries or {}).items():
             self.put(f"{name}.{key}", value, origin)
+
+    def value(self, option: Option[T]) -> T:
+        """Return the value of an option, its default where no layer says one.
+
+        Raises:
+            ConfigError: What a layer says is malformed or out of range.
+        """
+        if option.kind.is_mapping:
+            return option.read(self.entries(option.name))
+        return option.read(self.get(option.name))
 
     def get(self, name: str) -> Any:
         """Return a value, None where no layer says one."""
@@ -61,8 +74,7 @@ class Layers:
     def _name_of(self, key: str) -> str:
         """Return the name here of what an error calls key, key itself if there is none."""
         if key.startswith(_FLAG):
-            option = key.removeprefix(_FLAG).replace("-", "_")
-            return _OPTION_OF_FLAG.get(key, option)
+            return _NAMES.get(key, key)
         named = [name for name in self.values if key.startswith(f"{name}.")]
         named += [name for name in (f"settings.{key}", f"broker.{key}") if name in self.values]
         return max(named, key=len, default=key)

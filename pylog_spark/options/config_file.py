@@ -7,11 +7,13 @@ names the nearest known one. Kafka's settings inside are texts, checked by ``sto
 import reprlib
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, ValidationError, create_model
 
+from pylog_spark.options.declared import OPTIONS
+from pylog_spark.options.option import Option, Shape
 from storage_core.config.keys import unknown_key
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
@@ -25,83 +27,51 @@ _MAX_DEPTH: Final = 32
 _TEXT_TAG: Final = "tag:yaml.org,2002:str"
 
 
-class ConfigFile(BaseModel):
-    """What a file may say; None where it says nothing.
-
-    Attributes:
-        role: As ``--role``.
-        include: As ``--topics``.
-        exclude: As ``--exclude``.
-        assume_defaults: As ``--assume-defaults``.
-        high_watermark: As ``--high-watermark``.
-        ledger: As ``--ledger``.
-        mark_clean: False is ``--no-mark-clean``.
-        master: As ``--master``.
-        max_bytes: As ``--max-bytes``.
-        max_duration: As ``--max-duration``.
-        min_free: As ``--min-free``.
-        max_delete_ratio: As ``--max-delete-ratio``.
-        order: As ``--order``.
-        per_disk: As ``--per-disk``.
-        trash: As ``--trash``.
-        purge_after: As ``--older-than`` of ``pylog purge``.
-        server_properties: As ``--server-properties``, relative to the file.
-        settings: As ``--set``.
-        topic_dump: As ``--topic-dump``, relative to the file.
-        topic_dump_max_age: Age of that export from which on it is warned of.
-        topics: Settings of topics, by name or glob.
-        spark: Settings of the Spark session.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    role: Literal["broker", "mirror", "managed"] | None = None
-    include: list[str] | None = None
-    exclude: list[str] | None = None
-    assume_defaults: list[str] | None = None
-    high_watermark: Literal["checkpoint", "log-end"] | None = None
-    ledger: str | None = None
-    mark_clean: bool | None = None
-    master: str | None = None
-    max_bytes: str | None = None
-    max_duration: str | None = None
-    min_free: str | None = None
-    max_delete_ratio: str | None = None
-    order: Literal["urgency", "largest", "smallest", "name"] | None = None
-    per_disk: int | None = None
-    trash: str | None = None
-    purge_after: str | None = None
-    server_properties: str | None = None
-    settings: dict[str, str] | None = None
-    topic_dump: str | None = None
-    topic_dump_max_age: str | None = None
-    topics: dict[str, dict[str, str]] | None = None
-    spark: dict[str, str] | None = None
-
-    @field_validator("settings", "spark", mode="before")
-    @classmethod
-    def _read_texts(cls, value: object) -> object:
-        return _texts(value)
-
-    @field_validator(
-        *("max_bytes", "max_duration", "min_free", "max_delete_ratio"),
-        *("purge_after", "topic_dump_max_age"),
-        mode="before",
-    )
-    @classmethod
-    def _read_amount(cls, value: object) -> object:
-        return _text(value)
-
-    @field_validator("topics", mode="before")
-    @classmethod
-    def _read_topics(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        return {topic: _texts({} if of is None else of) for topic, of in value.items()}
+def _texts(value: object) -> object:
+    """Turn YAML's scalars into the texts that Kafka's own parsers take."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _text(item) for key, item in value.items()}
 
 
-def read_config_file(path: Path) -> ConfigFile:
+def _text(value: object) -> object:
+    if isinstance(value, list):
+        return ",".join(str(_text(item)) for item in value)
+    return render(value) if isinstance(value, bool | int | float) else value
+
+
+def _texts_by_name(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _texts({} if texts is None else texts) for name, texts in value.items()}
+
+
+def _type_of(option: Option[Any]) -> Any:
+    """Return the type of an option's values in a file; None says nothing."""
+    kind = option.kind.in_file | None
+    match option.kind.shape:
+        case Shape.AMOUNT:
+            kind = Annotated[kind, BeforeValidator(_text)]
+        case Shape.ENTRIES:
+            kind = Annotated[kind, BeforeValidator(_texts)]
+        case Shape.ENTRIES_BY_NAME:
+            kind = Annotated[kind, BeforeValidator(_texts_by_name)]
+    return kind
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    option.name: (_type_of(option), None) for option in OPTIONS if option.is_in_files
+}
+_Model: Final = create_model(
+    "ConfigFile", __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **_FIELDS
+)
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
     """Read a file of job options.
+
+    Returns:
+        What it says, by the option's name.
 
     Raises:
         ConfigError: It cannot be read, is no YAML, or says what no file may say.
@@ -118,26 +88,14 @@ def read_config_file(path: Path) -> ConfigFile:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError("--config", path, f"is no YAML: {_reason(error)}") from error
     if document is None:
-        return ConfigFile()
+        return {}
     if not isinstance(document, dict):
         raise ConfigError("--config", path, "expected a mapping of option names to values")
     try:
-        return ConfigFile.model_validate(document)
+        options: dict[str, Any] = _Model.model_validate(document).model_dump(exclude_none=True)
     except ValidationError as error:
         raise _as_config_error(path, error) from error
-
-
-def _texts(value: object) -> object:
-    """Turn YAML's scalars into the texts that Kafka's own parsers take."""
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _text(item) for key, item in value.items()}
-
-
-def _text(value: object) -> object:
-    if isinstance(value, list):
-        return ",".join(str(_text(item)) for item in value)
-    return render(value) if isinstance(value, bool | int | float) else value
+    return options
 
 
 def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
@@ -145,7 +103,7 @@ def _as_config_error(path: Path, error: ValidationError) -> ConfigError:
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        unknown = unknown_key(place, _shortened(first["input"]), list(ConfigFile.model_fields))
+        unknown = unknown_key(place, _shortened(first["input"]), list(_Model.model_fields))
         return ConfigError(f"{path}: {unknown.key}", unknown.value, unknown.reason)
     reason = str(first["msg"])
     return ConfigError(

@@ -1,6 +1,6 @@
 """The broker's own settings in force: its file, and what was said for this run."""
 
-from pylog_spark.config.options import JobOptions
+from pylog_spark.options.values import JobOptions
 from storage_core.config import BrokerConfig, merge_broker_layers
 from storage_core.config.broker_config import BROKER_KEYS
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pylog_spark.config import TUNING_KEYS
-from pylog_spark.config.config_file import read_config_file
+from pylog_spark.options import TUNING_KEYS
+from pylog_spark.options.config_file import read_config_file
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import ConfigKey, Scope, known_keys
 
@@ -19,7 +19,7 @@ OURS: dict[str, ConfigKey] = {
 
 
 def test_the_defaults_file_has_every_key_of_ours_with_its_default():
-    assert read_config_file(CONF / "defaults.yaml").settings == {
+    assert read_config_file(CONF / "defaults.yaml")["settings"] == {
         key: known.default for key, known in OURS.items()
     }
 
@@ -37,8 +37,7 @@ def test_the_defaults_file_says_the_unit_or_the_choices_of_a_key(key: str):
 def test_the_example_of_topic_configs_has_only_settings_that_kafka_takes():
     document = yaml.safe_load((CONF / "topics-example.yaml").read_text())
     assert set(document) == {"topics"}
-    topics = read_config_file(CONF / "topics-example.yaml").topics
-    assert topics is not None
+    topics = read_config_file(CONF / "topics-example.yaml")["topics"]
     catalog = build_topic_catalog(explicit=topics)
     for name in topics:
         config = catalog.config_for(name.replace("*", "x"))

@@ -1,13 +1,14 @@
-"""From files and flags to options: who wins, and who is refused."""
+"""From files and command lines to options: who wins, and who is refused."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from pylog_spark.config import ConfigEntry, HighWatermarkSource, JobConfig
-from pylog_spark.config.load import Flags, load_config
 from pylog_spark.operations.catalogs import dump_notes
+from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig
+from pylog_spark.options.load import load_config
+from pylog_spark.options.option import CommandLine
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash
@@ -16,8 +17,8 @@ from storage_core.errors import ConfigError
 NOW_MS = 1_700_000_000_000
 
 
-def load(**flags: object) -> JobConfig:
-    return load_config(Flags(**flags), now_ms=NOW_MS)  # type: ignore[arg-type]  # one test, many types
+def load(**written: object) -> JobConfig:
+    return load_config(CommandLine(written), now_ms=NOW_MS)
 
 
 def written(path: Path, text: str) -> Path:
@@ -343,3 +344,18 @@ def test_a_limit_of_tasks_at_a_disk_is_at_least_one(tmp_path: Path, said: str):
     config = load(config_files=[written(tmp_path / "b.yaml", "per_disk: 2\n")])
     assert config.options.limits.per_disk == 2
     assert load(per_disk=3).options.limits.per_disk == 3
+
+
+def test_a_guard_that_there_is_not_cannot_be_switched_off():
+    assert load(overrides=["NOT_THE_OWNER"]).options.limits.overrides == {"NOT_THE_OWNER"}
+    with pytest.raises(ConfigError, match=r"^--override=X: expected CLOCK_PAST_RETENTION, "):
+        load(overrides=["NOT_THE_OWNER", "X"])
+
+
+def test_an_empty_limit_is_none_and_an_empty_time_is_wrong():
+    options = load(max_bytes="", max_duration="", min_free="", trash="").options
+    assert options == load().options
+    with pytest.raises(ConfigError, match="--older-than"):
+        load(purge_after="")
+    with pytest.raises(ConfigError, match="--max-delete-ratio"):
+        load(max_delete_ratio="")

@@ -1,12 +1,11 @@
-"""The configuration of a job; reading it from files and flags is in ``config.load``."""
+"""The options of a job: ``declared`` has each once, ``load`` reads files and command lines."""
 
-from pylog_spark.config.options import (
+from pylog_spark.options.choices import HighWatermarkSource, Order, Strategy
+from pylog_spark.options.values import (
     TUNING_KEYS,
     ConfigEntry,
-    HighWatermarkSource,
     JobConfig,
     JobOptions,
-    Order,
     RunLimits,
     Tuning,
 )
@@ -19,5 +18,6 @@ __all__ = [
     "JobOptions",
     "Order",
     "RunLimits",
+    "Strategy",
     "Tuning",
 ]

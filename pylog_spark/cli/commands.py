@@ -1,0 +1,685 @@
+"""Every command: its help, the options that it has, and where its work is.
+
+What an option is, ``options.declared`` says; here stands only what one command says differently.
+The module of a command's work is imported when it runs: ``pylog partition`` and ``pylog dump`` are
+run in loops, and should not pay for Spark, Arrow or tables on the way; nor should ``--help``.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pylog_spark.options import of_partitions
+from pylog_spark.options.choices import FailOn
+from pylog_spark.options.declared import (
+    ALLOW_TRUNCATE,
+    ASSUME_DEFAULTS,
+    CHOICE,
+    CONFIG_FILES,
+    DEEP,
+    DRY_RUN,
+    EXACT,
+    EXCLUDE,
+    FAIL_ON,
+    FILE_LIST,
+    FROM_START,
+    HIGH_WATERMARK,
+    IN_PLACE,
+    ISOLATION,
+    KEEP_DELETED,
+    LEDGER,
+    LIVE,
+    MANAGED,
+    MARK_CLEAN,
+    MASTER,
+    MAX_BYTES,
+    MAX_DELETE_RATIO,
+    MAX_DURATION,
+    MAX_TRUNCATE_BYTES,
+    MIN_FREE,
+    MIRROR,
+    NOW_MS,
+    ORDER,
+    ORIGIN,
+    OUTPUT,
+    OVERRIDE,
+    PATH,
+    PER_DISK,
+    PLAN,
+    PLAN_OUT,
+    PURGE_AFTER,
+    REPORT,
+    ROLE,
+    ROOTS,
+    RUN_ID,
+    SALVAGE,
+    SEGMENTS,
+    SERVER_PROPERTIES,
+    SETTINGS_OF_RUN,
+    SETTLE,
+    SHOW,
+    STRATEGY,
+    SYNC_STOPPED,
+    TARGET,
+    TOPIC_DUMP,
+    TOPICS,
+    TRASH,
+    UNTIL_CLEAN,
+)
+from pylog_spark.options.option import Option
+
+_LOOK: Final = "Look: nothing is written"
+_MAINTAIN: Final = "Maintain"
+_PLANS: Final = "Plans, and the way back"
+_MANAGED_ROOTS: Final = "Into and out of managed roots"
+_OTHERS: Final = "One partition, settings, this machine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command of the program, or of a group.
+
+    Attributes:
+        name: As it is typed.
+        work: Module and name of what it does with a command line, for an exit status: a function,
+            or a ``runner.Work`` where a run has options or a session.
+        help: What it does, in Markdown; the first line stands in lists.
+        example: The last line of its help.
+        options: Its options and arguments, in the order of the help.
+        panel: Heading in the program's help; None in a group.
+    """
+
+    name: str
+    work: str
+    help: str
+    example: str
+    options: tuple[Option[Any], ...] = ()
+    panel: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A command that has commands.
+
+    Attributes:
+        name: As it is typed.
+        panel: Heading in the program's help.
+        help: What its commands are about.
+        commands: Its commands, in the order of the help.
+    """
+
+    name: str
+    panel: str
+    help: str
+    commands: tuple[Command, ...]
+
+
+# Where nothing is written, so that a guess is good enough.
+_GUESSED_ROLE: Final = replace(ROLE, help="What the directories are. Default: what they look like.")
+# Where there are bounds to begin with: the program takes --dry-run=exact there.
+_DRY_RUN_OR_EXACT: Final = replace(
+    DRY_RUN,
+    help="Show what would be done; write nothing. `--dry-run=exact` also reads what would be "
+    "cleaned, so that the figures are exact.",
+)
+# Of the jobs that recover.
+_FAIL_ON_CUT: Final = replace(
+    FAIL_ON,
+    default=FailOn.NEVER,
+    shown=FailOn.NEVER,
+    help="Exit with 1 if something is cut: warn for any cut, error for readable records.",
+)
+_TRASH_OF_RUNS: Final = replace(
+    TRASH, panel=CHOICE, help="The folder in which runs kept what they took away."
+)
+
+# Of the four jobs.
+_WHERE_JOBS_WORK: Final = (ROOTS, TOPICS, EXCLUDE, FILE_LIST, ROLE)
+_CONFIG_OF_JOBS: Final = (
+    *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
+    *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
+)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, MASTER, OUTPUT)
+# Of the two that compact.
+_HOW_LOGS_ARE_CLEANED: Final = (
+    *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
+    *(MAX_BYTES, MAX_DURATION, MIN_FREE, PER_DISK, MAX_DELETE_RATIO, ORDER),
+    *(OVERRIDE, TRASH, PLAN_OUT),
+)
+
+_INSPECT: Final = Command(
+    name="inspect",
+    panel=_LOOK,
+    work="pylog_spark.cli.inspect:inspect_roots",
+    options=(
+        replace(ROOTS, help="Log directories or partition directories: paths or URLs."),
+        TOPICS,
+        EXCLUDE,
+        SEGMENTS,
+        OUTPUT,
+    ),
+    help="""
+    Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
+
+    Nothing is written, no lock is taken, and no Spark is started. A partition that cannot be read
+    is a row with its error; the exit status is then 4.
+    """,
+    example="Example: `pylog inspect /var/lib/kafka --topics 'orders-*' --segments`",
+)
+_DUMP: Final = Command(
+    name="dump",
+    panel=_LOOK,
+    work="pylog_spark.cli.dump_files:dump",
+    options=(PATH, OUTPUT, ISOLATION),
+    help="""
+    Print batches and records of a segment, or the entries of an index, snapshot or checkpoint.
+
+    Nothing is written, and no lock is taken. Where bytes are bad the file ends with an error line
+    that says where, the next file goes on, and the exit status is 4.
+    """,
+    example=(
+        "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
+    ),
+)
+_EXPLAIN: Final = Command(
+    name="explain",
+    panel=_LOOK,
+    work="pylog_spark.cli.explain:EXPLAIN",
+    options=(
+        ROOTS,
+        TOPICS,
+        EXCLUDE,
+        _GUESSED_ROLE,
+        *_CONFIG_OF_JOBS,
+        HIGH_WATERMARK,
+        NOW_MS,
+        OUTPUT,
+    ),
+    help="""
+    Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
+
+    Predicate by predicate, in the order in which Kafka asks, with the numbers: policy, dirty ratio,
+    lags, last stable offset and the transaction that holds it, active segment, high watermark,
+    retention by size and age, timestamps in the future. Read only; no Spark is started.
+    """,
+    example="Example: `pylog explain /var/lib/kafka --topics 'orders-*'`",
+)
+_SURVEY: Final = Command(
+    name="survey",
+    panel=_LOOK,
+    work="pylog_spark.cli.transfer:SURVEY",
+    options=(
+        ROOTS,
+        TOPICS,
+        EXCLUDE,
+        _GUESSED_ROLE,
+        FILE_LIST,
+        CONFIG_FILES,
+        SETTINGS_OF_RUN,
+        TOPIC_DUMP,
+        ASSUME_DEFAULTS,
+        NOW_MS,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Say what retention and compaction would do, without opening a single file.
+
+    A mirror is listed page by page, or an inventory takes that place; of a managed root one
+    manifest a partition is read. Sizes are exact; ages are those of the files where a manifest
+    does not tell the records' own. Meant for many partitions: `pylog explain` knows more of one.
+    """,
+    example="Example: `pylog survey s3://backup/kafka --file-list inventory.parquet`",
+)
+_VERIFY: Final = Command(
+    name="verify",
+    panel=_LOOK,
+    work="pylog_spark.cli.verify:VERIFY",
+    options=(
+        ROOTS,
+        TOPICS,
+        EXCLUDE,
+        DEEP,
+        LIVE,
+        FAIL_ON,
+        SHOW,
+        _GUESSED_ROLE,
+        PER_DISK,
+        CONFIG_FILES,
+        SETTINGS_OF_RUN,
+        NOW_MS,
+        LEDGER,
+        REPORT,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
+
+    What is found has a stable code, a severity and what to do about it; docs/findings.md lists
+    them. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could not
+    be looked at.
+    """,
+    example="Example: `pylog verify /var/lib/kafka --deep --fail-on warn`",
+)
+_DOCTOR: Final = Command(
+    name="doctor",
+    panel=_LOOK,
+    work="pylog_spark.cli.doctor:DOCTOR",
+    options=(
+        replace(ROOTS, help="Log directories, all of one broker's at best."),
+        TOPICS,
+        EXCLUDE,
+        DEEP,
+        FAIL_ON,
+        replace(SHOW, default=20, shown=20),
+        _GUESSED_ROLE,
+        CONFIG_FILES,
+        replace(SERVER_PROPERTIES, panel=None, help="The broker's own file: its recovery threads."),
+        SETTINGS_OF_RUN,
+        NOW_MS,
+        replace(MASTER, panel=None, help="Work on Spark there, however small the logs are."),
+        replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
+    ),
+    help="""
+    Say what is wrong, what a broker's start would do and how long it would take, what to run.
+
+    Nothing is written, no lock is taken. Logs of a few GiB are read in this process, larger ones
+    on Spark. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
+    not be looked at.
+    """,
+    example="Example: `pylog doctor /var/lib/kafka`",
+)
+_RUN: Final = Command(
+    name="run",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.jobs:RUN",
+    options=(
+        *_WHERE_JOBS_WORK,
+        *_HOW_LOGS_ARE_CLEANED,
+        SALVAGE,
+        MAX_TRUNCATE_BYTES,
+        ALLOW_TRUNCATE,
+        _FAIL_ON_CUT,
+        *_CONFIG_OF_JOBS,
+        HIGH_WATERMARK,
+        NOW_MS,
+        MARK_CLEAN,
+        *_ANSWER_OF_JOBS,
+    ),
+    help="""
+    The nightly job: do everything that is due in each partition of the log directories.
+
+    A broker's directory that was not cleanly shut down is recovered first. Then retention removes
+    what has expired, compaction leaves the newest record of each key, and what former runs have
+    put aside is purged. --max-bytes, --min-free and --order are about compaction, --max-duration is
+    about all but the purge. A partition whose topic's config is not known is left alone and said
+    so. Each partition is a row of the result; one that fails does not stop the others. A run that
+    was killed is simply started again.
+    """,
+    example="Example: `pylog run /var/lib/kafka --role broker --ledger /var/lib/pylog/ledger`",
+)
+_RECOVER: Final = Command(
+    name="recover",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.jobs:RECOVER",
+    options=(
+        *_WHERE_JOBS_WORK,
+        replace(DRY_RUN, help="Read everything, show what would be cut and done; write nothing."),
+        EXACT,
+        FROM_START,
+        SALVAGE,
+        MAX_TRUNCATE_BYTES,
+        ALLOW_TRUNCATE,
+        _FAIL_ON_CUT,
+        MARK_CLEAN,
+        PER_DISK,
+        OVERRIDE,
+        TRASH,
+        PLAN_OUT,
+        *_CONFIG_OF_JOBS,
+        NOW_MS,
+        *_ANSWER_OF_JOBS,
+    ),
+    help="""
+    Recover every partition after a crash, so that the broker starts at once.
+
+    What a broker does when it starts, in parallel: segments from the recovery point on are read and
+    checked, their indexes and the producer state rebuilt; from the first batch that is torn or
+    corrupt on, a log is cut. Then checkpoints and Kafka's clean-shutdown marker are written. Look
+    at --dry-run first: it says what would be cut, how many bytes and records, and why.
+
+    A partition that would lose more than --max-truncate-bytes, or what its checkpointed high
+    watermark covers, is left alone and listed.
+    """,
+    example=(
+        "Example: `pylog recover /var/lib/kafka --role broker --salvage /var/tmp/salvage --dry-run`"
+    ),
+)
+_RETAIN: Final = Command(
+    name="retain",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.jobs:RETAIN",
+    options=(
+        *_WHERE_JOBS_WORK,
+        DRY_RUN,
+        EXACT,
+        KEEP_DELETED,
+        MAX_DELETE_RATIO,
+        MAX_DURATION,
+        PER_DISK,
+        OVERRIDE,
+        TRASH,
+        PLAN_OUT,
+        *_CONFIG_OF_JOBS,
+        HIGH_WATERMARK,
+        NOW_MS,
+        MARK_CLEAN,
+        *_ANSWER_OF_JOBS,
+    ),
+    help="""
+    Remove the segments that have expired, exactly as Kafka would.
+
+    The oldest segments of a log go while they lie below its log start offset, while the log is
+    larger than retention.bytes, or while they are older than retention.ms; at the first that stays
+    it ends. Nothing at or above the checkpointed high watermark goes. A topic that is compacted is
+    left to `pylog compact`. Try it with --dry-run first.
+    """,
+    example="Example: `pylog retain /var/lib/kafka --role broker --topics 'clicks-*' --dry-run`",
+)
+_COMPACT: Final = Command(
+    name="compact",
+    panel=_MAINTAIN,
+    work="pylog_spark.cli.jobs:COMPACT",
+    options=(
+        *_WHERE_JOBS_WORK,
+        *_HOW_LOGS_ARE_CLEANED,
+        *_CONFIG_OF_JOBS,
+        HIGH_WATERMARK,
+        NOW_MS,
+        MARK_CLEAN,
+        *_ANSWER_OF_JOBS,
+    ),
+    help="""
+    Compact every partition that is due, exactly as Kafka's log cleaner would.
+
+    Policy, dirty ratio and lags of each topic decide what is due. Try it with --dry-run first:
+    that writes nothing and shows what would be done.
+    """,
+    example="Example: `pylog compact /var/lib/kafka --role broker --topics 'orders-*' --dry-run`",
+)
+_APPLY: Final = Command(
+    name="apply",
+    panel=_PLANS,
+    work="pylog_spark.cli.jobs:APPLY",
+    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, MASTER, OUTPUT),
+    help="""
+    Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
+
+    A partition whose files are not what they were is refused, and the file is named with what was
+    expected and what was found; the exit status is then 3, and the others are done.
+    """,
+    example="Example: `pylog apply tonight.json --ledger /data/ledger`",
+)
+_UNDO: Final = Command(
+    name="undo",
+    panel=_PLANS,
+    work="pylog_spark.cli.upkeep:UNDO",
+    options=(
+        RUN_ID,
+        replace(ROOTS, is_required=False, help="Managed roots; local ones are in the trash."),
+        _TRASH_OF_RUNS,
+        TOPICS,
+        EXCLUDE,
+        DRY_RUN,
+        MARK_CLEAN,
+        CONFIG_FILES,
+        LEDGER,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Undo a run: bring each partition back to what it was before.
+
+    A local run is undone from the trash that it was given (--trash), a run over a managed root by
+    its generations. A partition of which a single file is not what the run left is refused, and
+    the file is named; the others are undone. Spark is started only to write the ledger.
+    """,
+    example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
+)
+_PURGE: Final = Command(
+    name="purge",
+    panel=_PLANS,
+    work="pylog_spark.cli.upkeep:PURGE",
+    options=(
+        replace(ROOTS, is_required=False, help="Log directories, or managed roots."),
+        _TRASH_OF_RUNS,
+        PURGE_AFTER,
+        TOPICS,
+        EXCLUDE,
+        ROLE,
+        DRY_RUN,
+        CONFIG_FILES,
+        SERVER_PROPERTIES,
+        SETTINGS_OF_RUN,
+        NOW_MS,
+        LEDGER,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Empty the trash, and remove what a broker would remove at its next start.
+
+    From the trash goes what runs put there more than --older-than ago: they cannot be undone any
+    more. From a broker's directory go .deleted files, and directories of deleted partitions, once
+    file.delete.delay.ms has passed; from a managed root, superseded generations and their objects.
+    --dry-run lists. Spark is started only to write the ledger.
+    """,
+    example="Example: `pylog purge /var/lib/kafka --role broker --trash /data/trash`",
+)
+_INGEST: Final = Command(
+    name="ingest",
+    panel=_MANAGED_ROOTS,
+    work="pylog_spark.cli.transfer:INGEST",
+    options=(
+        MIRROR,
+        MANAGED,
+        TOPICS,
+        EXCLUDE,
+        DRY_RUN,
+        SETTLE,
+        SYNC_STOPPED,
+        IN_PLACE,
+        HIGH_WATERMARK,
+        FILE_LIST,
+        CONFIG_FILES,
+        LEDGER,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Take what a mirror has and a managed root has not yet: segments that are closed and settled.
+
+    A segment is closed when the mirror has its successor. High watermarks are those of the mirror's
+    own checkpoint file: what lies above them stays. Segments that overlap, or that come from
+    several replicas, are refused. The managed root is made if it is not there; what it has is not
+    copied again.
+    """,
+    example="Example: `pylog ingest s3://backup/kafka s3://logs/managed --dry-run`",
+)
+_MATERIALIZE: Final = Command(
+    name="materialize",
+    panel=_MANAGED_ROOTS,
+    work="pylog_spark.cli.transfer:MATERIALIZE",
+    options=(
+        MANAGED,
+        TARGET,
+        TOPICS,
+        EXCLUDE,
+        DRY_RUN,
+        CONFIG_FILES,
+        LEDGER,
+        MASTER,
+        OUTPUT,
+    ),
+    help="""
+    Write partitions of a managed root as a plain log directory that Kafka opens.
+
+    Of each partition one generation is written, whatever is committed meanwhile, with its
+    checkpoints. A run that was killed is finished by starting it again.
+    """,
+    example="Example: `pylog materialize s3://logs/managed /var/lib/kafka-new`",
+)
+_CLEAN_PARTITION: Final = Command(
+    name="clean",
+    work="pylog_spark.cli.partition_clean:clean",
+    options=(
+        of_partitions.DIRECTORY,
+        of_partitions.CLOCK,
+        of_partitions.WHOLE_CONFIG,
+        of_partitions.FIRST_DIRTY,
+        of_partitions.FIRST_UNCLEANABLE,
+        of_partitions.CLEANER_CHECKPOINT,
+        of_partitions.HIGH_WATERMARK,
+        of_partitions.LOG_START,
+        of_partitions.OFFSET_MAP_BYTES,
+        of_partitions.LOAD_FACTOR,
+        of_partitions.IO_BUFFER_BYTES,
+        of_partitions.MAX_IO_BUFFER_BYTES,
+        of_partitions.THEN_RETAIN,
+        replace(DRY_RUN, help="Print what would be done to files; change nothing."),
+    ),
+    help="""
+    Run one round of Kafka's cleaner on a partition and print its answer as one JSON object.
+
+    Without --first-dirty-offset the range is chosen as Kafka chooses it: from the cleaner
+    checkpoint, the dirty ratio and the compaction lags. The log must have been closed cleanly.
+    """,
+    example=(
+        "Example: pylog partition clean /backup/orders-0 --now-ms 1795251360000 "
+        "--set cleanup.policy=compact --first-dirty-offset 0"
+    ),
+)
+_RECOVER_PARTITION: Final = Command(
+    name="recover",
+    work="pylog_spark.cli.partition_recover:recover",
+    options=(
+        of_partitions.DIRECTORY,
+        of_partitions.CLOCK,
+        of_partitions.WHOLE_CONFIG,
+        of_partitions.RECOVERY_POINT,
+        of_partitions.LOG_START_OR_ZERO,
+        of_partitions.CLEAN_SHUTDOWN,
+        of_partitions.NO_TRUNCATE,
+        replace(
+            DRY_RUN,
+            help="Read everything, print what would be cut and done; change nothing.",
+        ),
+    ),
+    help="""
+    Load a partition as a broker does after a crash, and close it cleanly.
+
+    Segments from the recovery point on are read and checked, their indexes and the producer state
+    rebuilt; what is not a valid batch is cut, with everything after it. **Cutting is a broker's
+    rule**: it fetches the rest from other replicas. On a copy, look at --dry-run first.
+    """,
+    example=("Example: pylog partition recover /backup/orders-0 --now-ms 1795251360000 --dry-run"),
+)
+_RETAIN_PARTITION: Final = Command(
+    name="retain",
+    work="pylog_spark.cli.partition_retain:retain",
+    options=(
+        of_partitions.DIRECTORY,
+        of_partitions.CLOCK,
+        of_partitions.WHOLE_CONFIG,
+        of_partitions.HIGH_WATERMARK,
+        replace(of_partitions.LOG_START, help="Raise the log start there, as DeleteRecords."),
+        replace(DRY_RUN, help="Print what would go, and why; change nothing."),
+    ),
+    help="""
+    Make Kafka's deletion pass over a log: what is below its start, too large, too old.
+
+    The log must have been closed cleanly. Segments go from the oldest on, up to the first that
+    stays; if all of them go, an empty one takes their place.
+    """,
+    example=(
+        "Example: pylog partition retain /backup/orders-0 --now-ms 1795251360000 "
+        "--set retention.ms=86400000 --dry-run"
+    ),
+)
+_TRUNCATE_PARTITION: Final = Command(
+    name="truncate",
+    work="pylog_spark.cli.partition_recover:truncate",
+    options=(
+        of_partitions.DIRECTORY,
+        of_partitions.CLOCK,
+        of_partitions.TRUNCATE_TO,
+        of_partitions.WHOLE_CONFIG,
+        of_partitions.LOG_START_OR_ZERO,
+        replace(
+            of_partitions.CLEANER_CHECKPOINT,
+            help="Its cleaner checkpoint; the answer has the new.",
+        ),
+        replace(DRY_RUN, help="Print what would be cut and done; change nothing."),
+    ),
+    help="""
+    Cut a log down to an offset, as a replica does that follows a new leader.
+
+    The log must have been closed cleanly. The batch that reaches the offset goes as a whole; so do
+    index entries, producer snapshots and leader epochs at or above it.
+    """,
+    example=(
+        "Example: pylog partition truncate /backup/orders-0 --now-ms 1795251360000 --to 4711 "
+        "--dry-run"
+    ),
+)
+_PARTITION: Final = Group(
+    name="partition",
+    panel=_OTHERS,
+    help="Work on one partition directory, in this process: for surgery and tests.",
+    commands=(_CLEAN_PARTITION, _RECOVER_PARTITION, _RETAIN_PARTITION, _TRUNCATE_PARTITION),
+)
+_SHOW_CONFIG: Final = Command(
+    name="show",
+    work="pylog_spark.cli.config:show_config",
+    options=(
+        replace(CONFIG_FILES, panel=None, help="YAML; a later file wins."),
+        replace(SERVER_PROPERTIES, panel=None, help="A broker's own server.properties."),
+        TOPIC_DUMP,
+        replace(SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
+        ORIGIN,
+        replace(OUTPUT, panel=None),
+    ),
+    help="""
+    List every key that --set and --config know, with its value in force, unit and meaning.
+
+    Topic keys are shown as for a topic that sets none of them itself.
+    """,
+    example="Example: `pylog config show --origin --config nightly.yaml`",
+)
+_CONFIG: Final = Group(
+    name="config",
+    panel=_OTHERS,
+    help="Show the settings that a job would run with.",
+    commands=(_SHOW_CONFIG,),
+)
+_WARMUP: Final = Command(
+    name="warmup",
+    panel=_OTHERS,
+    work="pylog_spark.cli.warmup:warmup",
+    help="""
+    Compile every kernel and keep the machine code on disk, so that no job waits for it.
+
+    The code lies in the folder that PYLOG_KERNEL_CACHE names, else in the user's cache folder. It
+    belongs to one version of this program and to one kind of CPU.
+    """,
+    example="Example: `pylog warmup`, in an image's build or on a fresh host",
+)
+
+# In the order of the program's help.
+COMMANDS: Final[tuple[Command | Group, ...]] = (
+    *(_INSPECT, _DUMP, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_RUN, _RECOVER, _RETAIN, _COMPACT),
+    *(_APPLY, _UNDO, _PURGE),
+    *(_INGEST, _MATERIALIZE),
+    *(_PARTITION, _CONFIG, _WARMUP),
+)

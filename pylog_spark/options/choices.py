@@ -1,0 +1,74 @@
+"""Options that are one of some words: the words, and what each of them means."""
+
+import enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from storage_core.maintenance.verification.findings import Severity
+
+# Guards that have no option of their own to say that they do not hold; by what they refuse with.
+OVERRIDABLE_GUARDS: Final = (
+    "CLOCK_PAST_RETENTION",
+    "FILESYSTEM_UNKNOWN",
+    "FOREIGN_FORMAT",
+    "NOT_THE_OWNER",
+    "REMOTE_STORAGE",
+)
+
+
+class HighWatermarkSource(enum.StrEnum):
+    """Where a partition's high watermark is taken from; nothing at or above it is cleaned."""
+
+    CHECKPOINT = "checkpoint"  # replication-offset-checkpoint; a partition without one is skipped
+    LOG_END = "log-end"  # the log end offset: what is there counts as replicated
+
+
+class Order(enum.StrEnum):
+    """Which partitions come first where a budget may not reach to the last one."""
+
+    URGENCY = "urgency"  # highest ratio of what is dirty first, as Kafka's cleaner
+    LARGEST = "largest"  # most bytes to read first
+    SMALLEST = "smallest"  # fewest bytes to read first
+    NAME = "name"  # by topic and number
+
+
+class Strategy(enum.StrEnum):
+    """How the tasks of one partition share its offset map."""
+
+    AUTO = "auto"
+    WHOLE = "whole"  # one task makes both passes
+    BROADCAST = "broadcast"  # merged by one task, a broadcast variable
+    FILES = "files"  # merged by one task in scratch files, which the others map into memory
+    SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
+
+
+class FailOn(enum.StrEnum):
+    """From which severity on findings change the exit status."""
+
+    INFO = "info"
+    HARMLESS = "harmless"
+    WARN = "warn"
+    ERROR = "error"
+    FATAL = "fatal"
+    NEVER = "never"
+
+    @property
+    def severity(self) -> "Severity | None":
+        """The severity, None for never."""
+        from storage_core.maintenance.verification.findings import Severity  # noqa: PLC0415  # numba
+
+        return None if self is FailOn.NEVER else Severity(self.value)
+
+
+class Isolation(enum.StrEnum):
+    """Which records are shown."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class OutputFormat(enum.StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    JSON = "json"

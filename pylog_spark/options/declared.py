@@ -1,0 +1,573 @@
+"""Every option and argument of the commands, once.
+
+Those that files may have stand in the order in which ``pylog config show`` lists them. A command
+names the options that it has, in ``cli.commands``; where its help says something else, there too.
+The commands of ``pylog partition`` have options of their own, in ``of_partitions``.
+
+A new option is declared here and named by its commands; an operation gets its value by a field of
+``values.JobOptions`` or ``RunLimits``, a command by ``CommandLine``. Tests hold ``docs/cli.md`` to
+it and, for what files may have, ``conf/defaults.yaml``.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from pylog_spark.options.choices import (
+    OVERRIDABLE_GUARDS,
+    FailOn,
+    HighWatermarkSource,
+    Isolation,
+    Order,
+    OutputFormat,
+    Strategy,
+)
+from pylog_spark.options.kinds import (
+    BYTES,
+    DURATION,
+    DURATION_OR_NONE,
+    ENTRIES,
+    ENTRIES_BY_NAME,
+    FILE,
+    FILES,
+    NEW_FILE,
+    OFFSET,
+    RATIO,
+    SETTINGS,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    TOPIC_DUMP_FILE,
+    TRASH_FOLDER,
+    choice,
+    count,
+)
+from pylog_spark.options.option import Kind, Option
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_dump import TopicDump
+
+# Headings of the help; what stands under none of them says what is done.
+CHOICE: Final = "What it works on"
+CONFIG: Final = "Config and clock"
+GUARDS: Final = "Guards, and what is kept aside"
+OUTPUT_AND_PLACE: Final = "Where it runs, what it tells"
+
+# --- What files may have, too --------------------------------------------------------------------
+
+ROLE: Final = Option[Role | None](
+    name="role",
+    flag="--role",
+    kind=choice(Role),
+    default=None,
+    panel=CHOICE,
+    help="What the roots are. Whatever writes needs it said.",
+    is_in_files=True,
+    doc="what the log directories are: broker, mirror or managed; jobs that write need it said",
+)
+TOPICS: Final = Option[tuple[str, ...]](
+    name="include",
+    flag="--topics",
+    kind=TEXTS,
+    default=(),
+    panel=CHOICE,
+    metavar="GLOB",
+    help="Only these topics.",
+    is_in_files=True,
+    doc="globs of topics to work on; empty: all",
+)
+EXCLUDE: Final = Option[tuple[str, ...]](
+    name="exclude",
+    flag="--exclude",
+    kind=TEXTS,
+    default=(),
+    panel=CHOICE,
+    metavar="GLOB",
+    help="Not these topics.",
+    is_in_files=True,
+    doc="globs of topics to leave out",
+)
+ASSUME_DEFAULTS: Final = Option[tuple[str, ...]](
+    name="assume_defaults",
+    flag="--assume-defaults",
+    kind=TEXTS,
+    default=(),
+    panel=CONFIG,
+    metavar="GLOB",
+    help="Topics of unknown config that have the default.",
+    is_in_files=True,
+    doc="globs of topics that have Kafka's default config if none is known",
+)
+HIGH_WATERMARK: Final = Option[HighWatermarkSource](
+    name="high_watermark",
+    flag="--high-watermark",
+    kind=choice(HighWatermarkSource),
+    default=HighWatermarkSource.CHECKPOINT,
+    panel=CONFIG,
+    help="Its checkpoint (default), or all that is in the log is replicated.",
+    is_in_files=True,
+    doc="where high watermarks come from: checkpoint or log-end",
+)
+LEDGER: Final = Option[str | None](
+    name="ledger",
+    flag="--ledger",
+    kind=TEXT,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="URI",
+    help="Keep a record of the run in Delta tables there.",
+    is_in_files=True,
+    doc="path or URL of the ledger; empty: none is kept",
+)
+MARK_CLEAN: Final = Option[bool](
+    name="mark_clean",
+    flag="--no-mark-clean",
+    kind=SWITCH,
+    says=False,
+    default=True,
+    help="Write no clean-shutdown marker at the end.",
+    is_in_files=True,
+    doc="mark a broker's directory as cleanly shut down again, if it was before",
+)
+MASTER: Final = Option[str | None](
+    name="master",
+    flag="--master",
+    kind=TEXT,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="URL",
+    help="Spark master. Default: the session's, or local[*].",
+    is_in_files=True,
+    doc="Spark master; empty: the session's own, or local[*]",
+)
+MAX_BYTES: Final = Option[int | None](
+    name="max_bytes",
+    flag="--max-bytes",
+    kind=BYTES,
+    default=None,
+    panel=CHOICE,
+    metavar="AMOUNT",
+    help="Begin with nothing more once so much was read: 64GiB.",
+    is_in_files=True,
+    doc="begin with no more partitions once so much was read; empty: no limit",
+)
+MAX_DURATION: Final = Option[int | None](
+    name="max_duration",
+    flag="--max-duration",
+    kind=DURATION_OR_NONE,
+    default=None,
+    panel=CHOICE,
+    metavar="TIME",
+    help="Begin with nothing more after so long: 90m.",
+    is_in_files=True,
+    doc="begin with no more partitions after so long; empty: no limit",
+)
+MIN_FREE: Final = Option[int](
+    name="min_free",
+    flag="--min-free",
+    kind=BYTES,
+    default=0,
+    panel=GUARDS,
+    metavar="AMOUNT",
+    help="Leave so much of each disk free: 20GiB.",
+    is_in_files=True,
+    doc="bytes of each disk that stay free",
+)
+MAX_DELETE_RATIO: Final = Option[float](
+    name="max_delete_ratio",
+    flag="--max-delete-ratio",
+    kind=RATIO,
+    default=0.5,
+    panel=GUARDS,
+    metavar="F",
+    help="Refuse retention of more than this share of a run, topic or partition. Default: 0.5.",
+    is_in_files=True,
+    doc="share of a run, a topic, a partition that retention may remove",
+)
+TRASH: Final = Option[str | None](
+    name="trash",
+    flag="--trash",
+    kind=TRASH_FOLDER,
+    default=None,
+    panel=GUARDS,
+    metavar="DIR",
+    help="Keep there what is replaced or removed, so that `pylog undo` can put it back.",
+    is_in_files=True,
+    doc="folder that keeps what a run takes out of local directories, for undo; empty: none",
+)
+# Three days: what a weekend hides, a Monday can still undo.
+PURGE_AFTER: Final = Option[int](
+    name="purge_after",
+    flag="--older-than",
+    kind=DURATION,
+    default=72 * 3_600_000,
+    metavar="TIME",
+    help="How long what was put aside is kept. Default: 72h.",
+    is_in_files=True,
+    doc="how long what former runs put aside is kept",
+)
+ORDER: Final = Option[Order](
+    name="order",
+    flag="--order",
+    kind=choice(Order),
+    default=Order.URGENCY,
+    panel=CHOICE,
+    help="Which partitions come first. Default: urgency.",
+    is_in_files=True,
+    doc="which partitions come first: urgency, largest, smallest or name",
+)
+PER_DISK: Final = Option[int | None](
+    name="per_disk",
+    flag="--per-disk",
+    kind=count(at_least=1),
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="N",
+    help="At most so many tasks at one local disk at once.",
+    is_in_files=True,
+    doc="tasks that may be at one local disk at once; empty: no limit",
+)
+TOPIC_DUMP: Final = Option[TopicDump | None](
+    name="topic_dump",
+    flag="--topic-dump",
+    kind=TOPIC_DUMP_FILE,
+    default=None,
+    panel=CONFIG,
+    metavar="FILE",
+    help="Exported configs of topics: what kafka-configs.sh --describe --all prints, or JSON.",
+    is_in_files=True,
+    doc="configs of topics as they were exported from their cluster",
+)
+TOPIC_DUMP_MAX_AGE: Final = Option[int](
+    name="topic_dump_max_age",
+    kind=DURATION,
+    default=7 * 24 * 3_600_000,
+    is_in_files=True,
+    doc="age of that export from which on it is warned of",
+)
+SERVER_PROPERTIES: Final = Option[Path | None](
+    name="server_properties",
+    flag="--server-properties",
+    kind=FILE,
+    default=None,
+    panel=CONFIG,
+    metavar="FILE",
+    help="The broker's own file: defaults of its topics.",
+    is_in_files=True,
+    doc="a broker's own file, for broker-wide defaults of topics",
+)
+SETTINGS_OF_RUN: Final = Option[tuple[str, ...]](
+    name="settings",
+    flag="--set",
+    kind=SETTINGS,
+    default=(),
+    panel=CONFIG,
+    metavar="KEY=VALUE",
+    help="Override a key; `pylog config show`.",
+    is_in_files=True,
+    doc="keys of Kafka and of ours, over what any source says of any topic",
+)
+TOPIC_CONFIGS: Final = Option[dict[str, Any]](
+    name="topics",
+    kind=ENTRIES_BY_NAME,
+    default={},
+    is_in_files=True,
+    doc="settings of topics, by name or glob",
+)
+SPARK: Final = Option[dict[str, str]](
+    name="spark",
+    kind=ENTRIES,
+    default={},
+    is_in_files=True,
+    doc="settings of the Spark session, where this program builds one",
+)
+
+# --- What each run says anew ---------------------------------------------------------------------
+
+CONFIG_FILES: Final = Option[tuple[Path, ...]](
+    name="config_files",
+    flag="--config",
+    kind=FILES,
+    default=(),
+    panel=CONFIG,
+    metavar="FILE",
+    help="YAML options; a later file wins.",
+    doc="files with options, the weakest first",
+)
+NOW_MS: Final = Option[int](
+    name="now_ms",
+    flag="--now-ms",
+    kind=OFFSET,
+    panel=CONFIG,
+    metavar="MS",
+    help="The clock. Default: now.",
+    doc="the one clock of the run, epoch milliseconds, taken on the driver",
+)
+DRY_RUN: Final = Option[bool](
+    name="dry_run",
+    flag="--dry-run",
+    kind=SWITCH,
+    default=False,
+    help="Show what would be done; write nothing.",
+    doc="say what would be done; nothing is written",
+)
+# The program makes --dry-run=exact these two: --dry-run --exact.
+EXACT: Final = Option[bool](
+    name="exact",
+    flag="--exact",
+    kind=SWITCH,
+    default=False,
+    is_hidden=True,
+    doc="whether a dry run also reads what it would clean, so that its figures are exact",
+)
+UNTIL_CLEAN: Final = Option[bool](
+    name="until_clean",
+    flag="--until-clean",
+    kind=SWITCH,
+    default=False,
+    help="Repeat where a bounded offset map was full.",
+    doc="go on with a partition whose offset map was full, round by round",
+)
+STRATEGY: Final = Option[str](
+    name="strategy",
+    flag="--strategy",
+    kind=choice(Strategy),
+    default=Strategy.AUTO,
+    shown=Strategy.AUTO,
+    help="How tasks share an offset map; the result is the same. Default: by its size.",
+    doc="how the tasks of one partition share its offset map",
+)
+KEEP_DELETED: Final = Option[bool](
+    name="keep_deleted",
+    flag="--keep-deleted",
+    kind=SWITCH,
+    default=False,
+    help="Leave removed files as .deleted, to the broker's start or pylog purge.",
+    doc="leave removed segments under the suffix .deleted",
+)
+ALLOW_TRUNCATE: Final = Option[bool](
+    name="allow_truncate",
+    flag="--allow-truncate",
+    kind=SWITCH,
+    default=False,
+    panel=GUARDS,
+    help="Cut even below a checkpointed high watermark, or a log that is all lost.",
+    doc="whether recovery may cut below a checkpointed high watermark, or everything",
+)
+FROM_START: Final = Option[bool](
+    name="from_start",
+    flag="--from-start",
+    kind=SWITCH,
+    default=False,
+    panel=CHOICE,
+    help="Read every log from its start, as if nothing said that it was closed or flushed.",
+    doc="whether recovery reads every log from its start, whatever marker and recovery points say",
+)
+# More than this is not what a power cut takes from one partition.
+MAX_TRUNCATE_BYTES: Final = Option[int](
+    name="max_truncate_bytes",
+    flag="--max-truncate-bytes",
+    kind=OFFSET,
+    default=64 * 1024 * 1024,
+    panel=GUARDS,
+    metavar="N",
+    help="Leave a partition alone that would lose more. Default: 64 MiB.",
+    doc="how many bytes recovery may cut from one partition",
+)
+SALVAGE: Final = Option[str | None](
+    name="salvage",
+    flag="--salvage",
+    kind=NEW_FILE,
+    default=None,
+    panel=GUARDS,
+    metavar="DIR",
+    help="Copy what is cut there first, as segments that open.",
+    doc="folder that receives what recovery cuts; None keeps nothing",
+)
+PLAN_OUT: Final = Option[str | None](
+    name="plan_out",
+    flag="--plan-out",
+    kind=NEW_FILE,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="FILE",
+    help="Save the plan, for `pylog apply`: .json, or .parquet.",
+    doc="file that receives the plan, JSON or Parquet by its name; None for none",
+)
+FILE_LIST: Final = Option[str | None](
+    name="file_list",
+    flag="--file-list",
+    kind=TEXT,
+    default=None,
+    panel=CHOICE,
+    metavar="PATH",
+    help="An inventory of mirrors in place of listing: CSV, Parquet, JSON lines, S3 Inventory.",
+    doc="inventory that takes the place of listing mirrors; None to list them",
+)
+# By the command line alone: a file that every run reads must not switch a guard off.
+OVERRIDE: Final = Option[frozenset[str]](
+    name="overrides",
+    flag="--override",
+    kind=Kind(written=list[str], read=lambda _, codes: frozenset(codes)),
+    default=frozenset(),
+    panel=GUARDS,
+    metavar="CODE",
+    help="Switch off the guard that refuses with CODE.",
+    doc=f"codes of guards that the owner switched off: {', '.join(OVERRIDABLE_GUARDS)}",
+)
+
+# --- How a command answers -----------------------------------------------------------------------
+
+REPORT: Final = Option[Path | None](
+    name="report",
+    flag="--report",
+    kind=FILE,
+    default=None,
+    panel=OUTPUT_AND_PLACE,
+    metavar="FILE.html",
+    help="Write a page to be read or sent.",
+)
+OUTPUT: Final = Option[OutputFormat](
+    name="output",
+    flag="--output",
+    kind=choice(OutputFormat),
+    default=OutputFormat.TABLE,
+    shown=OutputFormat.TABLE,
+    panel=OUTPUT_AND_PLACE,
+    help="For a person, or one JSON object a line.",
+)
+FAIL_ON: Final = Option[FailOn](
+    name="fail_on",
+    flag="--fail-on",
+    kind=choice(FailOn),
+    default=FailOn.ERROR,
+    shown=FailOn.ERROR,
+    help="Findings as bad as this make the exit status 1.",
+)
+SHOW: Final = Option[int](
+    name="show",
+    flag="--show",
+    kind=count(at_least=0),
+    default=100,
+    shown=100,
+    metavar="N",
+    help="Print at most so many findings, worst first.",
+)
+DEEP: Final = Option[bool](
+    name="deep",
+    flag="--deep",
+    kind=SWITCH,
+    default=False,
+    help="Also open every batch, and replay producers.",
+)
+LIVE: Final = Option[bool](
+    name="live",
+    flag="--live",
+    kind=SWITCH,
+    default=False,
+    help="Somebody is writing: files may vanish or grow.",
+)
+SEGMENTS: Final = Option[bool](
+    name="segments",
+    flag="--segments",
+    kind=SWITCH,
+    default=False,
+    help="Also show every segment of each partition.",
+)
+ISOLATION: Final = Option[Isolation](
+    name="isolation",
+    flag="--isolation",
+    kind=choice(Isolation),
+    default=Isolation.READ_UNCOMMITTED,
+    shown=Isolation.READ_UNCOMMITTED,
+    help="read_committed leaves out aborted and control records.",
+)
+ORIGIN: Final = Option[bool](
+    name="origin",
+    flag="--origin",
+    kind=SWITCH,
+    default=False,
+    help="Also show where each value comes from.",
+)
+
+# --- What an ingest may take ---------------------------------------------------------------------
+
+SETTLE: Final = Option[int](
+    name="settle",
+    flag="--settle",
+    kind=DURATION,
+    default=60_000,
+    shown="60s",
+    metavar="TIME",
+    help="Time between the two looks that have to agree about a segment.",
+)
+SYNC_STOPPED: Final = Option[bool](
+    name="sync_stopped",
+    flag="--sync-stopped",
+    kind=SWITCH,
+    default=False,
+    help="Nothing is written to the mirror any more: take the newest segments, too.",
+)
+IN_PLACE: Final = Option[bool](
+    name="in_place",
+    flag="--in-place",
+    kind=SWITCH,
+    default=False,
+    help="Copy nothing: name the mirror's objects where they are. Needs --sync-stopped.",
+)
+
+# --- Arguments -----------------------------------------------------------------------------------
+
+ROOTS: Final = Option[tuple[str, ...]](
+    name="roots",
+    kind=TEXTS,
+    default=(),
+    metavar="ROOT",
+    help="Log directories (log.dirs), or URLs of copies.",
+    is_required=True,
+)
+MIRROR: Final = Option[str](
+    name="mirror",
+    kind=TEXT,
+    metavar="MIRROR",
+    help="What a sync writes: a path, or a URL.",
+    is_required=True,
+)
+MANAGED: Final = Option[str](
+    name="managed",
+    kind=TEXT,
+    metavar="MANAGED",
+    help="A managed root: a path, or a URL.",
+    is_required=True,
+)
+TARGET: Final = Option[str](
+    name="directory",
+    kind=TEXT,
+    metavar="DIR",
+    help="Absent, empty, or begun by a killed run.",
+    is_required=True,
+)
+PLAN: Final = Option[Path](
+    name="plan",
+    kind=FILE,
+    metavar="PLAN",
+    help="The file that --plan-out has written.",
+    is_required=True,
+)
+RUN_ID: Final = Option[str](
+    name="run",
+    kind=TEXT,
+    metavar="RUN",
+    help="The run, as its report or the ledger names it.",
+    is_required=True,
+)
+PATH: Final = Option[str](
+    name="path",
+    kind=TEXT,
+    metavar="PATH",
+    help="A file of a partition, or its directory: a path or a URL.",
+    is_required=True,
+)
+
+# What files and command lines say of a run, in the order of ``pylog config show``.
+OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Option)
+)

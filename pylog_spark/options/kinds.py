@@ -1,0 +1,120 @@
+"""The kinds of options: texts, amounts, files, choices, switches."""
+
+import enum
+import os
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pylog_spark.options.option import Kind, Shape
+from pylog_spark.options.quantities import parse_bytes, parse_duration_ms, parse_ratio
+from storage_core.catalog.roles import local_path
+from storage_core.catalog.topic_dump import MAX_DUMP_BYTES, TopicDump, parse_topic_dump
+from storage_core.errors import CheckpointError, ConfigError
+from storage_core.filenames import MAX_OFFSET
+
+_MAX_INT32: Final = 2**31 - 1
+
+
+def choice(words: type[enum.StrEnum]) -> Kind:
+    """Return the kind of an option that is one of some words."""
+    return Kind(
+        written=words,
+        in_file=Literal[tuple(word.value for word in words)],
+        read=lambda _, word: words(word),
+    )
+
+
+def whole_number(largest: int) -> Kind:
+    """Return the kind of a whole number that is not negative, bounded as its field in files is."""
+
+    def parse(text: str) -> int:
+        digits = str(text).strip()
+        if not (digits.isascii() and digits.isdigit()) or int(digits[:20]) > largest:
+            raise ValueError(f"expected a whole number between 0 and {largest}, found {text!r}")
+        return int(digits)
+
+    return Kind(written=int, parse=parse)
+
+
+def count(at_least: int) -> Kind:
+    """Return the kind of a number of things."""
+
+    def read(label: str, number: int) -> int:
+        if number < at_least:
+            raise ConfigError(label, number, f"expected at least {at_least}")
+        return number
+
+    return Kind(written=int, in_file=int, read=read, at_least=at_least)
+
+
+def _amount(read: Any, *, may_be_empty: bool = False) -> Kind:
+    return Kind(written=str, in_file=str, shape=Shape.AMOUNT, read=read, may_be_empty=may_be_empty)
+
+
+def _read_folder(label: str, text: str) -> str:
+    from storage_core.store.local import plain_path  # noqa: PLC0415  # NumPy, not for --help
+
+    folder = local_path(text)
+    if folder is None:
+        raise ConfigError(
+            label, text, "expected a folder of this machine; managed roots need no trash"
+        )
+    return str(plain_path(folder))
+
+
+def _read_topic_dump(label: str, file: str | Path) -> TopicDump:
+    path = Path(file)
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(MAX_DUMP_BYTES + 1)
+            modified_ms = os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
+        return parse_topic_dump(data, file=str(path), modified_ms=modified_ms)
+    except OSError as error:
+        raise ConfigError(label, path, error.strerror or str(error)) from error
+    except CheckpointError as error:
+        raise ConfigError(label, path, str(error)) from error
+
+
+def _parse_factor(text: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = -1.0
+    if not 0 <= factor <= 1:
+        raise ValueError(f"expected a number between 0 and 1, found {text!r}")
+    return factor
+
+
+TEXT: Final = Kind(written=str, in_file=str)
+# A list in a file takes the place of a weaker layer's list as a whole.
+TEXTS: Final = Kind(written=list[str], in_file=list[str], read=lambda _, texts: tuple(texts))
+SWITCH: Final = Kind(written=bool, in_file=bool)
+# An offset, or a point in time: 63 bits.
+OFFSET: Final = whole_number(MAX_OFFSET)
+# A count of bytes, as large as an array can be.
+ARRAY_SIZE: Final = whole_number(_MAX_INT32)
+# Between 0 and 1.
+FACTOR: Final = Kind(written=float, parse=_parse_factor)
+BYTES: Final = _amount(parse_bytes, may_be_empty=True)
+DURATION: Final = _amount(parse_duration_ms)
+DURATION_OR_NONE: Final = _amount(parse_duration_ms, may_be_empty=True)
+RATIO: Final = _amount(parse_ratio)
+# A file, in a YAML file relative to that.
+FILE: Final = Kind(written=Path, in_file=str)
+FILES: Final = Kind(written=list[Path], read=lambda _, files: tuple(files))
+# A file that is written; relative paths are taken where the program was started.
+NEW_FILE: Final = Kind(written=Path, read=lambda _, file: str(file.absolute()))
+TOPIC_DUMP_FILE: Final = Kind(written=Path, in_file=str, read=_read_topic_dump)
+# An absolute path without ``..``.
+TRASH_FOLDER: Final = Kind(written=str, in_file=str, read=_read_folder, may_be_empty=True)
+# ``KEY=VALUE`` texts on the command line.
+SETTINGS: Final = Kind(
+    written=list[str],
+    in_file=dict[str, str],
+    shape=Shape.ENTRIES,
+    read=lambda _, texts: tuple(texts),
+)
+ENTRIES: Final = Kind(written=None, in_file=dict[str, str], shape=Shape.ENTRIES)
+ENTRIES_BY_NAME: Final = Kind(
+    written=None, in_file=dict[str, dict[str, str]], shape=Shape.ENTRIES_BY_NAME
+)

@@ -1,0 +1,196 @@
+"""From files and command lines to the options of a run, each with its origin.
+
+The weakest layer first: ``conf/defaults.yaml``, each ``--config`` file in the order given, a
+broker's ``server.properties`` (for broker-wide keys), flags and ``--set``. Lists and mappings are
+replaced as a whole by a stronger layer, but for ``settings``, ``topics`` and ``spark``, whose
+entries are replaced one by one.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pylog_spark.options.assignments import parse_assignments
+from pylog_spark.options.choices import OVERRIDABLE_GUARDS
+from pylog_spark.options.config_file import read_config_file
+from pylog_spark.options.declared import (
+    CONFIG_FILES,
+    DRY_RUN,
+    EXACT,
+    NOW_MS,
+    OPTIONS,
+    OVERRIDE,
+    SERVER_PROPERTIES,
+    SETTINGS_OF_RUN,
+)
+from pylog_spark.options.entries import list_entries
+from pylog_spark.options.layers import DEFAULT_ORIGIN, Layers
+from pylog_spark.options.option import CommandLine, options_of
+from pylog_spark.options.values import TUNING_KEYS, JobConfig, JobOptions, RunLimits, Tuning
+from storage_core.config import (
+    CleanerConfig,
+    LogConfig,
+    ServerProperties,
+    classify_settings,
+    known_keys,
+    merge_broker_layers,
+    parse_server_properties,
+)
+from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.keys import parse_settings, unknown_key
+from storage_core.config.log_config import TOPIC_KEY_OF_BROKER_KEY
+from storage_core.errors import CheckpointError, ConfigError
+
+_log: Final = logging.getLogger(__name__)
+
+DEFAULTS_FILE: Final = "defaults.yaml"
+_MAX_PROPERTIES_BYTES: Final = 16 * 1024 * 1024
+# A broker's file sizes the offset map for the broker's heap. Here a bound is asked for explicitly.
+_NOT_FROM_BROKER: Final = frozenset(
+    {
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.threads",
+        "log.cleaner.io.buffer.size",
+    }
+)
+
+
+def load_config(line: CommandLine, *, now_ms: int) -> JobConfig:
+    """Build the options of a run.
+
+    Args:
+        line: What the command line says.
+        now_ms: The machine's clock, epoch milliseconds; a clock that the command line says wins.
+
+    Raises:
+        ConfigError: A file cannot be read, a key is unknown, a value is malformed, out of range or
+            in contradiction to another, or a run was called exact that is no dry run.
+    """
+    layers = Layers()
+    layers.put(NOW_MS.name, now_ms, DEFAULT_ORIGIN)
+    # A zip of the packages for --py-files has no conf/; the same defaults stand in the code.
+    defaults = [path for path in (defaults_file(),) if path.exists()]
+    for path in (*defaults, *line[CONFIG_FILES]):
+        _put_file(layers, read_config_file(path), path)
+    _put_command_line(layers, line)
+    if line[EXACT] and not line[DRY_RUN]:
+        # Half of an option, which would be a run in earnest.
+        raise ConfigError(EXACT.label, None, "expected --dry-run=exact")
+    try:
+        _put_server_properties(layers)
+        options = _options(layers, now_is_said=NOW_MS in line)
+        _validate_topics(options)
+    except ConfigError as error:
+        raise layers.with_file(error) from error
+    return JobConfig(options=options, entries=tuple(list_entries(layers, options)))
+
+
+def _options(layers: Layers, *, now_is_said: bool) -> JobOptions:
+    broker = layers.entries("broker")
+    settings = layers.entries(SETTINGS_OF_RUN.name)
+    tuning = {name: text for name, text in settings.items() if name in TUNING_KEYS}
+    kafka = {name: text for name, text in settings.items() if name not in TUNING_KEYS}
+    _validate_names(kafka)
+    groups = classify_settings(kafka)
+    tuning_values: dict[str, Any] = parse_settings(tuning, TUNING_KEYS)
+    options = JobOptions(
+        **_values_of(JobOptions, layers),
+        now_is_said=now_is_said,
+        topic_settings=groups.topic,
+        broker_settings={n: text for n, text in broker.items() if n not in CLEANER_KEYS},
+        broker_overrides={**groups.topic_defaults, **groups.broker},
+        cleaner=CleanerConfig.from_settings(
+            {n: text for n, text in broker.items() if n in CLEANER_KEYS} | groups.cleaner
+        ),
+        tuning=Tuning(**tuning_values),
+        limits=RunLimits(**_values_of(RunLimits, layers)),
+    )
+    unknown = sorted(options.limits.overrides - set(OVERRIDABLE_GUARDS))
+    if unknown:
+        raise ConfigError(OVERRIDE.label, unknown[0], f"expected {', '.join(OVERRIDABLE_GUARDS)}")
+    return options
+
+
+def _values_of(values: type, layers: Layers) -> dict[str, Any]:
+    """Return the values of the options that a dataclass holds, by field."""
+    return {field: layers.value(option) for field, option in options_of(values).items()}
+
+
+def defaults_file() -> Path:
+    """Return where ``conf/defaults.yaml`` lies: in the installed package, or in the checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "conf" / DEFAULTS_FILE
+    return installed if installed.exists() else package.parent / "conf" / DEFAULTS_FILE
+
+
+def _put_file(layers: Layers, file: Mapping[str, Any], path: Path) -> None:
+    origin = path.name if path == defaults_file() else str(path)
+    for option in OPTIONS:
+        value = file.get(option.name)
+        if option.kind.is_mapping:
+            layers.put_entries(option.name, value, origin)
+        elif option.kind.written is Path and value is not None:
+            layers.put(option.name, path.parent / value, origin)
+        else:
+            layers.put(option.name, value, origin)
+
+
+def _put_command_line(layers: Layers, line: CommandLine) -> None:
+    for option in OPTIONS:
+        if option.flag is not None and not option.kind.is_mapping:
+            layers.put(option.name, line.written(option), option.flag)
+    layers.put_entries(
+        SETTINGS_OF_RUN.name, parse_assignments(line[SETTINGS_OF_RUN]), SETTINGS_OF_RUN.label
+    )
+
+
+def _put_server_properties(layers: Layers) -> None:
+    broker_file = layers.value(SERVER_PROPERTIES)
+    if broker_file is None:
+        return
+    properties = _read_server_properties(broker_file)
+    if properties.unknown_keys:
+        # By name only: what a broker's file says beside its logs may be a secret.
+        unknown = ", ".join(properties.unknown_keys)
+        _log.warning("%s: keys that mean nothing here: %s", broker_file, unknown)
+    counting = {
+        name: text for name, text in properties.settings.items() if name not in _NOT_FROM_BROKER
+    }
+    layers.put_entries("broker", counting, str(broker_file))
+
+
+def _read_server_properties(path: Path) -> ServerProperties:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_PROPERTIES_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(SERVER_PROPERTIES.label, path, reason) from error
+    if len(data) > _MAX_PROPERTIES_BYTES:
+        reason = f"is larger than {_MAX_PROPERTIES_BYTES} bytes"
+        raise ConfigError(SERVER_PROPERTIES.label, path, reason)
+    try:
+        return parse_server_properties(data, file=str(path))
+    except CheckpointError as error:
+        raise ConfigError(SERVER_PROPERTIES.label, path, str(error)) from error
+
+
+def _validate_names(settings: Mapping[str, str]) -> None:
+    """Refuse unknown keys here, where the keys of this layer are known too."""
+    known = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
+    for name, text in settings.items():
+        if name not in known:
+            raise unknown_key(name, text, known)
+
+
+def _validate_topics(options: JobOptions) -> None:
+    """Refuse a bad setting of any topic before the first directory is looked at."""
+    broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
+    for topic, settings in options.topic_configs.items():
+        try:
+            LogConfig.from_topic_overrides({**settings, **options.topic_settings}, broker=broker)
+        except ConfigError as error:
+            raise ConfigError(f"topics.{topic}.{error.key}", error.value, error.reason) from error
+    LogConfig.from_topic_overrides(options.topic_settings, broker=broker)

@@ -1,0 +1,150 @@
+"""Options of ``pylog partition``: what a broker's checkpoints and files would say."""
+
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.options.kinds import ARRAY_SIZE, FACTOR, FILE, OFFSET, SETTINGS, SWITCH
+from pylog_spark.options.option import Option
+
+DIRECTORY: Final = Option[Path](
+    name="directory",
+    kind=FILE,
+    metavar="DIR",
+    help="Partition directory, named TOPIC-PARTITION.",
+    is_required=True,
+)
+CLOCK: Final = Option[int](
+    name="now_ms",
+    flag="--now-ms",
+    kind=OFFSET,
+    metavar="MS",
+    help="The clock, epoch milliseconds.",
+    is_required=True,
+)
+WHOLE_CONFIG: Final = Option[tuple[str, ...]](
+    name="settings",
+    flag="--set",
+    kind=SETTINGS,
+    default=(),
+    metavar="KEY=VALUE",
+    help="Kafka's or our key; the whole config.",
+)
+HIGH_WATERMARK: Final = Option[int | None](
+    name="high_watermark",
+    flag="--high-watermark",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Default: the log end offset.",
+)
+LOG_START: Final = Option[int | None](
+    name="log_start_offset",
+    flag="--log-start-offset",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Its log-start checkpoint, if any.",
+)
+LOG_START_OR_ZERO: Final = Option[int](
+    name="log_start_offset",
+    flag="--log-start-offset",
+    kind=OFFSET,
+    default=0,
+    shown=0,
+    metavar="N",
+    help="Its log-start checkpoint. Default: 0.",
+)
+RECOVERY_POINT: Final = Option[int](
+    name="recovery_point",
+    flag="--recovery-point",
+    kind=OFFSET,
+    default=0,
+    shown=0,
+    metavar="N",
+    help="Its recovery-point checkpoint. Default: 0.",
+)
+CLEANER_CHECKPOINT: Final = Option[int | None](
+    name="cleaner_checkpoint",
+    flag="--cleaner-checkpoint",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="The partition's cleaner checkpoint, where Kafka is to choose the range.",
+)
+FIRST_DIRTY: Final = Option[int | None](
+    name="first_dirty_offset",
+    flag="--first-dirty-offset",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Clean from here on, due or not.",
+)
+FIRST_UNCLEANABLE: Final = Option[int | None](
+    name="first_uncleanable_offset",
+    flag="--first-uncleanable-offset",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Stop here; only with --first-dirty-offset.",
+)
+OFFSET_MAP_BYTES: Final = Option[int | None](
+    name="offset_map_bytes",
+    flag="--offset-map-bytes",
+    kind=OFFSET,
+    default=None,
+    metavar="N",
+    help="Memory of the offset map, 24 a key. Default: 128 MiB.",
+)
+LOAD_FACTOR: Final = Option[float | None](
+    name="load_factor",
+    flag="--load-factor",
+    kind=FACTOR,
+    default=None,
+    metavar="F",
+    help="Share of it that may be used. Default: 0.9.",
+)
+IO_BUFFER_BYTES: Final = Option[int | None](
+    name="io_buffer_bytes",
+    flag="--io-buffer-bytes",
+    kind=ARRAY_SIZE,
+    default=None,
+    metavar="N",
+    help="Kafka's buffer. Default: 524288.",
+)
+MAX_IO_BUFFER_BYTES: Final = Option[int | None](
+    name="max_io_buffer_bytes",
+    flag="--max-io-buffer-bytes",
+    kind=ARRAY_SIZE,
+    default=None,
+    metavar="N",
+    help="What it may grow to. Default: 67108864.",
+)
+THEN_RETAIN: Final = Option[bool](
+    name="then_retain",
+    flag="--then-retain",
+    kind=SWITCH,
+    default=False,
+    help="Make the deletion pass after the round.",
+)
+CLEAN_SHUTDOWN: Final = Option[bool](
+    name="clean_shutdown",
+    flag="--clean-shutdown",
+    kind=SWITCH,
+    default=False,
+    help="Load it as after a clean shutdown: nothing is verified.",
+)
+NO_TRUNCATE: Final = Option[bool](
+    name="no_truncate",
+    flag="--no-truncate",
+    kind=SWITCH,
+    default=False,
+    help="Change nothing where something would be cut.",
+)
+TRUNCATE_TO: Final = Option[int](
+    name="to",
+    flag="--to",
+    kind=OFFSET,
+    metavar="N",
+    help="Where the log is to end.",
+    is_required=True,
+)

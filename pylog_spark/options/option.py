@@ -1,0 +1,154 @@
+"""What an option is: its names, how it is written, what it becomes, and what is told about it.
+
+``declared`` has every option, once, each as one of these. The command line and its help, YAML
+files, ``pylog config show`` and the values of a run come from there.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, Final, Generic, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+# Of an option that a command line or a clock has to say.
+NO_DEFAULT: Final = object()
+_METADATA_KEY: Final = "pylog_spark.options"
+
+
+class Shape(enum.Enum):
+    """How YAML writes a value."""
+
+    PLAIN = enum.auto()
+    AMOUNT = enum.auto()  # a text; a number stands for its text, with or without a unit
+    ENTRIES = enum.auto()  # a mapping whose entries win one by one over those of a weaker layer
+    ENTRIES_BY_NAME = enum.auto()  # a mapping of such mappings, whose names win one by one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How the values of an option are written, and how they are read.
+
+    Attributes:
+        written: Type on the command line: str, int, bool, Path, an enumeration, a list of texts.
+        in_file: Type in YAML.
+        shape: How YAML writes it.
+        read: Makes the value of what is written; it gets the option's name first, for errors.
+        parse: Reads a text of the command line before all else; its ValueError is for a person.
+        at_least: Smallest number on the command line; None where ``read`` or ``parse`` looks.
+        may_be_empty: An empty text says as little as none.
+    """
+
+    written: Any
+    in_file: Any = None
+    shape: Shape = Shape.PLAIN
+    read: Callable[[str, Any], Any] = lambda _, value: value
+    parse: Callable[[str], Any] | None = None
+    at_least: int | None = None
+    may_be_empty: bool = False
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it has entries, each with an origin of its own."""
+        return self.shape in {Shape.ENTRIES, Shape.ENTRIES_BY_NAME}
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: ``Option[int](...)`` sets an attribute
+class Option(Generic[T_co]):
+    """One option, or one argument.
+
+    Attributes:
+        name: In files, in ``pylog config show`` and in errors about files.
+        kind: How it is written and read.
+        default: Its value where nobody says one; NO_DEFAULT where somebody has to.
+        flag: On the command line; None for an argument, and for what only files may say.
+        metavar: What stands for its value in the help.
+        help: In the help of commands, in Markdown.
+        panel: Heading in the help; None for the options that say what is done.
+        says: Of a switch, what it stands for.
+        shown: What the help names as its default; None for nothing.
+        is_required: Whether a command line without it is wrong.
+        is_hidden: Whether the help leaves it out.
+        is_in_files: Whether ``--config`` files may have it.
+        doc: What its value means; one line of ``pylog config show`` if files may have it.
+    """
+
+    name: str
+    kind: Kind
+    default: T_co | Any = NO_DEFAULT
+    flag: str | None = None
+    metavar: str | None = None
+    help: str = ""
+    panel: str | None = None
+    says: bool = True
+    shown: Any = None
+    is_required: bool = False
+    is_hidden: bool = False
+    is_in_files: bool = False
+    doc: str = ""
+
+    @property
+    def label(self) -> str:
+        """What an error calls it."""
+        return self.flag or self.metavar or self.name
+
+    def read(self, written: Any) -> T_co:
+        """Return its value for what is written, its default for None.
+
+        Raises:
+            ConfigError: What is written is malformed or out of range.
+        """
+        if written is None or (self.kind.may_be_empty and not written):
+            value: T_co = self.default
+        else:
+            value = self.kind.read(self.label, written)
+        return value
+
+    def field(self) -> T_co:
+        """Declare the field of a dataclass that holds its value."""
+        metadata = {_METADATA_KEY: self}
+        if self.kind.is_mapping:
+            empty: Any = dataclasses.field(default_factory=dict, metadata=metadata)
+            return empty  # type: ignore[no-any-return]  # as dataclasses.field itself does
+        default = MISSING if self.default is NO_DEFAULT else self.default
+        field: Any = dataclasses.field(default=default, metadata=metadata)
+        return field  # type: ignore[no-any-return]
+
+
+def options_of(values: type) -> dict[str, Option[Any]]:
+    """Return the options that a dataclass holds the values of, by field."""
+    fields = dataclasses.fields(values)
+    return {f.name: f.metadata[_METADATA_KEY] for f in fields if _METADATA_KEY in f.metadata}
+
+
+class CommandLine:
+    """What a command line has: options and arguments that somebody has written.
+
+    Args:
+        written: What is written, by the option's name; None and an empty list are nothing.
+    """
+
+    def __init__(self, written: Mapping[str, Any]) -> None:
+        self._written = {
+            name: value for name, value in written.items() if value is not None and value != []
+        }
+
+    def __contains__(self, option: Option[Any]) -> bool:
+        return option.name in self._written
+
+    def __getitem__(self, option: Option[T_co]) -> T_co:
+        """Return the value of an option; its default where it is not there.
+
+        Raises:
+            ConfigError: What is written is malformed or out of range.
+        """
+        return option.read(self.written(option))
+
+    def written(self, option: Option[Any]) -> Any:
+        """Return what is written for an option, None where it is not there."""
+        return self._written.get(option.name)
+
+    def with_switch(self, option: Option[bool]) -> "CommandLine":
+        """Return the same command line with a switch."""
+        return CommandLine({**self._written, option.name: option.says})

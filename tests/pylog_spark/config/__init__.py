@@ -1,1 +1,0 @@
-"""Tests of pylog_spark.config."""

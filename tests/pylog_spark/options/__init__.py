@@ -1,0 +1,1 @@
+"""Tests of pylog_spark.options."""
