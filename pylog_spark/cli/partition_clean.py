@@ -8,6 +8,7 @@ from typing import Any
 
 from pylog_spark.config.assignments import whole_config
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
@@ -18,7 +19,6 @@ from storage_core.maintenance.compaction.partition import clean_and_load
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.compaction.request import CleanRequest, load_for_round
 from storage_core.maintenance.retention.partition import retain_loaded
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 # A dry run groups segments and reads no record, so no key is ever hashed with this.

@@ -7,6 +7,7 @@ from typing import Any
 
 from pylog_spark.config.assignments import whole_config
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.lost_records import count_lost_records
@@ -16,7 +17,6 @@ from storage_core.maintenance.recovery.partition import (
     plan_recovery,
 )
 from storage_core.maintenance.truncation.partition import plan_truncation, truncate_partition
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 

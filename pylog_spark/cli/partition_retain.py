@@ -7,9 +7,9 @@ from typing import Any
 
 from pylog_spark.config.assignments import whole_config
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.maintenance.retention.partition import plan_retain, retain_partition
 from storage_core.maintenance.retention.plan import RetentionPlan
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 

@@ -25,15 +25,8 @@ from pylog_spark.operations.killed_runs import (
     observe_partitions,
     resume_killed_runs,
 )
-from pylog_spark.tasks.commit_claim import create_claim, revoke_claim, set_aside_claim
 from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
-from pylog_spark.tasks.scratch import (
-    REMEMBERED_MARKER,
-    claim_path,
-    create_scratch,
-    sweep_scratch,
-)
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
@@ -44,6 +37,13 @@ from storage_core.checkpoint.clean_shutdown import (
 )
 from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit.claim import create_claim, revoke_claim, set_aside_claim
+from storage_core.commit.scratch import (
+    REMEMBERED_MARKER,
+    claim_path,
+    create_scratch,
+    sweep_scratch,
+)
 from storage_core.errors import PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

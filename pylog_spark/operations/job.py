@@ -20,9 +20,9 @@ from pylog_spark.operations.root_guards import has_remote_storage
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
+from storage_core.commit.keep import TrashPlace
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
-from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path

@@ -36,17 +36,17 @@ from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock
-from storage_core.config import LogConfig
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError
-from storage_core.filenames import TopicPartition
-from storage_core.maintenance.purge.directories import (
+from storage_core.commit import Plan, commit
+from storage_core.commit.purge import (
     Purge,
     plan_purge_directory,
     plan_purge_partition,
 )
-from storage_core.maintenance.purge.trash import find_runs, plan_purge_trash
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.plan import Plan, commit
+from storage_core.commit.purge_trash import find_runs, plan_purge_trash
+from storage_core.commit.trash_hold import hold_run
+from storage_core.config import LogConfig
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.filenames import TopicPartition
 from storage_core.store import LocalStore
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms

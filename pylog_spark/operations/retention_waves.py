@@ -17,8 +17,8 @@ from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
+from storage_core.commit.trash import drop_raised, write_raised
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.trash.record import drop_raised, write_raised
 
 # With more partitions than this, the rows of one wave weigh on the driver.
 _MOST_PARTITIONS: Final = 5000

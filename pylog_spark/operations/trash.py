@@ -9,15 +9,15 @@ from pylog_spark.operations.job import Job, trash_place
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
+from storage_core.commit.keep import is_same_filesystem
+from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun
+from storage_core.commit.trash_hold import hold_run
 from storage_core.filenames import (
     CLEANER_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
 )
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.keep import is_same_filesystem
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRoot, TrashedRun
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
 

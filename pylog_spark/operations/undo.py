@@ -40,6 +40,25 @@ from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
+from storage_core.commit.trash import (
+    RECORD_FILE,
+    RUN_FILE,
+    TrashedRoot,
+    commit_folder,
+    commit_numbers,
+    list_commits,
+    partition_folder,
+    read_commit,
+    read_raised,
+    read_run,
+)
+from storage_core.commit.trash_hold import hold_run
+from storage_core.commit.undo import (
+    UndonePartition,
+    check_partition,
+    is_undone,
+    undo_partition,
+)
 from storage_core.errors import (
     ChangedWhileReadError,
     CheckpointError,
@@ -56,25 +75,7 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import (
-    RECORD_FILE,
-    RUN_FILE,
-    TrashedRoot,
-    commit_folder,
-    commit_numbers,
-    list_commits,
-    partition_folder,
-    read_commit,
-    read_raised,
-    read_run,
-)
-from storage_core.maintenance.undo.partition import (
-    UndonePartition,
-    check_partition,
-    is_undone,
-    undo_partition,
-)
+from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record
@@ -505,7 +506,10 @@ def _undo_held(
         held.restore_checkpoint(name, entries)
     if held.failure is not None:
         return
-    ended = {row["directory"]: row for row in _each(due, undo_partition, Status.DONE)}
+    ended = {
+        row["directory"]: row
+        for row in _each(due, partial(undo_partition, settling=plan_settling), Status.DONE)
+    }
     undone.rows |= ended
     undone.is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
     held.settle_commits({}, is_whole=undone.is_whole)

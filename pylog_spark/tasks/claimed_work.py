@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.tasks.commit_claim import CommitClaim, hold_claim
 from pylog_spark.tasks.failures import describe_failure
+from storage_core.commit.claim import CommitClaim, hold_claim
 from storage_core.errors import GuardRefusedError
 
 TOUCHED: Final = "touched"

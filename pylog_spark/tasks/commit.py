@@ -20,7 +20,8 @@ from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_if_readable
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import keep_scratch
+from storage_core.commit import Plan
+from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
@@ -31,7 +32,6 @@ from storage_core.maintenance.compaction.overflow import plan_split
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.compaction.statistics import CleanerStats
-from storage_core.plan import Plan
 from storage_core.store import LogStore
 
 

@@ -28,7 +28,6 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.claimed_work import TOUCHED, work_claimed
-from pylog_spark.tasks.commit_claim import CommitClaim
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
@@ -39,10 +38,13 @@ from pylog_spark.tasks.run_context import (
     WriteContext,
     read_recovery_checkpoints,
 )
-from pylog_spark.tasks.scratch import claim_path, keep_scratch
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.checkpoint.lock import validate_on_holder_host
+from storage_core.commit import Plan
+from storage_core.commit.claim import CommitClaim
+from storage_core.commit.keep import observe_trash, with_trash
+from storage_core.commit.scratch import claim_path, keep_scratch
 from storage_core.config import LogConfig
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -59,8 +61,6 @@ from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import salvage_cuts
-from storage_core.maintenance.trash.keep import observe_trash, with_trash
-from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore, open_store
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pylog_spark.tasks.claimed_work import work_claimed
-from pylog_spark.tasks.commit_claim import CommitClaim
-from pylog_spark.tasks.scratch import claim_path, scratch_folder
 from storage_core.checkpoint.lock import LockProof, validate_on_holder_host
+from storage_core.commit import Plan
+from storage_core.commit.claim import CommitClaim
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.scratch import claim_path, scratch_folder
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_objects import MANAGED_PREFIX

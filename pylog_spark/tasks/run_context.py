@@ -13,6 +13,7 @@ from storage_core.checkpoint.offset_checkpoint import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
 )
+from storage_core.commit.keep import TrashPlace
 from storage_core.config import CleanerConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (
@@ -23,7 +24,6 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.maintenance.throttler import Throttler, share_of
-from storage_core.maintenance.trash.keep import TrashPlace
 
 # The checkpoint files that a loader reads and a recovery writes.
 RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)

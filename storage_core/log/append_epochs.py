@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry, encode_leader_epochs
+from storage_core.commit import Plan, WriteFile, commit
 from storage_core.errors import InvalidAppendError
 from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
-from storage_core.plan import Plan, WriteFile, commit
 from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import LogStore
 

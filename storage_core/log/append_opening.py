@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_core.clock import Clock
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import StorageError
 from storage_core.filenames import LOG_SUFFIX, kind_of
@@ -16,7 +17,6 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.local_log import LocalLog, plan_first_segment
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_append import ActiveProducers
-from storage_core.plan import Plan, commit
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from storage_core.commit import DeleteFile, Plan, WriteFile, commit
 from storage_core.filenames import snapshot_file
 from storage_core.log.producer_snapshot import ProducerEntry, encode_producer_snapshot
-from storage_core.plan import DeleteFile, Plan, WriteFile, commit
 from storage_core.store.base import LogStore
 
 

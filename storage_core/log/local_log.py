@@ -3,6 +3,7 @@
 import random
 from bisect import bisect_right
 
+from storage_core.commit import CreateEmptyFile, DeleteFile, Operation, Plan, RenameFile, commit
 from storage_core.config import LogConfig
 from storage_core.errors import RollError
 from storage_core.filenames import (
@@ -21,7 +22,6 @@ from storage_core.log.append_segment import AppendSegment, IndexTail, SegmentSet
 from storage_core.log.end_offset import MAX_INDEX_BYTES
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.roll import choose_segment_jitter_ms
-from storage_core.plan import CreateEmptyFile, DeleteFile, Operation, Plan, RenameFile, commit
 from storage_core.store.base import LogStore
 
 _NEW_SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.maintenance.purge.directories import plan_purge_directory, plan_purge_partition
-from storage_core.plan.executor import commit
+from storage_core.commit.executor import commit
+from storage_core.commit.purge import plan_purge_directory, plan_purge_partition
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, is_end
 from tests.crash.test_compaction_crash import settle, three_groups

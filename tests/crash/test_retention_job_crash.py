@@ -21,6 +21,7 @@ from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core.commit.keep import TrashPlace
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     DELETED_SUFFIX,
@@ -30,7 +31,6 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.kit.compare import read_tree

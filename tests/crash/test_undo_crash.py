@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.commit.executor import commit
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.plan import Plan
+from storage_core.commit.trash import commit_folder, commit_numbers, partition_folder
+from storage_core.commit.undo import undo_partition
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, log_file
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leftovers import plan_settling
 from storage_core.log.log_loader import load_log
 from storage_core.log.segment_split import split_segment
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import commit_folder, commit_numbers, partition_folder
-from storage_core.maintenance.undo.partition import undo_partition
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
@@ -136,10 +137,13 @@ def step_of(case: Case, way: Interruption) -> int:
 def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp_path):
     cleaned = clean(case, tmp_path)
     assert cleaned.after != cleaned.before
-    undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+    undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert cleaned.tree() == cleaned.before
     assert undone.copied_bytes == 0
-    assert undo_partition(LocalStore(cleaned.directory), cleaned.folders).steps == 0
+    assert (
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling).steps
+        == 0
+    )
     assert cleaned.round_.load(LocalStore(cleaned.directory)).operations == ()
 
 
@@ -166,7 +170,7 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
             left = Plan(location=cleaned.plan.location, operations=cleaned.plan.operations[done:])
             commit(left, LocalStore(cleaned.directory))
             assert cleaned.tree() == cleaned.after, f"{moment.value} {number}: {kind}"
-            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, f"{moment.value} {number}: {kind}"
         shutil.rmtree(cleaned.place.folder, ignore_errors=True)
         number += step_of(case, KILLS[0])
@@ -176,8 +180,8 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
 @pytest.fixture
 def _trash_is_elsewhere(monkeypatch):
     """Let the trash be on another filesystem: what is kept is copied."""
-    for place in ("trash.keep", "undo.partition"):
-        name = f"storage_core.maintenance.{place}.is_same_filesystem"
+    for place in ("keep", "undo"):
+        name = f"storage_core.commit.{place}.is_same_filesystem"
         monkeypatch.setattr(name, lambda *_: False)
 
 
@@ -209,7 +213,7 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
             assert there.get(name) == data or any(data == tree.get(name) for tree in kept), where
         log = settle(cleaned.directory, cleaned.round_)
         if cleaned.folders and (cleaned.folders[0] / "left.json").exists():
-            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, where
         ends.add(log.log_end_offset)
         Path(cleaned.place.folder).mkdir(parents=True, exist_ok=True)
@@ -224,7 +228,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
     records = set(data_records(cleaned.directory))
     seen = set()
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
@@ -234,7 +238,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
         left, trash = keep(cleaned.directory), tmp_path / "trash-left"
         shutil.copytree(cleaned.place.folder, trash)
         # Made again at once.
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
         # Loaded first: one state or the other, and then made again.
         restore(cleaned.directory, left)
@@ -251,7 +255,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
         ]
         assert logs in sides, where
         seen.add(sides.index(logs))
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
     assert seen == {0, 1} or way.way is Moment.TORN
 
@@ -265,18 +269,18 @@ def test_an_undo_from_another_filesystem_may_stop_anywhere(way, tmp_path):
     assert cleaned.plan.copied_away_bytes > 1000
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
         stride=step_of(Case(None), way),
     ):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
         tried += 1
     assert tried > len(cleaned.before) or way not in KILLS[:1]
     cleaned.reset()
-    undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+    undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert cleaned.tree() == cleaned.before
 
 
@@ -303,7 +307,9 @@ def test_names_that_are_kept_in_no_order_put_no_part_of_a_segment_beside_the_who
         shutil.rmtree(disk)
         shutil.copytree(done, disk)
         lossy = Disk(disk)
-        is_over = not lossy.run(lambda: undo_partition(store, folders), stop_at=number)
+        is_over = not lossy.run(
+            lambda: undo_partition(store, folders, settling=plan_settling), stop_at=number
+        )
         for seed in range(UNORDERED_SEEDS):
             lossy.leave(Loss.SOME_NAMES, seed=seed + UNORDERED_SEEDS * number)
             there = read_tree(directory)
@@ -321,12 +327,12 @@ def test_a_foreign_file_is_named_and_nothing_is_undone(tmp_path):
     foreign.write_bytes(b"somebody else's")
     after = read_tree(cleaned.directory)
     with pytest.raises(ChangedWhileReadError, match=r"0\.log\.cleaned"):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert read_tree(cleaned.directory) == after
     foreign.unlink()
     (cleaned.folders[0] / "left.json").unlink()
     with pytest.raises(GuardRefusedError, match="RUN_NOT_ENDED"):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
 
 
 @pytest.mark.oracle
@@ -340,7 +346,7 @@ def test_kafka_opens_what_a_stopped_undo_left(case, way, tmp_path):
     kafkas = tmp_path / "kafkas" / cleaned.directory.name
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
@@ -427,14 +433,14 @@ def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
     assert swept.after != swept.before
     seen = set()
     for where in way.strikes(
-        lambda store: undo_partition(store, swept.folders),
+        lambda store: undo_partition(store, swept.folders, settling=plan_settling),
         swept.directory,
         reset=swept.reset,
         root=swept.disk,
         stride=STRIDE,
     ):
         left = keep(swept.directory)
-        undo_partition(LocalStore(swept.directory), swept.folders)
+        undo_partition(LocalStore(swept.directory), swept.folders, settling=plan_settling)
         assert read_tree(swept.directory) == swept.before, where
         restore(swept.directory, left)
         log = load_log(LocalStore(swept.directory), **settings_of(golden))
@@ -444,7 +450,7 @@ def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
         seen.add(logs == logs_of(swept.before))
     assert seen == {True, False} or way.way is Moment.TORN
     swept.reset()
-    undo_partition(LocalStore(swept.directory), swept.folders)
+    undo_partition(LocalStore(swept.directory), swept.folders, settling=plan_settling)
     assert read_tree(swept.directory) == swept.before
 
 
@@ -461,7 +467,7 @@ def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, way, tmp_path
     kafkas = tmp_path / "kafkas" / swept.directory.name
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, swept.folders),
+        lambda store: undo_partition(store, swept.folders, settling=plan_settling),
         swept.directory,
         reset=swept.reset,
         root=swept.disk,

@@ -21,19 +21,13 @@ from pylog_spark.operations import undo as undoing
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
-from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LOG_START_FILE,
-    TopicPartition,
-)
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import (
+from storage_core.commit import commit
+from storage_core.commit.claim import hold_claim
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.scratch import claim_path
+from storage_core.commit.trash import (
     KEPT_FOLDER,
     RUN_FILE,
     TrashedRun,
@@ -43,7 +37,13 @@ from storage_core.maintenance.trash.record import (
     read_run,
     write_raised,
 )
-from storage_core.plan import commit
+from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    TopicPartition,
+)
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.crash.test_retention_job_crash import sweep
@@ -388,10 +388,10 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
     undo_partition = undoing.undo_partition
 
-    def interrupted(store: LocalStore, commits: Any) -> Any:
+    def interrupted(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise KeyboardInterrupt
-        return undo_partition(store, commits)
+        return undo_partition(store, commits, **rest)
 
     monkeypatch.setattr(undoing, "undo_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,14 @@ loses its suffix, for a filesystem may keep names that were not synced in any or
 
 from collections.abc import Sequence
 
+from storage_core.commit.operations import (
+    DeleteFile,
+    Operation,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+)
+from storage_core.commit.plan import Plan
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
@@ -22,14 +30,6 @@ from storage_core.filenames import (
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
-from storage_core.plan.operations import (
-    DeleteFile,
-    Operation,
-    PromoteFile,
-    RenameFile,
-    SyncDirectory,
-)
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 
 

@@ -5,14 +5,14 @@ The round is given up then, and the partition is cleaned by another one, over th
 
 from contextlib import closing
 
+from storage_core.commit.operations import DeleteFile, Operation
+from storage_core.commit.plan import Plan
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import SCRATCH_PREFIX, snapshot_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import settle_leftovers
 from storage_core.log.segment_split import SegmentSplit, find_parts, plan_parts
 from storage_core.maintenance.compaction.plan import CompactionPlan
-from storage_core.plan.operations import DeleteFile, Operation
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 
 

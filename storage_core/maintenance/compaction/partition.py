@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from storage_core.commit.executor import commit
+from storage_core.commit.plan import Plan
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
@@ -24,8 +26,6 @@ from storage_core.maintenance.compaction.request import CleanRequest
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 
 HASH_KEY_BYTES = 16

@@ -15,6 +15,8 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import SystemClock
+from storage_core.commit.trash import RUN_FILE, TrashedRun
+from storage_core.commit.trash_hold import hold_run
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -24,8 +26,6 @@ from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     TopicPartition,
 )
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden

@@ -12,10 +12,10 @@ from pylog_spark.operations.trash import begin_trash
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import ManualClock
+from storage_core.commit.trash import read_run
+from storage_core.commit.trash_hold import hold_run
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import read_run
 
 RUN = "20260102T030405Z-0a1b2c3d"
 ENTRIES = {TopicPartition("t", 0): -1, TopicPartition("t", 1): -(2**63), TopicPartition("t", 2): 7}

@@ -14,11 +14,11 @@ from pylog_spark.config import JobOptions
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit import commit
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.trash import RUN_FILE, TrashedRun
 from storage_core.errors import StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
-from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.interruptions import ALL
 from tests.kit.compare import read_tree

@@ -18,15 +18,15 @@ from pylog_spark.tasks.commit import (
     clean_partitions,
     commit_partitions,
 )
-from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
-from pylog_spark.tasks.scratch import claim_path, create_scratch
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
+from storage_core.commit.claim import create_claim
+from storage_core.commit.scratch import claim_path, create_scratch
 from storage_core.config import CleanerConfig
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex

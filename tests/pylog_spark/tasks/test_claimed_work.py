@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.tasks import commit_claim
 from pylog_spark.tasks.claimed_work import work_claimed
-from pylog_spark.tasks.commit_claim import CommitClaim, create_claim, hold_claim, revoke_claim
+from storage_core.commit import DeleteFile, Plan
+from storage_core.commit import claim as commit_claim
+from storage_core.commit.claim import CommitClaim, create_claim, hold_claim, revoke_claim
 from storage_core.errors import GuardRefusedError
-from storage_core.plan import DeleteFile, Plan
 from storage_core.store import LocalStore
 
 RESULT = {"next_offset": 7}

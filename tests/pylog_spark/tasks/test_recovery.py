@@ -10,7 +10,6 @@ from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
 from pylog_spark.tasks import recovery
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
-from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
@@ -20,8 +19,9 @@ from pylog_spark.tasks.recovery import (
     scan_segments,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.commit.claim import create_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
 from storage_core.store import LocalStore

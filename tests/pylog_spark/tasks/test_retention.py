@@ -11,7 +11,6 @@ import pytest
 
 from pylog_spark.config import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
-from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.retention import (
     RetentionContext,
@@ -21,8 +20,9 @@ from pylog_spark.tasks.retention import (
     observe_retention,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.commit.claim import create_claim, revoke_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree

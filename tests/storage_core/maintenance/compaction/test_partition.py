@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit.executor import commit
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import OffsetOverflowError
 from storage_core.filenames import (
@@ -28,7 +29,6 @@ from storage_core.log import segment_split
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.overflow import plan_split
 from storage_core.maintenance.compaction.plan import plan_compaction
-from storage_core.plan.executor import commit
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore

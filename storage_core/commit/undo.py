@@ -1,16 +1,15 @@
 """Undoing the commits of a run on one partition directory, the newest first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.errors import ChangedWhileReadError, GuardRefusedError
-from storage_core.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, kind_of
-from storage_core.log.directory_view import DirectoryView
-from storage_core.log.leftovers import settle_leftovers
-from storage_core.maintenance.trash.keep import is_same_filesystem
-from storage_core.maintenance.trash.record import DONE, KEPT_FOLDER, TrashedCommit, read_commit
-from storage_core.maintenance.undo.plan import (
+from storage_core.commit.executor import commit
+from storage_core.commit.fingerprint import FileFingerprint, fingerprint_files
+from storage_core.commit.keep import is_same_filesystem
+from storage_core.commit.plan import Plan
+from storage_core.commit.trash import DONE, KEPT_FOLDER, TrashedCommit, read_commit
+from storage_core.commit.undo_plan import (
     NOTHING,
     Files,
     files_before,
@@ -18,13 +17,15 @@ from storage_core.maintenance.undo.plan import (
     verify_kept,
     verify_left,
 )
-from storage_core.plan.executor import commit
-from storage_core.plan.fingerprint import FileFingerprint, fingerprint_files
-from storage_core.plan.plan import Plan
+from storage_core.errors import ChangedWhileReadError, GuardRefusedError
+from storage_core.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, kind_of
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 
 _TRANSIENT = (CLEANED_SUFFIX, SWAP_SUFFIX)
+# Plans what a log loader does with a swap that was killed. Loading lies above this floor, for what
+# it finds out becomes operations of this one.
+PlanSettling = Callable[[LogStore], Plan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +85,21 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
     return _summarise(found, files, plans)
 
 
-def undo_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
+def undo_partition(
+    store: LogStore, folders: Sequence[Path], *, settling: PlanSettling
+) -> UndonePartition:
     """Undo the commits of one run, the newest first; what a killed undo left is finished.
 
     Args:
         store: The partition directory, under Kafka's lock.
         folders: The commits' trash, oldest first.
+        settling: Brings a swap that a killed undo left to its end, or back to its beginning.
 
     Raises:
         PylogError: As ``check_partition``; what was undone until then stays.
     """
     found = files_of(store)
-    plans = [undo_commit(store, trashed) for trashed in _to_undo(folders)]
+    plans = [undo_commit(store, trashed, settling) for trashed in _to_undo(folders)]
     return _summarise(found, files_of(store), plans)
 
 
@@ -120,7 +124,7 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
     )
 
 
-def undo_commit(store: LogStore, trashed: TrashedCommit) -> Plan:
+def undo_commit(store: LogStore, trashed: TrashedCommit, settling: PlanSettling) -> Plan:
     """Undo one commit and return the operations that it took.
 
     Raises:
@@ -128,7 +132,7 @@ def undo_commit(store: LogStore, trashed: TrashedCommit) -> Plan:
     """
     _check_whole(store, trashed)
     if trashed.undo is not None:
-        _settle(store)
+        commit(settling(store), store)
     files = files_of(store)
     verify_left(trashed, files)
     plan = _plan(store, trashed, files)
@@ -161,13 +165,6 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
     if trashed.record.kept:
         files = files_of(LocalStore(kept))
         verify_kept(trashed, files)
-
-
-def _settle(store: LogStore) -> None:
-    """Bring a swap that a killed undo left to its end, or back to its beginning."""
-    view = DirectoryView(store)
-    settle_leftovers(view)
-    commit(Plan(location=store.location, operations=tuple(view.operations)), store)
 
 
 def _plan(store: LogStore, trashed: TrashedCommit, found: Files) -> Plan:

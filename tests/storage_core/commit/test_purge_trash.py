@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import GuardRefusedError
-from storage_core.maintenance.purge.trash import find_runs, plan_purge_trash
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import (
+from storage_core.commit import DeleteFile, Plan, commit
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.purge_trash import find_runs, plan_purge_trash
+from storage_core.commit.trash import (
     BEGUN,
     RUN_FILE,
     UNDO_FILE,
@@ -15,8 +15,9 @@ from storage_core.maintenance.trash.record import (
     encode_undo,
     list_commits,
 )
-from storage_core.maintenance.undo.partition import undo_partition
-from storage_core.plan import DeleteFile, Plan, commit
+from storage_core.commit.undo import undo_partition
+from storage_core.errors import GuardRefusedError
+from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
 
@@ -56,7 +57,7 @@ def test_directories_and_a_trash_that_are_named_by_a_way_up_are_undone_and_purge
     # Nothing but the run is in the trash, and nothing but the commit in the run's folder.
     assert [path.name for path in trash.iterdir()] == [RUN]
     (folder,) = list_commits(trash / RUN)
-    assert undo_partition(LocalStore(directory), [folder]).steps > 0
+    assert undo_partition(LocalStore(directory), [folder], settling=plan_settling).steps > 0
     assert (directory / "0.log").read_bytes() == b"12345"
     apply(trash, 2**60)
     assert list(trash.iterdir()) == []

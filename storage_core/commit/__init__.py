@@ -1,7 +1,7 @@
 """What may happen to a partition's files, as data, and the one executor that commits it."""
 
-from storage_core.plan.executor import commit
-from storage_core.plan.operations import (
+from storage_core.commit.executor import commit
+from storage_core.commit.operations import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -18,7 +18,7 @@ from storage_core.plan.operations import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.plan.plan import Plan
+from storage_core.commit.plan import Plan
 
 __all__ = [
     "CopyRange",

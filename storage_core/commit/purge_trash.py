@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.errors import GuardRefusedError
-from storage_core.maintenance.trash.record import (
+from storage_core.commit.operations import DeleteFile, RemoveDirectory
+from storage_core.commit.plan import Plan
+from storage_core.commit.trash import (
     BEGUN,
     LEFT_FILE,
     RUN_FILE,
@@ -15,8 +16,7 @@ from storage_core.maintenance.trash.record import (
     read_run,
     walk_folders,
 )
-from storage_core.plan.operations import DeleteFile, RemoveDirectory
-from storage_core.plan.plan import Plan
+from storage_core.errors import GuardRefusedError
 from storage_core.store.local import storage_errors
 
 

@@ -16,6 +16,17 @@ all is back every start would cut the same again.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from storage_core.commit.fingerprint import FileFingerprint
+from storage_core.commit.operations import (
+    DeleteFile,
+    Operation,
+    RenameFile,
+    RestoreFile,
+    SyncDirectory,
+    WriteRecord,
+)
+from storage_core.commit.plan import Plan
+from storage_core.commit.trash import BEGUN, DONE, UNDO_FILE, TrashedCommit, encode_undo
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
@@ -27,17 +38,6 @@ from storage_core.filenames import (
     log_file,
     offset_of,
 )
-from storage_core.maintenance.trash.record import BEGUN, DONE, UNDO_FILE, TrashedCommit, encode_undo
-from storage_core.plan.fingerprint import FileFingerprint
-from storage_core.plan.operations import (
-    DeleteFile,
-    Operation,
-    RenameFile,
-    RestoreFile,
-    SyncDirectory,
-    WriteRecord,
-)
-from storage_core.plan.plan import Plan
 
 NOTHING: Final = "no such file"
 RECOVER: Final = "recover"

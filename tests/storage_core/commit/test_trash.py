@@ -13,10 +13,8 @@ from storage_core.checkpoint.offset_checkpoint import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )
-from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
-from storage_core.filenames import parse_partition_directory
-from storage_core.maintenance.trash.hold import hold_run, hold_run_again
-from storage_core.maintenance.trash.record import (
+from storage_core.commit.fingerprint import FileFingerprint
+from storage_core.commit.trash import (
     KEPT_FOLDER,
     LEFT_FILE,
     RECORD_FILE,
@@ -35,7 +33,9 @@ from storage_core.maintenance.trash.record import (
     read_run,
     write_raised,
 )
-from storage_core.plan.fingerprint import FileFingerprint
+from storage_core.commit.trash_hold import hold_run, hold_run_again
+from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
+from storage_core.filenames import parse_partition_directory
 
 RUN = "20260102T030405Z-0a1b2c3d"
 KEPT = FileFingerprint(name="0.log", size_bytes=5, modified_ms=-1, crc32=None)

@@ -14,10 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.errors import ManifestError
-from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.maintenance.trash.record import find_run_folder, is_place_of
-from storage_core.plan import (
+from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -32,6 +29,9 @@ from storage_core.plan import (
     WriteFile,
     WriteRecord,
 )
+from storage_core.commit.trash import find_run_folder, is_place_of
+from storage_core.errors import ManifestError
+from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields
 from storage_core.store.local import plain_path, storage_errors
 

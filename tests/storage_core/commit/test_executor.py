@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import StorageError
-from storage_core.plan import (
+from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
     Operation,
@@ -17,6 +16,7 @@ from storage_core.plan import (
     WriteFile,
     commit,
 )
+from storage_core.errors import StorageError
 from storage_core.store.local import LocalStore
 from tests.kit.faulty_store import FaultyStore
 

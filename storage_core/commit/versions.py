@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from storage_core.commit.fingerprint import is_scratch
 from storage_core.local_files import scan_folder
-from storage_core.plan.fingerprint import is_scratch
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields
 from storage_core.store.local import storage_errors
 

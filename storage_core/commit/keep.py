@@ -13,30 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from storage_core.filenames import (
-    CHECKPOINT_DELETED_SUFFIX,
-    LOG_SUFFIX,
-    MAX_OFFSET,
-    TRANSIENT_SUFFIXES,
-    kind_of,
-    offset_of,
-)
-from storage_core.maintenance.trash.record import (
-    KEPT_FOLDER,
-    LEFT_FILE,
-    RECORD_FILE,
-    SYNCED_FILE,
-    TrashRecord,
-    commit_folder,
-    commit_numbers,
-    partition_folder,
-)
-from storage_core.plan.fingerprint import (
+from storage_core.commit.fingerprint import (
     FileFingerprint,
     fingerprint_files,
     is_scratch,
 )
-from storage_core.plan.operations import (
+from storage_core.commit.operations import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -49,7 +31,25 @@ from storage_core.plan.operations import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.plan.plan import Plan
+from storage_core.commit.plan import Plan
+from storage_core.commit.trash import (
+    KEPT_FOLDER,
+    LEFT_FILE,
+    RECORD_FILE,
+    SYNCED_FILE,
+    TrashRecord,
+    commit_folder,
+    commit_numbers,
+    partition_folder,
+)
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    TRANSIENT_SUFFIXES,
+    kind_of,
+    offset_of,
+)
 from storage_core.store.base import LogStore
 from storage_core.store.local import plain_path, storage_errors
 

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.commit_claim import create_claim, hold_claim, resume_claim
-from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import list_commits
-from storage_core.maintenance.undo.partition import undo_partition
-from storage_core.plan import (
+from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
     Plan,
@@ -23,6 +17,13 @@ from storage_core.plan import (
     SyncDirectory,
     WriteFile,
 )
+from storage_core.commit.claim import create_claim, hold_claim, resume_claim
+from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.trash import list_commits
+from storage_core.commit.trash_hold import hold_run
+from storage_core.commit.undo import undo_partition
+from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
@@ -75,7 +76,11 @@ def test_another_attempt_finishes_a_commit_that_keeps(tmp_path, number, moment):
     with hold_claim(tmp_path / "claim") as claim:
         assert claim.finish(LocalStore(directory)) == {"next_offset": 7}
     assert read_tree(directory) == {LOG: b"new", "epochs": b"\x00\xff", "new": b""}
-    undo_partition(LocalStore(directory), list(list_commits(tmp_path / "trash" / "run")))
+    undo_partition(
+        LocalStore(directory),
+        list(list_commits(tmp_path / "trash" / "run")),
+        settling=plan_settling,
+    )
     assert read_tree(directory) == before
 
 
@@ -103,7 +108,11 @@ def test_the_next_run_finishes_it_by_whatever_way_root_and_trash_were_named(tmp_
     finished = resume_claim(tmp_path / "claim", log_directory=directory.parent)
     assert finished == (str(directory), {"next_offset": 7})
     assert read_tree(directory) == {LOG: b"new", "epochs": b"\x00\xff", "new": b""}
-    undo_partition(LocalStore(directory), list(list_commits(tmp_path / way / "trash" / "run")))
+    undo_partition(
+        LocalStore(directory),
+        list(list_commits(tmp_path / way / "trash" / "run")),
+        settling=plan_settling,
+    )
     assert read_tree(directory) == before
 
 

@@ -6,21 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import CheckpointError, StorageError
-from storage_core.maintenance.trash.keep import (
-    TrashPlace,
-    is_same_filesystem,
-    observe_trash,
-    with_trash,
-)
-from storage_core.maintenance.trash.record import (
-    RECORD_FILE,
-    TrashRecord,
-    commit_folder,
-    read_commit,
-    read_run,
-)
-from storage_core.plan import (
+from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
@@ -35,7 +21,21 @@ from storage_core.plan import (
     WriteRecord,
     commit,
 )
-from storage_core.plan.fingerprint import fingerprint_files
+from storage_core.commit.fingerprint import fingerprint_files
+from storage_core.commit.keep import (
+    TrashPlace,
+    is_same_filesystem,
+    observe_trash,
+    with_trash,
+)
+from storage_core.commit.trash import (
+    RECORD_FILE,
+    TrashRecord,
+    commit_folder,
+    read_commit,
+    read_run,
+)
+from storage_core.errors import CheckpointError, StorageError
 from storage_core.store import LocalStore
 
 WHY = "a test"

@@ -24,13 +24,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.errors import CheckpointError, ManifestError, StorageError
-from storage_core.local_files import read_small, scan_folder
-from storage_core.plan.fingerprint import (
+from storage_core.commit.fingerprint import (
     FileFingerprint,
     decode_fingerprints,
     parse_fingerprint,
 )
+from storage_core.errors import CheckpointError, ManifestError, StorageError
+from storage_core.local_files import read_small, scan_folder
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_object
 from storage_core.store.local import plain_path, storage_errors, write_record
 

@@ -1,8 +1,7 @@
 """The one place that changes the files of a partition."""
 
-from storage_core.errors import StorageError
-from storage_core.plan.fingerprint import encode_fingerprints, fingerprint_files
-from storage_core.plan.operations import (
+from storage_core.commit.fingerprint import encode_fingerprints, fingerprint_files
+from storage_core.commit.operations import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -19,7 +18,8 @@ from storage_core.plan.operations import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.plan.plan import Plan
+from storage_core.commit.plan import Plan
+from storage_core.errors import StorageError
 from storage_core.store.base import DirectoryStore, LogStore
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.commit import commit
+from storage_core.commit.purge import plan_purge_directory, plan_purge_partition
 from storage_core.errors import GuardRefusedError
-from storage_core.maintenance.purge.directories import plan_purge_directory, plan_purge_partition
-from storage_core.plan import commit
 from storage_core.store import LocalStore
 
 UNIQUE = "0123456789abcdef0123456789abcdef"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from storage_core.plan.operations import (
+from storage_core.commit.operations import (
     CopyRange,
     KeepFile,
     Operation,

@@ -3,9 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.commit_claim import create_claim, hold_claim, revoke_claim
-from storage_core.errors import GuardRefusedError, StorageError
-from storage_core.plan import (
+from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
     Plan,
@@ -15,6 +13,8 @@ from storage_core.plan import (
     TruncateFile,
     WriteFile,
 )
+from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.store import LocalStore
 
 CHANGES = (

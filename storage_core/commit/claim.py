@@ -34,7 +34,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.tasks.claim_steps import decode_step, encode_step, require_places, trash_of
+from storage_core.commit import Operation, Plan, PromoteFile, RenameFile, commit
+from storage_core.commit.claim_steps import decode_step, encode_step, require_places, trash_of
+from storage_core.commit.rehearsal import changed_names, verify_fit
+from storage_core.commit.trash_hold import hold_run_again
+from storage_core.commit.versions import (
+    FileVersion,
+    decode_versions,
+    encode_versions,
+    observe_versions,
+    version_of,
+)
 from storage_core.errors import (
     ChangedWhileReadError,
     GuardRefusedError,
@@ -43,16 +53,6 @@ from storage_core.errors import (
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
 from storage_core.local_files import open_file
-from storage_core.maintenance.trash.hold import hold_run_again
-from storage_core.plan import Operation, Plan, PromoteFile, RenameFile, commit
-from storage_core.plan.rehearsal import changed_names, verify_fit
-from storage_core.plan.versions import (
-    FileVersion,
-    decode_versions,
-    encode_versions,
-    observe_versions,
-    version_of,
-)
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors

@@ -17,10 +17,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from storage_core.commit import DeleteFile, Operation
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
 from storage_core.local_files import Entry, is_there, open_folder, scan_folder
-from storage_core.plan import DeleteFile, Operation
 from storage_core.store.filesystems import is_mount_point, read_mount_table
 from storage_core.store.local import LocalStore, storage_errors
 

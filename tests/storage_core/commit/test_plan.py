@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from storage_core.plan import (
+from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,

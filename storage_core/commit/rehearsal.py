@@ -10,8 +10,7 @@ the files that it needs.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage_core.errors import ChangedWhileReadError
-from storage_core.plan.operations import (
+from storage_core.commit.operations import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -23,7 +22,8 @@ from storage_core.plan.operations import (
     TruncateFile,
     WriteFile,
 )
-from storage_core.plan.versions import FileVersion, Versions, observe_versions, version_of
+from storage_core.commit.versions import FileVersion, Versions, observe_versions, version_of
+from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore
 
 _NOTHING = "no such file"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import ChangedWhileReadError
-from storage_core.plan import (
+from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -21,8 +20,9 @@ from storage_core.plan import (
     WriteFile,
     commit,
 )
-from storage_core.plan.rehearsal import verify_fit
-from storage_core.plan.versions import FileVersion, observe_versions, version_of
+from storage_core.commit.rehearsal import verify_fit
+from storage_core.commit.versions import FileVersion, observe_versions, version_of
+from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore
 
 WHY = "a test"

@@ -9,6 +9,8 @@ its name is one that Kafka gives, it is no symbolic link, and all in it are regu
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_core.commit.operations import DeleteFile, Operation, RemoveDirectory, SyncDirectory
+from storage_core.commit.plan import Plan
 from storage_core.errors import GuardRefusedError, InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
@@ -19,8 +21,6 @@ from storage_core.filenames import (
     parse_renamed_directory,
 )
 from storage_core.local_files import Entry, scan_folder
-from storage_core.plan.operations import DeleteFile, Operation, RemoveDirectory, SyncDirectory
-from storage_core.plan.plan import Plan
 from storage_core.store.local import storage_errors
 
 _DELETE = "delete"
