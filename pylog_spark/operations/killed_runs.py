@@ -19,8 +19,8 @@ from typing import Final
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
+from storage_core.commit.fingerprint import digest_versions, observe_versions
 from storage_core.commit.scratch import find_claims, find_remembered_markers
-from storage_core.commit.versions import digest_versions, observe_versions
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
     DELETED_SUFFIX,

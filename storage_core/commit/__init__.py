@@ -1,12 +1,13 @@
-"""What may happen to a partition's files, as data, and the one executor that commits it."""
+"""What changes the files of a partition, once, and back: plans, claims, the trash, undo, purge."""
 
 from storage_core.commit.executor import commit
-from storage_core.commit.operations import (
+from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
+    Plan,
     PromoteFile,
     RecordLeft,
     RemoveDirectory,
@@ -18,7 +19,6 @@ from storage_core.commit.operations import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.commit.plan import Plan
 
 __all__ = [
     "CopyRange",

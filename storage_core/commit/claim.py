@@ -34,17 +34,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.commit import Operation, Plan, PromoteFile, RenameFile, commit
 from storage_core.commit.claim_steps import decode_step, encode_step, require_places, trash_of
-from storage_core.commit.rehearsal import changed_names, verify_fit
-from storage_core.commit.trash_hold import hold_run_again
-from storage_core.commit.versions import (
+from storage_core.commit.executor import commit
+from storage_core.commit.fingerprint import (
     FileVersion,
     decode_versions,
     encode_versions,
     observe_versions,
     version_of,
 )
+from storage_core.commit.plan import Operation, Plan, PromoteFile, RenameFile, changed_names
+from storage_core.commit.rehearsal import verify_fit
+from storage_core.commit.trash_hold import hold_run_again
 from storage_core.errors import (
     ChangedWhileReadError,
     GuardRefusedError,

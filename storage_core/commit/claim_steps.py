@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.commit import (
+from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,

@@ -1,12 +1,13 @@
 """The one place that changes the files of a partition."""
 
 from storage_core.commit.fingerprint import encode_fingerprints, fingerprint_files
-from storage_core.commit.operations import (
+from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
     KeepFile,
     Operation,
+    Plan,
     PromoteFile,
     RecordLeft,
     RemoveDirectory,
@@ -18,7 +19,6 @@ from storage_core.commit.operations import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.commit.plan import Plan
 from storage_core.errors import StorageError
 from storage_core.store.base import DirectoryStore, LogStore
 

@@ -18,20 +18,16 @@ from storage_core.commit.fingerprint import (
     fingerprint_files,
     is_scratch,
 )
-from storage_core.commit.operations import (
-    CopyRange,
-    CreateEmptyFile,
+from storage_core.commit.plan import (
     DeleteFile,
     KeepFile,
     Operation,
-    PromoteFile,
+    Plan,
     RecordLeft,
     RenameFile,
-    TruncateFile,
-    WriteFile,
     WriteRecord,
+    follow_step,
 )
-from storage_core.commit.plan import Plan
 from storage_core.commit.trash import (
     KEPT_FOLDER,
     LEFT_FILE,
@@ -88,17 +84,6 @@ class Trash:
     is_copy: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Version:
-    """A version of a file; another one of the same bytes is not the same.
-
-    Attributes:
-        file: What it looks like, as far as that is known before the operations are applied.
-    """
-
-    file: FileFingerprint
-
-
 def observe_trash(store: LogStore, place: TrashPlace, *, action: str) -> Trash:
     """Look at a partition directory before a commit.
 
@@ -142,13 +127,14 @@ def with_trash(plan: Plan, trash: Trash) -> Plan:
     A plan that changes no file stays as it is.
     """
     first = _end_of_leftovers(plan.operations, trash.files)
-    before = _follow({file.name: _Version(file) for file in trash.files}, plan.operations[:first])
+    before = _follow({file.name: file for file in trash.files}, plan.operations[:first])
     after = _follow(before, plan.operations[first:])
+    # By identity: another version of the same bytes is another one.
     changed = {name for name, version in before.items() if after.get(name) is not version}
     if not changed and not after.keys() - before.keys():
         return plan
     kept = {
-        name: replace(before[name].file, name=name)
+        name: replace(before[name], name=name)
         for name in sorted(changed | _near_segments(before, changed))
     }
     steps: list[Operation] = [
@@ -224,28 +210,16 @@ def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
     }
 
 
-def _follow(files: Mapping[str, _Version], operations: Iterable[Operation]) -> dict[str, _Version]:
-    """Return the versions of all files after some operations."""
+def _follow(
+    files: Mapping[str, FileFingerprint], steps: Iterable[Operation]
+) -> dict[str, FileFingerprint]:
+    """Return the versions of all files after some steps."""
     now = dict(files)
-    for operation in operations:
-        match operation:
-            case (
-                WriteFile(name=name)
-                | PromoteFile(name=name)
-                | TruncateFile(name=name)
-                | CopyRange(target=name)
-            ):
-                now[name] = _Version(_new(name))
-            case CreateEmptyFile(name=name):
-                now.setdefault(name, _Version(_new(name)))
-            case RenameFile(source=source, target=target):
-                if source in now:
-                    now[target] = now.pop(source)
-            case DeleteFile(name=name):
-                now.pop(name, None)
+    for step in steps:
+        follow_step(step, now, _made)
     return now
 
 
-def _new(name: str) -> FileFingerprint:
-    """Return what stands for a file that an operation makes; nobody asks what it looks like."""
-    return FileFingerprint(name=name, size_bytes=0, modified_ms=None, crc32=None)
+def _made(_step: Operation) -> FileFingerprint:
+    """Return what stands for a file that a step makes; nobody asks what it looks like."""
+    return FileFingerprint(name="", size_bytes=0, modified_ms=None, crc32=None)

@@ -9,8 +9,7 @@ its name is one that Kafka gives, it is no symbolic link, and all in it are regu
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.commit.operations import DeleteFile, Operation, RemoveDirectory, SyncDirectory
-from storage_core.commit.plan import Plan
+from storage_core.commit.plan import DeleteFile, Operation, Plan, RemoveDirectory, SyncDirectory
 from storage_core.errors import GuardRefusedError, InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,

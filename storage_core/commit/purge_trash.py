@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage_core.commit.operations import DeleteFile, RemoveDirectory
-from storage_core.commit.plan import Plan
+from storage_core.commit.plan import DeleteFile, Plan, RemoveDirectory
 from storage_core.commit.trash import (
     BEGUN,
     LEFT_FILE,

@@ -8,9 +8,11 @@ the files that it needs.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from storage_core.commit.operations import (
+from storage_core.commit.fingerprint import FileVersion, Versions, observe_versions, version_of
+from storage_core.commit.plan import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -21,33 +23,15 @@ from storage_core.commit.operations import (
     SyncFile,
     TruncateFile,
     WriteFile,
+    changed_names,
+    follow_step,
 )
-from storage_core.commit.versions import FileVersion, Versions, observe_versions, version_of
 from storage_core.errors import ChangedWhileReadError
 from storage_core.store.local import LocalStore
 
 _NOTHING = "no such file"
 # Of a file that a step makes: only its length is known before.
 _NEW = -1
-
-
-def changed_names(step: Operation) -> tuple[str, ...]:
-    """Return the names of a directory under which there may be something else after a step."""
-    match step:
-        case RenameFile(source=source, target=target):
-            return (source, target)
-        case CopyRange(target=name):
-            return (name,)
-        case (
-            WriteFile(name=name)
-            | CreateEmptyFile(name=name)
-            | PromoteFile(name=name)
-            | DeleteFile(name=name)
-            | TruncateFile(name=name)
-        ):
-            return (name,)
-        case _:
-            return ()
 
 
 def verify_fit(
@@ -75,10 +59,11 @@ def verify_fit(
         if known.get(name) != found.get(name):
             raise ChangedWhileReadError(name, _text(known.get(name)), _text(found.get(name)))
     files, ready = dict(known), _there(scratch)
+    made = partial(_made, scratch=scratch)
     for number, step in enumerate(steps):
         if number or not doubtful:
             _require_sources(step, directory, files, ready)
-        _follow(step, files, scratch)
+        follow_step(step, files, made)
 
 
 def _there(scratch: Versions) -> dict[str, FileVersion]:
@@ -156,26 +141,17 @@ def _require_sources(
             return
 
 
-def _follow(step: Operation, files: dict[str, FileVersion], scratch: Versions) -> None:
-    """Note what there is after a step."""
+def _made(step: Operation, scratch: Versions) -> FileVersion:
+    """Return the version that a step makes; only its length is known before, if that."""
     match step:
-        case WriteFile(name=name, content=content):
-            files[name] = _new(len(content))
-        case CreateEmptyFile(name=name):
-            files.setdefault(name, _new(0))
-        case PromoteFile(scratch_path=path, name=name):
-            files[name] = scratch.get(path, _new(_NEW))
-        case CopyRange(target=name, size_bytes=size_bytes):
-            files[name] = _new(size_bytes)
-        case TruncateFile(name=name, size_bytes=size_bytes):
-            files[name] = _new(size_bytes)
-        case RenameFile(source=source, target=target):
-            if source in files:
-                files[target] = files.pop(source)
-        case DeleteFile(name=name):
-            files.pop(name, None)
+        case WriteFile(content=content):
+            return _new(len(content))
+        case PromoteFile(scratch_path=path):
+            return scratch.get(path, _new(_NEW))
+        case CopyRange(size_bytes=size_bytes) | TruncateFile(size_bytes=size_bytes):
+            return _new(size_bytes)
         case _:
-            return
+            return _new(0)
 
 
 def _new(size_bytes: int) -> FileVersion:

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from storage_core.commit import DeleteFile, Operation
+from storage_core.commit.plan import DeleteFile, Operation
 from storage_core.errors import StorageError
 from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
 from storage_core.local_files import Entry, is_there, open_folder, scan_folder

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from storage_core.commit.fingerprint import FileFingerprint
-from storage_core.commit.operations import (
+from storage_core.commit.plan import (
     DeleteFile,
     Operation,
+    Plan,
     RenameFile,
     RestoreFile,
     SyncDirectory,
     WriteRecord,
 )
-from storage_core.commit.plan import Plan
 from storage_core.commit.trash import BEGUN, DONE, UNDO_FILE, TrashedCommit, encode_undo
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import (

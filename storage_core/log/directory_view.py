@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.commit.operations import (
+from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,

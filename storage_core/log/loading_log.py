@@ -11,7 +11,7 @@ from storage_core.checkpoint.leader_epoch_file import (
     encode_leader_epochs,
     parse_leader_epochs,
 )
-from storage_core.commit.operations import Operation, SyncDirectory, SyncFile
+from storage_core.commit import Operation, SyncDirectory, SyncFile
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (

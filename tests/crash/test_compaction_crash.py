@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, segment_file
 from storage_core.formats.control import ControlType

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit.executor import commit
+from storage_core.commit import commit
 from storage_core.commit.purge import plan_purge_directory, plan_purge_partition
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, is_end

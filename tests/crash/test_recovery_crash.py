@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.salvage import salvage_cuts
 from storage_core.store.base import LogStore

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.partition import recover_partition

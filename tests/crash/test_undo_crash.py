@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit.executor import commit
+from storage_core.commit import Plan, commit
 from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
-from storage_core.commit.plan import Plan
 from storage_core.commit.trash import commit_folder, commit_numbers, partition_folder
 from storage_core.commit.undo import undo_partition
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError

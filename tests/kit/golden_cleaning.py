@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log

@@ -9,14 +9,14 @@ loses its suffix, for a filesystem may keep names that were not synced in any or
 
 from collections.abc import Sequence
 
-from storage_core.commit.operations import (
+from storage_core.commit import (
     DeleteFile,
     Operation,
+    Plan,
     PromoteFile,
     RenameFile,
     SyncDirectory,
 )
-from storage_core.commit.plan import Plan
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import (
     CLEANED_SUFFIX,

@@ -5,8 +5,7 @@ The round is given up then, and the partition is cleaned by another one, over th
 
 from contextlib import closing
 
-from storage_core.commit.operations import DeleteFile, Operation
-from storage_core.commit.plan import Plan
+from storage_core.commit import DeleteFile, Operation, Plan
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import SCRATCH_PREFIX, snapshot_file
 from storage_core.log.directory_view import DirectoryView

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs

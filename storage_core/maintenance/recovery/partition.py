@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.log.loaded_log import LoadedLog

@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of

@@ -13,9 +13,7 @@ from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import read_range
-from storage_core.commit.executor import commit
-from storage_core.commit.operations import RenameFile
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, RenameFile, commit
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, MissingSegmentError
 from storage_core.filenames import log_file, segment_file
 from storage_core.log.log_loader import LogLoader

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit.executor import commit
-from storage_core.commit.operations import RenameFile
-from storage_core.commit.plan import Plan
+from storage_core.commit import Plan, RenameFile, commit
 from storage_core.filenames import SEGMENT_SUFFIXES, segment_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import settle_leftovers

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit import DeleteFile, SyncDirectory
-from storage_core.commit.executor import commit
-from storage_core.commit.plan import Plan
+from storage_core.commit import DeleteFile, Plan, SyncDirectory, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,

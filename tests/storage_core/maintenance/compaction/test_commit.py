@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.commit.operations import (
+from storage_core.commit import (
     DeleteFile,
     Operation,
     PromoteFile,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.commit.executor import commit
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import OffsetOverflowError
 from storage_core.filenames import (
