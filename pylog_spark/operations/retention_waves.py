@@ -7,7 +7,6 @@ finished stays, whatever comes after it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -100,7 +99,7 @@ class SweepWaves:
         trash = self._context.run.trash
         if trash is not None:
             # An undo has to know of those whose commits did not begin before a kill.
-            write_raised(Path(trash.folder), _starts_by_root(due))
+            write_raised(trash, _starts_by_root(due))
         for location, members in _by_root(due).items():
             root = self._run.roots[location]
             root.begin_writing()
@@ -129,7 +128,7 @@ class SweepWaves:
         if trash is not None:
             roots = self._run.roots
             ended = [location for location in _by_root(due) if roots[location].failure is None]
-            drop_raised(Path(trash.folder), ended)
+            drop_raised(trash, ended)
         return outcomes
 
     def _units(self, due: Sequence[DueSweep]) -> list[list[SweepWork]]:

@@ -44,15 +44,13 @@ from storage_core.commit.trash import (
     RECORD_FILE,
     RUN_FILE,
     TrashedRoot,
-    commit_folder,
-    commit_numbers,
+    commit_folders,
+    hold_run,
     list_commits,
-    partition_folder,
     read_commit,
     read_raised,
     read_run,
 )
-from storage_core.commit.trash_hold import hold_run
 from storage_core.commit.undo import (
     UndonePartition,
     check_partition,
@@ -162,7 +160,7 @@ class _Undo:
     @property
     def checkpoints(self) -> set[str]:
         """The checkpoints in which the run moved its entries."""
-        actions = {read_commit(folder).record.action for folder in self.commits}
+        actions = {read_commit(folder).action for folder in self.commits}
         names = {name for action in actions for name in _CHECKPOINTS.get(action, ())}
         return names | {LOG_START_FILE} if self.has_raised_start else names
 
@@ -375,16 +373,15 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
     starts = _raised_starts(folder, root)
     found: dict[Path, _Undo] = {}
     for commit in list_commits(folder):
-        directory = Path(read_commit(commit).record.directory)
+        directory = read_commit(commit).directory
         if directory in found or str(directory.parent) != root.location:
             continue
         partition = parse_partition_directory(directory.name)
-        place = partition_folder(folder, directory)
         found[directory] = _Undo(
             root=root.location,
             directory=directory,
             partition=partition,
-            commits=_begun(place),
+            commits=_begun(folder, directory),
             start=starts.pop(partition, None),
         )
     others = [
@@ -401,13 +398,14 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
     return sorted(chosen, key=lambda undo: undo.partition)
 
 
-def _begun(place: Path) -> tuple[Path, ...]:
+def _begun(folder: Path, directory: Path) -> tuple[Path, ...]:
     """Return the trash of the commits on a partition, oldest first, that had begun.
 
     One that was killed while it still kept files has no record of them, and has changed nothing.
     """
-    folders = (commit_folder(place, number) for number in commit_numbers(place))
-    return tuple(folder for folder in folders if (folder / RECORD_FILE).exists())
+    return tuple(
+        commit for commit in commit_folders(folder, directory) if (commit / RECORD_FILE).exists()
+    )
 
 
 def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _RaisedStart]:

@@ -43,7 +43,7 @@ from storage_core.catalog.owners_word import is_switched_off
 from storage_core.checkpoint.lock import validate_on_holder_host
 from storage_core.commit import Plan
 from storage_core.commit.claim import CommitClaim
-from storage_core.commit.keep import observe_trash, with_trash
+from storage_core.commit.keep import with_trash
 from storage_core.commit.scratch import claim_path, keep_scratch
 from storage_core.config import LogConfig
 from storage_core.filenames import (
@@ -318,8 +318,7 @@ def _commit(
             answer |= _salvage(store, work, log, context)
             steps = Plan(location=store.location, operations=log.operations)
             if context.run.trash is not None:
-                trash = observe_trash(store, context.run.trash, action=Action.RECOVER.value)
-                steps = with_trash(steps, trash)
+                steps = with_trash(steps, store, context.run.trash, action=Action.RECOVER.value)
             claim.begin(steps, answer | {"status": Status.DONE.value})
         return claim.finish(store)
 

@@ -20,7 +20,7 @@ from pylog_spark.tasks.claimed_work import work_claimed
 from storage_core.checkpoint.lock import LockProof, validate_on_holder_host
 from storage_core.commit import Plan
 from storage_core.commit.claim import CommitClaim
-from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
+from storage_core.commit.keep import with_trash
 from storage_core.commit.scratch import claim_path, scratch_folder
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
 from storage_core.store import LocalStore, LogStore
@@ -122,13 +122,14 @@ class BrokerAccess:
         run_id: The run.
         lock: Proof of the lock.
         shared: The run's scratch folder, None where partitions hold their own.
-        trash: Where the run keeps what its commits take out of directories, None for nowhere.
+        trash: The run's folder in the trash, which keeps what its commits take out of
+            directories; None for none.
     """
 
     run_id: str
     lock: LockProof
     shared: str | None
-    trash: TrashPlace | None = None
+    trash: Path | None = None
 
     def validate(self) -> None:
         """Check that this task runs where the lock is held."""
@@ -159,8 +160,7 @@ class BrokerAccess:
                     return prepared.result
                 plan = prepared.plan
                 if self.trash is not None:
-                    trash = observe_trash(store, self.trash, action=work)
-                    plan = with_trash(plan, trash)
+                    plan = with_trash(plan, store, self.trash, action=work)
                 claim.begin(plan, prepared.result)
             return claim.finish(store)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from pylog_spark.config import HighWatermarkSource
@@ -13,7 +14,6 @@ from storage_core.checkpoint.offset_checkpoint import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
 )
-from storage_core.commit.keep import TrashPlace
 from storage_core.config import CleanerConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (
@@ -42,7 +42,8 @@ class RunContext:
         unclean_roots: Broker roots without the marker of a clean shutdown.
         high_watermark: Where the high watermark comes from.
         remote_roots: Roots whose broker kept segments in remote storage.
-        trash: Where what commits take out of local directories is kept; None for nowhere.
+        trash: The run's folder in the trash, which keeps what commits take out of local
+            directories; None for none.
         expected_recoveries: Digests of the operations that a saved plan has, by directory: other
             recoveries are not made. None where any may be made.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
@@ -58,7 +59,7 @@ class RunContext:
     unclean_roots: frozenset[str]
     high_watermark: HighWatermarkSource
     remote_roots: frozenset[str] = frozenset()
-    trash: TrashPlace | None = None
+    trash: Path | None = None
     expected_recoveries: Mapping[str, str] | None = None
     unrecovered: frozenset[str] = frozenset()
     from_start: bool = False

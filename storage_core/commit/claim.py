@@ -45,7 +45,7 @@ from storage_core.commit.fingerprint import (
 )
 from storage_core.commit.plan import Operation, Plan, PromoteFile, RenameFile, changed_names
 from storage_core.commit.rehearsal import verify_fit
-from storage_core.commit.trash_hold import hold_run_again
+from storage_core.commit.trash import hold_run_again
 from storage_core.errors import (
     ChangedWhileReadError,
     GuardRefusedError,

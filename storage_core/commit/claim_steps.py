@@ -29,7 +29,7 @@ from storage_core.commit.plan import (
     WriteFile,
     WriteRecord,
 )
-from storage_core.commit.trash import find_run_folder, is_place_of
+from storage_core.commit.trash import find_run_folder
 from storage_core.errors import ManifestError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields
@@ -138,9 +138,8 @@ def require_places(
             case PromoteFile(scratch_path=path):
                 is_ours = _is_scratch(Path(path), claim, directory)
             case KeepFile(path=path) | WriteRecord(path=path) | RecordLeft(path=path):
-                is_ours = is_place_of(Path(path), directory) and not _is_linked(
-                    Path(path), directory
-                )
+                is_known = find_run_folder(Path(path), directory) is not None
+                is_ours = is_known and not _is_linked(Path(path), directory)
             case _:
                 continue
         if not is_ours:

@@ -10,7 +10,7 @@ makes of it, is not kept: the directory before the run is the one that a loader 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from storage_core.commit.fingerprint import (
@@ -29,14 +29,11 @@ from storage_core.commit.plan import (
     follow_step,
 )
 from storage_core.commit.trash import (
-    KEPT_FOLDER,
     LEFT_FILE,
     RECORD_FILE,
     SYNCED_FILE,
-    TrashRecord,
-    commit_folder,
-    commit_numbers,
-    partition_folder,
+    TrashedCommit,
+    new_commit_folder,
 )
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
@@ -48,63 +45,6 @@ from storage_core.filenames import (
 )
 from storage_core.store.base import LogStore
 from storage_core.store.local import plain_path, storage_errors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrashPlace:
-    """Where a run keeps what it takes away; a value that tasks are given.
-
-    Attributes:
-        folder: The run's folder in the trash, absolute.
-        run_id: The run.
-    """
-
-    folder: str
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trash:
-    """What has to be known of a partition to keep what a commit takes from it.
-
-    Attributes:
-        folder: The commit's own folder.
-        run_id: The run.
-        action: What the commit does.
-        directory: Path of the partition directory.
-        files: All its files, scratch files left out.
-        is_copy: Whether the trash is on another filesystem.
-    """
-
-    folder: Path
-    run_id: str
-    action: str
-    directory: Path
-    files: tuple[FileFingerprint, ...]
-    is_copy: bool
-
-
-def observe_trash(store: LogStore, place: TrashPlace, *, action: str) -> Trash:
-    """Look at a partition directory before a commit.
-
-    Args:
-        store: The partition directory, on a local disk.
-        place: The run's trash.
-        action: What the commit does.
-
-    Raises:
-        StorageError: The disk failed.
-    """
-    directory = plain_path(Path(store.location))
-    folder = partition_folder(Path(place.folder), directory)
-    return Trash(
-        folder=commit_folder(folder, max(commit_numbers(folder), default=-1) + 1),
-        run_id=place.run_id,
-        action=action,
-        directory=directory,
-        files=fingerprint_files(store),
-        is_copy=not is_same_filesystem(directory, Path(place.folder)),
-    )
 
 
 def is_same_filesystem(directory: Path, folder: Path) -> bool:
@@ -121,53 +61,71 @@ def is_same_filesystem(directory: Path, folder: Path) -> bool:
         return directory.stat().st_dev == device
 
 
-def with_trash(plan: Plan, trash: Trash) -> Plan:
-    """Return the plan, and around it the steps that keep what it takes away.
+def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
+    """Return a plan, and around it the steps that keep what it takes away.
 
     A plan that changes no file stays as it is.
+
+    Args:
+        plan: What is to be done to a partition.
+        store: Its directory as it is now, on a local disk.
+        run_folder: The run's folder in the trash.
+        action: What the commit does.
+
+    Raises:
+        StorageError: The disk failed.
     """
-    first = _end_of_leftovers(plan.operations, trash.files)
-    before = _follow({file.name: file for file in trash.files}, plan.operations[:first])
+    files = fingerprint_files(store)
+    first = _end_of_leftovers(plan.operations, files)
+    before = _follow({file.name: file for file in files}, plan.operations[:first])
     after = _follow(before, plan.operations[first:])
     # By identity: another version of the same bytes is another one.
     changed = {name for name, version in before.items() if after.get(name) is not version}
     if not changed and not after.keys() - before.keys():
         return plan
-    kept = {
-        name: replace(before[name], name=name)
-        for name in sorted(changed | _near_segments(before, changed))
-    }
-    steps: list[Operation] = [
-        KeepFile(
-            name=name,
-            path=str(trash.folder / KEPT_FOLDER / name),
-            size_bytes=file.size_bytes,
-            is_copy=trash.is_copy,
-            reason=f"run {trash.run_id} may be undone",
-        )
-        for name, file in kept.items()
-    ]
-    record = TrashRecord(
-        run_id=trash.run_id,
-        action=trash.action,
-        directory=str(trash.directory),
-        kept=tuple(kept.values()),
+    directory = plain_path(Path(store.location))
+    commit = TrashedCommit(
+        folder=new_commit_folder(run_folder, directory),
+        run_id=run_folder.name,
+        action=action,
+        directory=directory,
+        kept=tuple(
+            replace(before[name], name=name)
+            for name in sorted(changed | _near_segments(before, changed))
+        ),
         before=tuple(sorted(before)),
     )
+    operations = (
+        *plan.operations[:first],
+        *_keep(commit, is_copy=not is_same_filesystem(directory, run_folder)),
+        *plan.operations[first:],
+        RecordLeft(path=str(commit.folder / LEFT_FILE), reason="what an undo will look for"),
+    )
+    return Plan(location=plan.location, operations=operations)
+
+
+def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
+    """Return the steps that keep files in the trash of a commit, and say which."""
+    steps: list[Operation] = [
+        KeepFile(
+            name=file.name,
+            path=str(commit.kept_path(file.name)),
+            size_bytes=file.size_bytes,
+            is_copy=is_copy,
+            reason=f"run {commit.run_id} may be undone",
+        )
+        for file in commit.kept
+    ]
     if steps:
         # Makes the second names durable: they are entries of this folder.
-        path = str(trash.folder / KEPT_FOLDER / SYNCED_FILE)
+        path = str(commit.kept_path(SYNCED_FILE))
         steps.append(WriteRecord(path=path, content=b"", reason="what was kept is durable"))
-    steps.append(
-        WriteRecord(
-            path=str(trash.folder / RECORD_FILE),
-            content=record.to_bytes(),
-            reason="what was kept, before any of it goes",
-        )
+    record = WriteRecord(
+        path=str(commit.folder / RECORD_FILE),
+        content=commit.encode_record(),
+        reason="what was kept, before any of it goes",
     )
-    left = RecordLeft(path=str(trash.folder / LEFT_FILE), reason="what an undo will look for")
-    operations = (*plan.operations[:first], *steps, *plan.operations[first:], left)
-    return Plan(location=plan.location, operations=operations)
+    return [*steps, record]
 
 
 def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:

@@ -1,4 +1,4 @@
-"""What a run keeps in the trash, and how it says so.
+"""What a run keeps in the trash: where, in which words, and held against whom.
 
 ::
 
@@ -13,14 +13,22 @@
 
 The path of a partition is its absolute path, without ``..``, without the first slash. A run that
 commits a partition twice (retention, then compaction) has ``0001`` beside ``0000``.
+
+The run's folder stands for its trash wherever that is handed on: tasks are given it, and an undo or
+a purge finds it by the run's name. It is held, by a lock on the folder, by whoever writes, empties
+or undoes it. The lock of a log directory does not do that: a purge of the trash asks for no log
+directory, and an undo may be about others than the purge. Whoever finishes a commit of a killed run
+writes into its trash, too, and holds it for that time.
 """
 
+import fcntl
 import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +37,12 @@ from storage_core.commit.fingerprint import (
     decode_fingerprints,
     parse_fingerprint,
 )
-from storage_core.errors import CheckpointError, ManifestError, StorageError
+from storage_core.errors import (
+    CheckpointError,
+    GuardRefusedError,
+    ManifestError,
+    StorageError,
+)
 from storage_core.local_files import read_small, scan_folder
 from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_object
 from storage_core.store.local import plain_path, storage_errors, write_record
@@ -52,46 +65,54 @@ _RUN: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _LEAST_OFFSET: Final = -MAX_INTEGER - 1
 # Some hundred thousand files, or partitions.
 _MOST_BYTES: Final = 256 << 20
+# The states of an undo.
+BEGUN: Final = "begun"
+DONE: Final = "done"
+_UNDO: Final = re.compile(f"{BEGUN}|{DONE}")
+# The folders, by filesystem and inode, that are held by what goes on here: by callers up the stack.
+_HELD: Final[ContextVar[frozenset[tuple[int, int]]]] = ContextVar(
+    "trash_held_here", default=frozenset()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrashRecord:
+class TrashedCommit:
     """One commit on one partition, as its trash knows it.
 
     Attributes:
+        folder: Its own folder in the trash.
         run_id: The run.
         action: What it did: compact, retain, recover.
         directory: Path of the partition directory.
         kept: Files of the directory that the commit replaced, cut or removed, as they were.
         before: Names of all files that the directory had before the commit.
+        left: What the commit left; None where it did not come to its end.
+        undo: What is known of an undo: None, ``begun`` or ``done``.
     """
 
+    folder: Path
     run_id: str
     action: str
-    directory: str
+    directory: Path
     kept: tuple[FileFingerprint, ...]
     before: tuple[str, ...]
+    left: tuple[FileFingerprint, ...] | None = None
+    undo: str | None = None
 
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return _encode(_FORMAT, asdict(self))
+    def kept_path(self, name: str) -> Path:
+        """Return where a file is kept."""
+        return self.folder / KEPT_FOLDER / name
 
-    @classmethod
-    def from_bytes(cls, content: bytes, *, file: str) -> "TrashRecord":
-        """Return the record that ``to_bytes`` wrote.
-
-        Raises:
-            CheckpointError: It is none, of another version, or names files that are elsewhere.
-        """
-        with _malformed():
-            fields = _decode(_FORMAT, content, file=file)
-            return cls(
-                run_id=fields.word("run_id", pattern=_RUN),
-                action=fields.word("action"),
-                directory=fields.text("directory"),
-                kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
-                before=fields.file_names("before"),
-            )
+    def encode_record(self) -> bytes:
+        """Return what is written down before the commit begins, as JSON."""
+        fields = {
+            "run_id": self.run_id,
+            "action": self.action,
+            "directory": str(self.directory),
+            "kept": [asdict(file) for file in self.kept],
+            "before": self.before,
+        }
+        return _encode(_FORMAT, fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,51 +147,9 @@ class TrashedRun:
     started_ms: int
     roots: tuple[TrashedRoot, ...]
 
-    def to_bytes(self) -> bytes:
+    def encode(self) -> bytes:
         """Return it as JSON."""
         return _encode(_RUN_FORMAT, asdict(self))
-
-    @classmethod
-    def from_bytes(cls, content: bytes, *, file: str) -> "TrashedRun":
-        """Return what ``to_bytes`` wrote.
-
-        Raises:
-            CheckpointError: It is none, or of another version.
-        """
-        with _malformed():
-            fields = _decode(_RUN_FORMAT, content, file=file)
-            return cls(
-                run_id=fields.word("run_id", pattern=_RUN),
-                action=fields.word("action"),
-                started_ms=fields.integer("started_ms"),
-                roots=tuple(map(_parse_root, fields.objects("roots"))),
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrashedCommit:
-    """The trash of one commit, as it was read.
-
-    Attributes:
-        folder: Where it is.
-        record: What was kept.
-        left: What the commit left; None where it did not come to its end.
-        undo: What is known of an undo: None, ``begun`` or ``done``.
-    """
-
-    folder: Path
-    record: TrashRecord
-    left: tuple[FileFingerprint, ...] | None
-    undo: str | None
-
-    def kept_path(self, name: str) -> Path:
-        """Return where a file is kept."""
-        return self.folder / KEPT_FOLDER / name
-
-
-BEGUN: Final = "begun"
-DONE: Final = "done"
-_UNDO: Final = re.compile(f"{BEGUN}|{DONE}")
 
 
 def encode_undo(state: str) -> bytes:
@@ -178,19 +157,37 @@ def encode_undo(state: str) -> bytes:
     return json.dumps({"state": state}).encode()
 
 
-def partition_folder(run_folder: Path, directory: Path) -> Path:
-    """Return where a run keeps what it takes from a partition."""
+def commit_folder(run_folder: Path, directory: Path, number: int) -> Path:
+    """Return where a run's commit of that number on a partition keeps its files."""
+    return _partition_folder(run_folder, directory) / f"{number:0{_NUMBER_DIGITS}d}"
+
+
+def commit_folders(run_folder: Path, directory: Path) -> list[Path]:
+    """Return the folders of a run's commits on a partition that are there, oldest first.
+
+    Raises:
+        StorageError: They cannot be listed.
+    """
+    folder = _partition_folder(run_folder, directory)
+    if not folder.is_dir():
+        return []
+    with storage_errors(folder):
+        names = sorted(entry.name for entry in scan_folder(folder) if entry.is_folder)
+    return [folder / name for name in names if _is_number(name)]
+
+
+def new_commit_folder(run_folder: Path, directory: Path) -> Path:
+    """Return the folder of a run's next commit on a partition, which is not there yet."""
+    numbers = (int(folder.name) for folder in commit_folders(run_folder, directory))
+    return commit_folder(run_folder, directory, max(numbers, default=-1) + 1)
+
+
+def _partition_folder(run_folder: Path, directory: Path) -> Path:
     return Path(run_folder, *plain_path(directory).parts[1:])
 
 
-def commit_folder(folder: Path, number: int) -> Path:
-    """Return where a partition's commit of that number keeps its files."""
-    return folder / f"{number:0{_NUMBER_DIGITS}d}"
-
-
-def is_place_of(path: Path, directory: Path) -> bool:
-    """Whether a commit on a partition keeps a file, or says something, under this path."""
-    return find_run_folder(path, directory) is not None
+def _is_number(name: str) -> bool:
+    return name.isdecimal() and len(name) == _NUMBER_DIGITS
 
 
 def find_run_folder(path: Path, directory: Path) -> Path | None:
@@ -209,25 +206,78 @@ def find_run_folder(path: Path, directory: Path) -> Path | None:
         folder = path.parent.parent
     else:
         return None
-    return _run_folder(folder, directory) if path.is_absolute() else None
+    return _run_folder_of(folder, directory) if path.is_absolute() else None
 
 
-def _run_folder(folder: Path, directory: Path) -> Path | None:
+def _run_folder_of(folder: Path, directory: Path) -> Path | None:
     """Return the run's folder, None if this is not called as its commit on the partition is."""
     names = plain_path(directory).parts[1:]
-    is_numbered = folder.name.isdecimal() and len(folder.name) == _NUMBER_DIGITS
-    if not is_numbered or folder.parent.parts[-len(names) :] != names:
+    if not _is_number(folder.name) or folder.parent.parts[-len(names) :] != names:
         return None
     return folder.parents[len(names)]
 
 
-def commit_numbers(folder: Path) -> list[int]:
-    """Return the numbers of the commits in a partition's folder, ascending."""
-    if not folder.is_dir():
-        return []
+@contextmanager
+def hold_run(folder: Path) -> Iterator[None]:
+    """Hold the trash of a run for the time of the block.
+
+    Args:
+        folder: The run's; it is there.
+
+    Raises:
+        GuardRefusedError: Another process holds it: the run itself, an undo of it, or a purge.
+        StorageError: It cannot be opened or locked, or was purged at this moment.
+    """
     with storage_errors(folder):
-        names = [entry.name for entry in scan_folder(folder) if entry.is_folder]
-    return sorted(int(name) for name in names if name.isdecimal() and len(name) == _NUMBER_DIGITS)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, folder)
+        identity = _identity(os.fstat(descriptor))
+        _HELD.set(_HELD.get() | {identity})
+        try:
+            yield
+        finally:
+            _HELD.set(_HELD.get() - {identity})
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def hold_run_again(folder: Path) -> Iterator[None]:
+    """Hold the trash of a run for the time of the block, if it is not held here already.
+
+    For the commits of a run that was killed, which are finished by whoever next works on its log
+    directory: that may be the undo of the very same run.
+
+    Raises:
+        GuardRefusedError: Somebody else holds it.
+        StorageError: It is not there any more, or cannot be opened or locked.
+    """
+    with storage_errors(folder):
+        identity = _identity(folder.stat())
+    if identity in _HELD.get():
+        yield
+    else:
+        with hold_run(folder):
+            yield
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    with storage_errors(folder):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GuardRefusedError(
+                "TRASH_IN_USE",
+                f"{folder}: another process works with it at this moment: run {folder.name} "
+                "itself, an undo of it, or a purge",
+            ) from None
+        if not folder.exists():
+            raise StorageError(str(folder), "was purged at this moment")
+
+
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
 
 
 def read_run(run_folder: Path) -> TrashedRun:
@@ -238,7 +288,14 @@ def read_run(run_folder: Path) -> TrashedRun:
         StorageError: It cannot be read.
     """
     path = run_folder / RUN_FILE
-    run = TrashedRun.from_bytes(_read(path), file=str(path))
+    with _malformed():
+        fields = _decode(_RUN_FORMAT, _read(path), file=str(path))
+        run = TrashedRun(
+            run_id=fields.word("run_id", pattern=_RUN),
+            action=fields.word("action"),
+            started_ms=fields.integer("started_ms"),
+            roots=tuple(map(_parse_root, fields.objects("roots"))),
+        )
     if run.run_id != run_folder.name:
         raise CheckpointError(str(path), 0, f"is of run {run.run_id}, not of its folder's")
     return run
@@ -317,23 +374,26 @@ def read_commit(folder: Path) -> TrashedCommit:
     """Read the trash of one commit.
 
     Raises:
-        CheckpointError: It cannot be understood.
+        CheckpointError: It cannot be understood, or names files that are elsewhere.
         StorageError: It cannot be read.
     """
     path = folder / RECORD_FILE
     if not path.exists():
         raise StorageError(str(path), "no such file: the commit did not begin")
-    record = TrashRecord.from_bytes(_read(path), file=str(path))
-    directory = Path(record.directory)
-    if not directory.is_absolute() or _run_folder(folder, directory) is None:
-        why = f"is of {record.directory}, not of the directory that its folder is named after"
+    with _malformed():
+        fields = _decode(_FORMAT, _read(path), file=str(path))
+        commit = TrashedCommit(
+            folder=folder,
+            run_id=fields.word("run_id", pattern=_RUN),
+            action=fields.word("action"),
+            directory=Path(fields.text("directory")),
+            kept=tuple(map(parse_fingerprint, fields.objects("kept"))),
+            before=fields.file_names("before"),
+        )
+    if not commit.directory.is_absolute() or _run_folder_of(folder, commit.directory) is None:
+        why = f"is of {commit.directory}, not of the directory that its folder is named after"
         raise CheckpointError(str(path), 0, why)
-    return TrashedCommit(
-        folder=folder,
-        record=record,
-        left=_read_left(folder / LEFT_FILE),
-        undo=_read_undo(folder / UNDO_FILE),
-    )
+    return replace(commit, left=_read_left(folder / LEFT_FILE), undo=_read_undo(folder / UNDO_FILE))
 
 
 def list_commits(run_folder: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,6 @@ from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.retention_waves import SweepWaves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from storage_core.commit.keep import TrashPlace
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     DELETED_SUFFIX,
@@ -99,7 +99,7 @@ def _counted(name: str, change: Callable[..., Any], changes: list[str], number: 
     return counted
 
 
-def sweep(root: BrokerDirectory, *, trash: TrashPlace | None = None) -> list[dict[str, Any]]:
+def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str, Any]]:
     """Sweep a directory as ``pylog retain`` does; return what became of each partition."""
     sweeper = Sweeper(root, run={"trash": trash})
     location = str(root.path)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import Plan, commit
-from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
-from storage_core.commit.trash import commit_folder, commit_numbers, partition_folder
+from storage_core.commit.keep import with_trash
+from storage_core.commit.trash import commit_folder, commit_folders
 from storage_core.commit.undo import undo_partition
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, log_file
@@ -68,7 +68,7 @@ class Cleaned:
     disk: Path
     directory: Path
     round_: Cleaning
-    place: TrashPlace
+    place: Path
     plan: Plan
     prepared: Tree
     before: dict[str, bytes]
@@ -78,15 +78,14 @@ class Cleaned:
     @property
     def folders(self) -> list[Path]:
         """The trash of the commits on the partition."""
-        folder = partition_folder(Path(self.place.folder), self.directory)
-        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+        return commit_folders(self.place, self.directory)
 
     def reset(self) -> None:
         """Bring back the directory and the trash as the commit left them."""
         shutil.rmtree(self.directory)
-        shutil.rmtree(self.place.folder)
+        shutil.rmtree(self.place)
         shutil.copytree(self.cleaned / "log", self.directory)
-        shutil.copytree(self.cleaned / "trash", self.place.folder)
+        shutil.copytree(self.cleaned / "trash", self.place)
 
     def tree(self) -> dict[str, bytes]:
         """Return the directory's files, scratch files left out."""
@@ -102,9 +101,8 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
     settle(directory, round_)
     before = read_tree(directory)
     prepared_round = prepare(directory, round_)
-    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
-    trash = observe_trash(LocalStore(directory), place, action="compact")
-    plan = with_trash(prepared_round.commit_of(), trash)
+    place = tmp_path / "disk" / "trash" / "run"
+    plan = with_trash(prepared_round.commit_of(), LocalStore(directory), place, action="compact")
     prepared = keep(directory)
     commit(plan, LocalStore(directory))
     after = read_tree(directory)
@@ -112,7 +110,7 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
         pytest.skip("the round leaves every byte as it was")
     copy = tmp_path / "cleaned"
     shutil.copytree(directory, copy / "log")
-    shutil.copytree(place.folder, copy / "trash")
+    shutil.copytree(place, copy / "trash")
     return Cleaned(
         disk=tmp_path / "disk",
         directory=directory,
@@ -138,7 +136,7 @@ def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp
     assert cleaned.after != cleaned.before
     undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert cleaned.tree() == cleaned.before
-    assert undone.copied_bytes == 0
+    assert sum(plan.peak_extra_bytes for plan in undone.plans) == 0
     assert (
         undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling).steps
         == 0
@@ -151,7 +149,7 @@ def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp
 def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
     """It is finished by another attempt, as a commit's claim does it: from the step it was at."""
     cleaned = clean(case, tmp_path)
-    shutil.rmtree(cleaned.place.folder)
+    shutil.rmtree(cleaned.place)
     number = 0
     while True:
         restore(cleaned.directory, cleaned.prepared)
@@ -171,7 +169,7 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
             assert cleaned.tree() == cleaned.after, f"{moment.value} {number}: {kind}"
             undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, f"{moment.value} {number}: {kind}"
-        shutil.rmtree(cleaned.place.folder, ignore_errors=True)
+        shutil.rmtree(cleaned.place, ignore_errors=True)
         number += step_of(case, KILLS[0])
     assert number >= len(cleaned.plan.operations)
 
@@ -195,7 +193,7 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
     cleaned = clean(case, tmp_path)
 
     def reset():
-        shutil.rmtree(cleaned.place.folder)
+        shutil.rmtree(cleaned.place)
         restore(cleaned.directory, cleaned.prepared)
 
     ends = set()
@@ -207,7 +205,7 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
         stride=step_of(case, way),
     ):
         there = cleaned.tree()
-        kept = [read_tree(path) for path in Path(cleaned.place.folder).rglob("kept")]
+        kept = [read_tree(path) for path in cleaned.place.rglob("kept")]
         for name, data in cleaned.before.items():
             assert there.get(name) == data or any(data == tree.get(name) for tree in kept), where
         log = settle(cleaned.directory, cleaned.round_)
@@ -215,7 +213,7 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
             undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, where
         ends.add(log.log_end_offset)
-        Path(cleaned.place.folder).mkdir(parents=True, exist_ok=True)
+        cleaned.place.mkdir(parents=True, exist_ok=True)
     assert len(ends) == 1
 
 
@@ -235,14 +233,14 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
     ):
         assert cleaned.tree() == cleaned.before or not is_end(where), where
         left, trash = keep(cleaned.directory), tmp_path / "trash-left"
-        shutil.copytree(cleaned.place.folder, trash)
+        shutil.copytree(cleaned.place, trash)
         # Made again at once.
         undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
         # Loaded first: one state or the other, and then made again.
         restore(cleaned.directory, left)
-        shutil.rmtree(cleaned.place.folder)
-        trash.rename(cleaned.place.folder)
+        shutil.rmtree(cleaned.place)
+        trash.rename(cleaned.place)
         log = settle(cleaned.directory, cleaned.round_)
         assert log.last_stable_offset == end
         assert committed_values(cleaned.directory, end) == values, where
@@ -290,15 +288,13 @@ def test_names_that_are_kept_in_no_order_put_no_part_of_a_segment_beside_the_who
     disk.mkdir()
     directory = overflowing_root(disk / "log").path / "t-0"
     store, before = LocalStore(directory), read_tree(directory)
-    place = TrashPlace(folder=str(disk / "trash" / "run"), run_id="run")
-    trash = observe_trash(store, place, action="compact")
+    place = disk / "trash" / "run"
     view = DirectoryView(store)
     limits = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
     split_segment(view, 0, index_interval_bytes=4096, max_index_bytes=1 << 20, limits=limits)
-    commit(
-        with_trash(Plan(location=store.location, operations=tuple(view.operations)), trash), store
-    )
-    folders = [commit_folder(partition_folder(Path(place.folder), directory), 0)]
+    plan = Plan(location=store.location, operations=tuple(view.operations))
+    commit(with_trash(plan, store, place, action="compact"), store)
+    folders = [commit_folder(place, directory, 0)]
     shutil.copytree(disk, done)
     whole, part = log_file(0), log_file(FAR)
     number, is_over, states = 0, False, set()
@@ -382,21 +378,20 @@ class Swept:
     golden: Golden
     disk: Path
     directory: Path
-    place: TrashPlace
+    place: Path
     before: dict[str, bytes]
     after: dict[str, bytes]
     copy: Path
 
     @property
     def folders(self) -> list[Path]:
-        folder = partition_folder(Path(self.place.folder), self.directory)
-        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+        return commit_folders(self.place, self.directory)
 
     def reset(self) -> None:
         shutil.rmtree(self.directory)
-        shutil.rmtree(self.place.folder)
+        shutil.rmtree(self.place)
         shutil.copytree(self.copy / "log", self.directory)
-        shutil.copytree(self.copy / "trash", self.place.folder)
+        shutil.copytree(self.copy / "trash", self.place)
 
 
 def sweep(golden: Golden, tmp_path: Path) -> Swept:
@@ -405,11 +400,11 @@ def sweep(golden: Golden, tmp_path: Path) -> Swept:
     store = LocalStore(directory)
     entry = offsets_of(golden)["log_start_offset"] or 0
     steps = sweep_golden(golden, store, log_start_checkpoint=entry).steps
-    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
-    commit(with_trash(steps, observe_trash(store, place, action="retain")), store)
+    place = tmp_path / "disk" / "trash" / "run"
+    commit(with_trash(steps, store, place, action="retain"), store)
     copy = tmp_path / "swept"
     shutil.copytree(directory, copy / "log")
-    shutil.copytree(place.folder, copy / "trash")
+    shutil.copytree(place, copy / "trash")
     return Swept(
         golden=golden,
         disk=tmp_path / "disk",

@@ -28,9 +28,8 @@ from storage_core.commit.trash import (
     RECORD_FILE,
     RUN_FILE,
     UNDO_FILE,
-    TrashRecord,
+    TrashedCommit,
     commit_folder,
-    partition_folder,
     read_commit,
     read_run,
 )
@@ -82,13 +81,13 @@ def _object(key: str, read: Callable[[MemoryObjectStore], Any]) -> Reader:
 def _commit(name: str) -> Reader:
     def reader(content: str, folder: Path) -> Any:
         directory = folder / "log" / "t-0"
-        place = commit_folder(partition_folder(folder / RUN, directory), 0)
+        place = commit_folder(folder / RUN, directory, 0)
         place.mkdir(parents=True)
-        record = TrashRecord(
-            run_id=RUN, action="retain", directory=str(directory), kept=(), before=()
+        record = TrashedCommit(
+            folder=place, run_id=RUN, action="retain", directory=directory, kept=(), before=()
         )
-        (place / RECORD_FILE).write_bytes(record.to_bytes())
-        assert read_commit(place).record == record
+        (place / RECORD_FILE).write_bytes(record.encode_record())
+        assert read_commit(place) == record
         (place / name).write_text(content)
         return read_commit(place)
 

@@ -12,8 +12,7 @@ from pylog_spark.operations.trash import begin_trash
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import ManualClock
-from storage_core.commit.trash import read_run
-from storage_core.commit.trash_hold import hold_run
+from storage_core.commit.trash import hold_run, read_run
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
 

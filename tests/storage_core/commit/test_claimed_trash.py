@@ -18,9 +18,8 @@ from storage_core.commit import (
     WriteFile,
 )
 from storage_core.commit.claim import create_claim, hold_claim, resume_claim
-from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
-from storage_core.commit.trash import list_commits
-from storage_core.commit.trash_hold import hold_run
+from storage_core.commit.keep import with_trash
+from storage_core.commit.trash import hold_run, list_commits
 from storage_core.commit.undo import undo_partition
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.log.leftovers import plan_settling
@@ -53,10 +52,9 @@ def partition(folder: Path, *, way: str = ".") -> tuple[Path, Plan]:
             CreateEmptyFile(name="new", reason="r"),
         ),
     )
-    place = TrashPlace(folder=str(folder / way / "trash" / "run"), run_id="run")
-    trash = observe_trash(LocalStore(directory), place, action="compact")
+    place = folder / way / "trash" / "run"
     create_claim(folder / "claim")
-    return directory, with_trash(steps, trash)
+    return directory, with_trash(steps, LocalStore(directory), place, action="compact")
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.AFTER], ids=lambda moment: moment.value)

@@ -23,14 +23,11 @@ from storage_core.commit import (
 )
 from storage_core.commit.fingerprint import fingerprint_files
 from storage_core.commit.keep import (
-    TrashPlace,
     is_same_filesystem,
-    observe_trash,
     with_trash,
 )
 from storage_core.commit.trash import (
     RECORD_FILE,
-    TrashRecord,
     commit_folder,
     read_commit,
     read_run,
@@ -52,9 +49,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 def kept_by(directory: Path, *operations: Operation) -> tuple[Plan, list[str]]:
-    place = TrashPlace(folder=str(directory.parents[1] / "trash" / "run"), run_id="run")
-    trash = observe_trash(LocalStore(directory), place, action="compact")
-    plan = with_trash(Plan(location=str(directory), operations=operations), trash)
+    place = directory.parents[1] / "trash" / "run"
+    plan = Plan(location=str(directory), operations=operations)
+    plan = with_trash(plan, LocalStore(directory), place, action="compact")
     return plan, [step.name for step in plan.operations if isinstance(step, KeepFile)]
 
 
@@ -173,13 +170,15 @@ def test_several_commits_of_a_run_on_one_partition_have_folders_of_their_own(dir
         commit(plan, LocalStore(directory))
         folder = directory.parents[1] / "trash" / "run"
         place = Path(folder, *directory.absolute().parts[1:])
-        assert read_commit(commit_folder(place, number)).record.action == "compact"
+        assert commit_folder(folder, directory, number) == place / f"000{number}"
+        assert read_commit(place / f"000{number}").action == "compact"
 
 
 def test_a_record_that_is_none_is_refused(tmp_path):
     for content in (b"", b"[]", json.dumps({"format": "pylog-trash", "version": 9}).encode()):
+        (tmp_path / RECORD_FILE).write_bytes(content)
         with pytest.raises(CheckpointError):
-            TrashRecord.from_bytes(content, file=RECORD_FILE)
+            read_commit(tmp_path)
     with pytest.raises(StorageError):
         read_run(tmp_path)
 

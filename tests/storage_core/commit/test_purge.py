@@ -36,8 +36,9 @@ def test_deleted_files_go_when_their_delay_is_over_and_not_a_moment_before(parti
     assert (purge.files, purge.size_bytes, purge.wait_ms) == (2, 10, None)
     first = min(changed_ms(path) for path in partition.glob("*.deleted"))
     early = plan_purge_partition(partition, now_ms=first + DELAY - 1, delay_ms=DELAY)
-    assert (early.plan.is_empty, early.files, early.wait_ms) == (True, 0, 1)
-    commit(purge.plan, LocalStore(partition))
+    assert (early.plans, early.files, early.wait_ms) == ((), 0, 1)
+    (plan,) = purge.plans
+    commit(plan, LocalStore(partition))
     # A KRaft snapshot on its way out is not the log's.
     assert {path.name for path in partition.iterdir()} == {"0.log", "7.checkpoint.deleted"}
 
@@ -56,7 +57,8 @@ def test_the_directory_of_a_deleted_partition_goes_with_its_files(deleted):
     assert plan_purge_directory(deleted, now_ms=late - 1, delay_ms=DELAY).wait_ms == 1
     purge = plan_purge_directory(deleted, now_ms=late, delay_ms=DELAY)
     assert (purge.files, purge.size_bytes) == (3, 15)
-    commit(purge.plan, LocalStore(deleted))
+    (plan,) = purge.plans
+    commit(plan, LocalStore(deleted))
     assert not deleted.exists()
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage_core.commit import DeleteFile, Plan, commit
-from storage_core.commit.keep import TrashPlace, observe_trash, with_trash
-from storage_core.commit.purge_trash import find_runs, plan_purge_trash
+from storage_core.commit.keep import with_trash
+from storage_core.commit.purge import find_runs, plan_purge_trash
 from storage_core.commit.trash import (
     BEGUN,
     RUN_FILE,
@@ -30,11 +30,11 @@ def delete_with(trash: Path, directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "0.log").write_bytes(b"12345")
     store = LocalStore(directory)
-    place = TrashPlace(folder=str(trash / RUN), run_id=RUN)
+    place = trash / RUN
     plan = Plan(location=str(directory), operations=(DeleteFile(name="0.log", reason="a test"),))
-    commit(with_trash(plan, observe_trash(store, place, action="retain")), store)
+    commit(with_trash(plan, store, place, action="retain"), store)
     run = TrashedRun(run_id=RUN, action="retain", started_ms=0, roots=())
-    write_record(trash / RUN / RUN_FILE, run.to_bytes())
+    write_record(trash / RUN / RUN_FILE, run.encode())
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_trash_of_a_run_is_kept_for_its_time_after_its_last_commit(trash):
     early = plan_purge_trash(trash / RUN, now_ms=now - 1, older_than_ms=HOUR)
     assert (early.plans, early.wait_ms) == ((), 1)
     due = plan_purge_trash(trash / RUN, now_ms=now, older_than_ms=HOUR)
-    assert (due.run_id, due.wait_ms) == (RUN, None)
+    assert (due.location, due.wait_ms) == (trash / RUN, None)
     assert due.size_bytes > 5
     apply(trash, now)
     assert list(trash.iterdir()) == []

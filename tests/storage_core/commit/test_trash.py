@@ -20,20 +20,20 @@ from storage_core.commit.trash import (
     RECORD_FILE,
     RUN_FILE,
     UNDO_FILE,
+    TrashedCommit,
     TrashedRoot,
     TrashedRun,
-    TrashRecord,
     commit_folder,
     drop_raised,
     find_run_folder,
+    hold_run,
+    hold_run_again,
     list_commits,
-    partition_folder,
     read_commit,
     read_raised,
     read_run,
     write_raised,
 )
-from storage_core.commit.trash_hold import hold_run, hold_run_again
 from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import parse_partition_directory
 
@@ -51,13 +51,17 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def commit(tmp_path: Path, directory: Path) -> Path:
     """The trash of one commit that kept one file and left nothing."""
-    place = partition_folder(tmp_path / "trash" / RUN, directory)
-    folder = commit_folder(place, 0)
+    folder = commit_folder(tmp_path / "trash" / RUN, directory, 0)
     folder.mkdir(parents=True)
-    record = TrashRecord(
-        run_id=RUN, action="retain", directory=str(directory), kept=(KEPT,), before=("0.log",)
+    record = TrashedCommit(
+        folder=folder,
+        run_id=RUN,
+        action="retain",
+        directory=directory,
+        kept=(KEPT,),
+        before=("0.log",),
     )
-    (folder / RECORD_FILE).write_bytes(record.to_bytes())
+    (folder / RECORD_FILE).write_bytes(record.encode_record())
     (folder / LEFT_FILE).write_bytes(b"[]")
     return folder
 
@@ -73,8 +77,8 @@ def change(path: Path, *place: Any, to: Any) -> None:
 
 def test_a_record_is_read_as_it_was_written(commit, directory):
     found = read_commit(commit)
-    assert found.record.kept == (KEPT,)
-    assert (found.record.directory, found.left, found.undo) == (str(directory), (), None)
+    assert found.kept == (KEPT,)
+    assert (found.directory, found.left, found.undo) == (directory, (), None)
 
 
 @pytest.mark.parametrize("name", ["../x", "/none/such", "a/b", "", ".", "..", "a\0b", 7, None])
@@ -141,7 +145,7 @@ def test_entries_of_checkpoints_are_offsets(tmp_path):
         checkpoints={"cleaner-offset-checkpoint": {str(name): found[name] for name in found}},
     )
     run = TrashedRun(run_id=RUN, action="run", started_ms=1, roots=(root,))
-    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    (folder / RUN_FILE).write_bytes(run.encode())
     assert read_run(folder) == run
     assert root.checkpoints["cleaner-offset-checkpoint"] == offsets
     for value in (-(2**63) - 1, 2**63, "3", None, 1.5, []):
@@ -159,7 +163,7 @@ def test_entries_of_checkpoints_are_offsets(tmp_path):
 
 def test_places_of_a_commit_are_those_below_the_name_of_its_partition(tmp_path, directory):
     for trash in (tmp_path / "trash", tmp_path / "log" / ".." / "trash"):
-        folder = commit_folder(partition_folder(trash / RUN, directory), 0)
+        folder = commit_folder(trash / RUN, directory, 0)
         for path in (folder / RECORD_FILE, folder / LEFT_FILE, folder / KEPT_FOLDER / "0.log"):
             assert find_run_folder(path, directory) == trash / RUN
             assert find_run_folder(path, tmp_path / "log" / ".." / "log" / "t-0") == trash / RUN
@@ -180,7 +184,7 @@ def test_a_run_is_that_of_its_folder(tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     run = TrashedRun(run_id=RUN, action="run", started_ms=1, roots=())
-    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    (folder / RUN_FILE).write_bytes(run.encode())
     with pytest.raises(CheckpointError, match=RUN):
         read_run(folder)
 
