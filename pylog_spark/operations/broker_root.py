@@ -89,6 +89,8 @@ class BrokerRoot:
         run_id: The run.
         mark_clean: Whether the marker of a clean shutdown is written back at all.
         is_alone: Whether the run has no other root: then it ends where the disk fails.
+        trash: The run's folder in the trash, which keeps what commits take out of partitions; None
+            for none.
 
     Attributes:
         location: As given.
@@ -97,10 +99,17 @@ class BrokerRoot:
     """
 
     def __init__(
-        self, location: str, *, run_id: str, mark_clean: bool, is_alone: bool = True
+        self,
+        location: str,
+        *,
+        run_id: str,
+        mark_clean: bool,
+        is_alone: bool = True,
+        trash: Path | None = None,
     ) -> None:
         self.location = location
         self.is_alone = is_alone
+        self._trash = trash
         self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
@@ -160,7 +169,9 @@ class BrokerRoot:
     @property
     def access(self) -> BrokerAccess:
         """How tasks read and change its partitions; the same from ``begin_writing`` on."""
-        return BrokerAccess(run_id=self._run_id, lock=self.proof, shared=self._scratch)
+        return BrokerAccess(
+            run_id=self._run_id, lock=self.proof, shared=self._scratch, trash=self._trash
+        )
 
     def free_bytes(self) -> int:
         """Return how much is free on its filesystem; 0 where the disk has failed, or fails now.

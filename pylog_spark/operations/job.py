@@ -121,7 +121,6 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         expected_recoveries=None if saved is None else expected_operations(saved, "recover"),
         unclean_roots=unclean,
         high_watermark=options.high_watermark,
-        trash=run_trash(job),
         remote_roots=_remote_roots(job),
         from_start=options.from_start,
     )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.operations.due_partitions import Outcome
+from pylog_spark.operations.job import run_trash
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import SWEPT, Reason, Status
@@ -96,7 +97,7 @@ class SweepWaves:
         return {sweep.work.ordinal: Outcome.refused(*spent) for sweep in due} | ended
 
     def _sweep_wave(self, due: Sequence[DueSweep], title: str) -> dict[int, Outcome]:
-        trash = self._context.run.trash
+        trash = run_trash(self._run.job)
         if trash is not None:
             # An undo has to know of those whose commits did not begin before a kill.
             write_raised(trash, _starts_by_root(due))

@@ -148,7 +148,7 @@ def _row(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, 
 def _commit(work: PartitionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
-    access = context.access(work.root)
+    access = context.roots[work.root]
 
     def prepare(store: LogStore) -> Prepared:
         try:

@@ -101,17 +101,17 @@ def _counted(name: str, change: Callable[..., Any], changes: list[str], number: 
 
 def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str, Any]]:
     """Sweep a directory as ``pylog retain`` does; return what became of each partition."""
-    sweeper = Sweeper(root, run={"trash": trash})
+    sweeper = Sweeper(root)
     location = str(root.path)
-    with BrokerRoot(location, run_id="run", mark_clean=True) as held:
+    run_id, kept = ("run", None) if trash is None else (trash.name, str(trash.parent))
+    options = root.options(sweeper.context.run.now_ms, trash=kept)
+    with BrokerRoot(location, run_id="run", mark_clean=True, trash=trash) as held:
 
         def write_context(context: RunContext) -> WriteContext:
-            return WriteContext(
-                run=context, locks={location: held.proof}, scratch={location: held.scratch}
-            )
+            return WriteContext(run=context, roots={location: held.access})
 
         run = SimpleNamespace(
-            job=SimpleNamespace(title="retain", options=root.options(sweeper.context.run.now_ms)),
+            job=SimpleNamespace(title="retain", run_id=run_id, options=options),
             budget=SimpleNamespace(refusal=lambda: None),
             dispatcher=InProcess(),
             disks=Disks(),

@@ -7,7 +7,7 @@ import pytest
 
 from pylog_spark.config import JobOptions
 from pylog_spark.discovery import LogRoot
-from pylog_spark.operations.job import Job, trash_place
+from pylog_spark.operations.job import Job, run_trash
 from pylog_spark.operations.trash import begin_trash
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
@@ -53,6 +53,4 @@ def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_pa
 
 def test_tasks_are_told_a_trash_that_is_the_same_wherever_they_work(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    place = trash_place(job)
-    assert place is not None
-    assert (place.folder, place.run_id) == (str(tmp_path / "trash" / RUN), RUN)
+    assert run_trash(job) == tmp_path / "trash" / RUN

@@ -271,13 +271,13 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
         roots=disk.roots,
         budget=RunBudget(RunLimits(**limits)),
         disks=Disks(),
-        job=SimpleNamespace(title="retain", options=SimpleNamespace(tuning=Tuning())),
+        job=SimpleNamespace(title="retain", options=SimpleNamespace(tuning=Tuning(), trash=None)),
         dispatcher=SimpleNamespace(
             slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
         ),
         write_context=lambda _: None,
     )
-    context: Any = SimpleNamespace(run=SimpleNamespace(trash=None))
+    context: Any = SimpleNamespace(run=SimpleNamespace())
     outcomes: dict[int, Outcome] = {}
     for ended in SweepWaves(run, context).sweep(RETENTION_PLAN.empty_table()):
         outcomes |= ended

@@ -62,7 +62,7 @@ def test_maps_that_are_merged_in_scratch_files_leave_the_same(
     merged = pipeline.index(tasks=3, in_files=True)
     groups = pipeline.rewrite(merged, tasks=2)
     for plan in pipeline.plans:
-        access = pipeline.context.access(str(root.path))
+        access = pipeline.context.roots[str(root.path)]
         remove_wave(access, plan["directory"], pipeline.context)
     rows = pipeline.commit(pipeline.pairs(merged, groups))
     assert [row["error"] for row in rows] == [None] * len(rows)

@@ -19,6 +19,7 @@ from pylog_spark.tasks.retention import (
     commit_sweeps,
     observe_retention,
 )
+from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim, revoke_claim
@@ -58,13 +59,10 @@ class Sweeper:
             run=replace(run, **changes.pop("run", {})),
             **{"scope": SweepScope.DELETED} | changes,
         )
-        scratch = root.path.parent / "scratch"
-        scratch.mkdir(exist_ok=True)
-        self.write = WriteContext(
-            run=self.context.run,
-            locks={location: proof_of(root.path)},
-            scratch={location: str(scratch)},
-        )
+        self.scratch = root.path.parent / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(self.scratch))
+        self.write = WriteContext(run=self.context.run, roots={location: access})
 
     def observe(self) -> dict[str, dict[str, Any]]:
         """Return the rows by the names of their directories."""
@@ -79,7 +77,7 @@ class Sweeper:
 
     def claim(self) -> Path:
         directory = self.root.path / f"{TOPIC}-0"
-        return claim_path(self.write.scratch[str(self.root.path)], directory, "run")
+        return claim_path(str(self.scratch), directory, "run")
 
     def commit(self, row: dict[str, Any]) -> dict[str, Any]:
         work = SweepWork(
