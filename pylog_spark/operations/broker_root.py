@@ -58,7 +58,7 @@ from storage_core.store import LocalStore
 from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
-_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 _P = ParamSpec("_P")
 
 
@@ -262,7 +262,7 @@ class BrokerRoot:
         absent = {partition for partition in partitions if not self._holds(partition)}
         gone = absent - self._coming()
         if gone:
-            for name in _CHECKPOINTS:
+            for name in CHECKPOINT_FILES:
                 self._merge(name, dict.fromkeys(gone))
 
     @_unless_failed
@@ -444,6 +444,6 @@ def read_marker(store: LocalStore) -> CleanShutdown | None:
 
 def newest_checkpoint_ms(location: str) -> int:
     """Return when the newest checkpoint of a log directory was written, 0 without any."""
-    paths = [Path(location) / name for name in _CHECKPOINTS]
+    paths = [Path(location) / name for name in CHECKPOINT_FILES]
     times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
     return max(times, default=0)

@@ -2,25 +2,16 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
-from pylog_spark.operations.broker_root import read_marker
+from pylog_spark.operations.broker_root import CHECKPOINT_FILES, read_marker
 from pylog_spark.operations.job import Job, run_trash
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-)
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
-
-CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
 def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
