@@ -1,6 +1,7 @@
 """Whose root a partition is; and whether an attempt that failed may have changed its files."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pylog_spark.tasks.root_access import BrokerAccess, Prepare, Prepared, root_
 from storage_core.commit import DeleteFile, Plan, scratch
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
+from storage_core.commit.trash import list_commits, read_commit
 from storage_core.errors import GuardRefusedError
 from tests.pylog_spark.tasks.pipeline import proof_of
 
@@ -124,6 +126,26 @@ def test_a_claim_that_cannot_be_understood_may_have_been_begun(access, claim_pat
     claim_path.write_bytes(b"nonsense\n")
     row = commit(access)
     assert (row["error_class"], row["touched"]) == ("ManifestError", True)
+
+
+@pytest.mark.item("FLT-14")
+def test_what_one_attempt_began_the_next_one_finishes_and_does_not_plan_again(access, claim_path):
+    begin(claim_path)
+    (claim_path.parent / "t-0" / "a").touch()
+    assert commit(access, fail) == RESULT
+    assert not (claim_path.parent / "t-0" / "a").exists()
+
+
+def test_what_a_commit_takes_away_is_in_the_trash_of_its_run(access, tmp_path):
+    directory = tmp_path / "t-0"
+    (directory / "a").write_bytes(b"kept")
+    run_folder = tmp_path / "trash" / "run"
+    assert commit(replace(access, trash=run_folder)) == RESULT
+    (folder,) = list_commits(run_folder)
+    trashed = read_commit(folder)
+    assert (trashed.run_id, trashed.action, trashed.directory) == ("run", "compact", directory)
+    assert trashed.kept_path("a").read_bytes() == b"kept"
+    assert not (directory / "a").exists()
 
 
 @pytest.mark.item("FLT-10", "CMP-40")

@@ -154,3 +154,27 @@ def test_a_temporary_file_of_a_write_that_was_torn_does_not_count(directory):
     known = observe_versions(directory)
     (directory / "a.tmp").write_bytes(b"wri")
     verify_fit(directory, [step], known=known, scratch={})
+
+
+@pytest.mark.parametrize("made", ["promoted", "renamed", "copied", "cut"])
+def test_a_step_finds_what_an_earlier_step_makes_and_no_more_of_it(directory, made):
+    first = {
+        "promoted": named(STEPS[4], directory),
+        "renamed": RenameFile(source="a", target="new", reason=WHY),
+        "copied": CopyRange(
+            source="a", start=0, size_bytes=7, target="new", modified_ms=1, reason=WHY
+        ),
+        "cut": TruncateFile(name="a", size_bytes=7, reason=WHY),
+    }[made]
+    name, size = ("a", 7) if made == "cut" else ("new", 10 if made == "renamed" else 7)
+    known, scratch = observe_versions(directory), scratch_of(directory)
+
+    def copy(size_bytes: int) -> CopyRange:
+        return CopyRange(
+            source=name, start=0, size_bytes=size_bytes, target="c", modified_ms=1, reason=WHY
+        )
+
+    before = SyncDirectory(reason=WHY)
+    verify_fit(directory, [before, first, copy(size)], known=known, scratch=scratch)
+    with pytest.raises(ChangedWhileReadError, match=name):
+        verify_fit(directory, [before, first, copy(size + 1)], known=known, scratch=scratch)
