@@ -41,10 +41,8 @@ from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.commit.trash import (
-    RECORD_FILE,
     RUN_FILE,
     TrashedRoot,
-    commit_folders,
     hold_run,
     list_commits,
     read_commit,
@@ -371,19 +369,22 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
     And those whose log start it raised and did not come to the rest: nothing of them was kept yet.
     """
     starts = _raised_starts(folder, root)
-    found: dict[Path, _Undo] = {}
-    for commit in list_commits(folder):
-        directory = read_commit(commit).directory
-        if directory in found or str(directory.parent) != root.location:
-            continue
-        partition = parse_partition_directory(directory.name)
-        found[directory] = _Undo(
+    commits: dict[Path, list[Path]] = {}
+    # One that was killed while it still kept files is not listed, and has changed nothing.
+    for commit in sorted(list_commits(folder)):
+        commits.setdefault(read_commit(commit).directory, []).append(commit)
+    begun = [
+        _Undo(
             root=root.location,
             directory=directory,
             partition=partition,
-            commits=_begun(folder, directory),
+            commits=tuple(oldest_first),
             start=starts.pop(partition, None),
         )
+        for directory, oldest_first in commits.items()
+        if str(directory.parent) == root.location
+        for partition in (parse_partition_directory(directory.name),)
+    ]
     others = [
         _Undo(
             root=root.location,
@@ -394,18 +395,8 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
         )
         for partition, start in starts.items()
     ]
-    chosen = [undo for undo in (*found.values(), *others) if topics.admits(undo.partition.topic)]
+    chosen = [undo for undo in (*begun, *others) if topics.admits(undo.partition.topic)]
     return sorted(chosen, key=lambda undo: undo.partition)
-
-
-def _begun(folder: Path, directory: Path) -> tuple[Path, ...]:
-    """Return the trash of the commits on a partition, oldest first, that had begun.
-
-    One that was killed while it still kept files has no record of them, and has changed nothing.
-    """
-    return tuple(
-        commit for commit in commit_folders(folder, directory) if (commit / RECORD_FILE).exists()
-    )
 
 
 def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _RaisedStart]:

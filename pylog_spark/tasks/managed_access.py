@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.root_access import CheckpointChanges, Prepare, Prepared, local_scratch
+from pylog_spark.tasks.root_access import (
+    TOUCHED,
+    CheckpointChanges,
+    Prepare,
+    Prepared,
+    local_scratch,
+)
 from storage_core.clock import SystemClock
 from storage_core.commit import commit
 from storage_core.errors import (
@@ -133,7 +139,7 @@ class ManagedAccess:
                 return prepared.result
             return self._publish(store, location, work, prepared)
         except Exception as error:  # noqa: BLE001  # the row carries it: nothing was touched
-            return {"touched": False, **describe_failure(error)}
+            return {TOUCHED: False, **describe_failure(error)}
 
     def _publish(
         self, store: ManagedStore, location: str, work: str, prepared: Prepared
