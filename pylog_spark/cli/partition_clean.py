@@ -28,6 +28,7 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.config import (
     KAFKA_DEDUPE_BUFFER_BYTES,
     CleanerConfig,
@@ -39,7 +40,6 @@ from storage_core.maintenance.compaction.partition import clean_and_load, load_f
 from storage_core.maintenance.compaction.plan import group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.partition import retain_loaded
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 # A dry run groups segments and reads no record, so no key is ever hashed with this.

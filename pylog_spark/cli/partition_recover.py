@@ -23,6 +23,7 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.maintenance.recovery.lost_records import count_lost_records
@@ -32,7 +33,6 @@ from storage_core.maintenance.recovery.partition import (
     plan_recovery,
 )
 from storage_core.maintenance.truncation import plan_truncation, truncate_partition
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 

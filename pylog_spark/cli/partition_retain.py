@@ -18,9 +18,9 @@ from pylog_spark.options.of_partitions import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import to_json
+from storage_core.commit import Plan
 from storage_core.maintenance.retention.partition import plan_retain, retain_partition
 from storage_core.maintenance.retention.plan import RetentionPlan
-from storage_core.plan import Plan
 from storage_core.store import LocalStore
 
 

@@ -25,15 +25,8 @@ from pylog_spark.operations.killed_runs import (
     observe_partitions,
     resume_killed_runs,
 )
-from pylog_spark.tasks.commit_claim import create_claim, revoke_claim, set_aside_claim
 from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
-from pylog_spark.tasks.scratch import (
-    REMEMBERED_MARKER,
-    claim_path,
-    create_scratch,
-    sweep_scratch,
-)
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.checkpoint.clean_shutdown import (
     MAX_CLEAN_SHUTDOWN_BYTES,
@@ -44,6 +37,13 @@ from storage_core.checkpoint.clean_shutdown import (
 )
 from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit.claim import create_claim, revoke_claim, set_aside_claim
+from storage_core.commit.scratch import (
+    REMEMBERED_MARKER,
+    claim_path,
+    create_scratch,
+    sweep_scratch,
+)
 from storage_core.errors import PylogError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -58,7 +58,7 @@ from storage_core.store import LocalStore
 from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
-_CHECKPOINTS: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 _P = ParamSpec("_P")
 
 
@@ -89,6 +89,8 @@ class BrokerRoot:
         run_id: The run.
         mark_clean: Whether the marker of a clean shutdown is written back at all.
         is_alone: Whether the run has no other root: then it ends where the disk fails.
+        trash: The run's folder in the trash, which keeps what commits take out of partitions; None
+            for none.
 
     Attributes:
         location: As given.
@@ -97,10 +99,17 @@ class BrokerRoot:
     """
 
     def __init__(
-        self, location: str, *, run_id: str, mark_clean: bool, is_alone: bool = True
+        self,
+        location: str,
+        *,
+        run_id: str,
+        mark_clean: bool,
+        is_alone: bool = True,
+        trash: Path | None = None,
     ) -> None:
         self.location = location
         self.is_alone = is_alone
+        self._trash = trash
         self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
@@ -160,7 +169,9 @@ class BrokerRoot:
     @property
     def access(self) -> BrokerAccess:
         """How tasks read and change its partitions; the same from ``begin_writing`` on."""
-        return BrokerAccess(run_id=self._run_id, lock=self.proof, shared=self._scratch)
+        return BrokerAccess(
+            run_id=self._run_id, lock=self.proof, shared=self._scratch, trash=self._trash
+        )
 
     def free_bytes(self) -> int:
         """Return how much is free on its filesystem; 0 where the disk has failed, or fails now.
@@ -251,7 +262,7 @@ class BrokerRoot:
         absent = {partition for partition in partitions if not self._holds(partition)}
         gone = absent - self._coming()
         if gone:
-            for name in _CHECKPOINTS:
+            for name in CHECKPOINT_FILES:
                 self._merge(name, dict.fromkeys(gone))
 
     @_unless_failed
@@ -433,6 +444,6 @@ def read_marker(store: LocalStore) -> CleanShutdown | None:
 
 def newest_checkpoint_ms(location: str) -> int:
     """Return when the newest checkpoint of a log directory was written, 0 without any."""
-    paths = [Path(location) / name for name in _CHECKPOINTS]
+    paths = [Path(location) / name for name in CHECKPOINT_FILES]
     times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
     return max(times, default=0)

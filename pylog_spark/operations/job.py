@@ -22,7 +22,6 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
-from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path
@@ -122,18 +121,15 @@ def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
         expected_recoveries=None if saved is None else expected_operations(saved, "recover"),
         unclean_roots=unclean,
         high_watermark=options.high_watermark,
-        trash=trash_place(job),
         remote_roots=_remote_roots(job),
         from_start=options.from_start,
     )
 
 
-def trash_place(job: Job) -> TrashPlace | None:
-    """Return where a run keeps what it takes out of local directories, None for nowhere."""
+def run_trash(job: Job) -> Path | None:
+    """Return the folder in which a run keeps what it takes out of local directories, if any."""
     trash = job.options.trash
-    if trash is None:
-        return None
-    return TrashPlace(folder=str(plain_path(Path(trash)) / job.run_id), run_id=job.run_id)
+    return None if trash is None else plain_path(Path(trash)) / job.run_id
 
 
 def _remote_roots(job: Job) -> frozenset[str]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.tasks.commit_claim import current_boot, resume_claim, revoke_claim
-from pylog_spark.tasks.scratch import find_claims, find_remembered_markers
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
+from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
+from storage_core.commit.fingerprint import digest_versions, observe_versions
+from storage_core.commit.scratch import find_claims, find_remembered_markers
 from storage_core.errors import InvalidNameError, ManifestError, PylogError, StorageError
 from storage_core.filenames import (
     DELETED_SUFFIX,
@@ -29,7 +30,6 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.local_files import read_small, scan_folder
-from storage_core.plan.versions import digest_versions, observe_versions
 from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
 

@@ -20,7 +20,7 @@ from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.disks import find_disks
 from pylog_spark.operations.dispatch import Dispatcher, run_apart
-from pylog_spark.operations.job import Job, brokers_of, open_recorder, unclean_roots
+from pylog_spark.operations.job import Job, brokers_of, open_recorder, run_trash, unclean_roots
 from pylog_spark.operations.plan_file import PlannedPartition
 from pylog_spark.operations.plan_table import refuse_duplicates
 from pylog_spark.operations.recording import Recorder
@@ -231,6 +231,7 @@ class OpenRun:
                     run_id=self.job.run_id,
                     mark_clean=mark_clean,
                     is_alone=len(self.job.roots) == 1,
+                    trash=run_trash(self.job),
                 )
             )
             for root in self.job.roots

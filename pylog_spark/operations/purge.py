@@ -36,17 +36,18 @@ from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock
+from storage_core.commit import commit
+from storage_core.commit.purge import (
+    Purge,
+    find_runs,
+    plan_purge_directory,
+    plan_purge_partition,
+    plan_purge_trash,
+)
+from storage_core.commit.trash import hold_run
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.purge.directories import (
-    Purge,
-    plan_purge_directory,
-    plan_purge_partition,
-)
-from storage_core.maintenance.purge.trash import find_runs, plan_purge_trash
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.plan import Plan, commit
 from storage_core.store import LocalStore
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
@@ -285,7 +286,7 @@ class _DeletedPartitions:
             _check_switch(found)
         except (PylogError, OSError):
             return False  # its own row will say why
-        return bool(found.plan.operations)
+        return bool(found.plans)
 
 
 def _partition_of(row: Mapping[str, Any]) -> TopicPartition:
@@ -356,11 +357,9 @@ def _row(
     def work() -> _Gone:
         found = plan()
         _check_switch(found)
-        place = Path(found.plan.location)
-        if found.plan.operations and not scope.dry_run:
+        if found.plans and not scope.dry_run:
             begin()
-        steps = _apply([found.plan], place, scope)
-        return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
+        return _apply(found, scope)
 
     return _attempt(name, work, scope)
 
@@ -372,8 +371,8 @@ def _check_switch(found: Purge) -> None:
         GuardRefusedError: There is something to remove, and the owner said no.
         StorageError: What the owner said cannot be read.
     """
-    if found.plan.operations and is_switched_off(found.plan.location):
-        why = f"{found.plan.location}: {OFF_SWITCH_FILE}"
+    if found.plans and is_switched_off(str(found.location)):
+        why = f"{found.location}: {OFF_SWITCH_FILE}"
         raise GuardRefusedError(Reason.SWITCHED_OFF.value, why)
 
 
@@ -381,22 +380,21 @@ def _trash_row(folder: Path, scope: PurgeScope) -> Iterator[dict[str, Any]]:
     def work() -> _Gone:
         with nullcontext() if scope.dry_run else hold_run(folder):
             found = plan_purge_trash(folder, now_ms=scope.now_ms, older_than_ms=scope.older_than_ms)
-            steps = _apply(found.plans, folder, scope)
-        return _Gone(files=found.files, size_bytes=found.size_bytes, steps=steps)
+            return _apply(found, scope)
 
     return _attempt({"root": str(folder)}, work, scope)
 
 
-def _apply(plans: Sequence[Plan], place: Path, scope: PurgeScope) -> list[dict[str, Any]]:
-    """Commit plans, unless in a dry run, and return what was done, with paths below a place."""
+def _apply(found: Purge, scope: PurgeScope) -> _Gone:
+    """Commit what removes it, unless in a dry run; in what was done, paths begin at its place."""
     done: list[dict[str, Any]] = []
-    for plan in () if scope.dry_run else plans:
+    for plan in () if scope.dry_run else found.plans:
         commit(plan, LocalStore(Path(plan.location)))
-        below = Path(plan.location).relative_to(place)
+        below = Path(plan.location).relative_to(found.location)
         done += [
             {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()
         ]
-    return done
+    return _Gone(files=found.files, size_bytes=found.size_bytes, steps=done)
 
 
 def _attempt(

@@ -5,11 +5,11 @@ segments, and entries that say no more than the names of segments do are dropped
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
+from pylog_spark.operations.job import run_trash
 from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.waves import Outcomes
@@ -18,8 +18,8 @@ from pylog_spark.planning import Demand, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
+from storage_core.commit.trash import drop_raised, write_raised
 from storage_core.filenames import TopicPartition
-from storage_core.maintenance.trash.record import drop_raised, write_raised
 
 # Some renames and a sync: about as long as reading this much.
 _SEGMENT_BYTES: Final = 256 * 1024
@@ -48,11 +48,11 @@ class SweepStages:
 
     def prepare(self, root: WritableRoot, due: Sequence[SweepWork]) -> None:
         """Raise log starts, before the first segment goes."""
-        trash = self._context.run.trash
+        trash = run_trash(self._run.job)
         if trash is not None:
             # An undo has to know of those whose commits did not begin before a kill.
             starts = {str(work.ref.partition): work.log_start_offset for work in due}
-            write_raised(Path(trash.folder), {root.location: starts})
+            write_raised(trash, {root.location: starts})
         root.write_log_starts({work.ref.partition: work.log_start_offset for work in due})
         if not all(work.is_replicated for work in due):
             root.disown_marker()
@@ -104,9 +104,9 @@ class SweepStages:
         touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
         root.settle_commits({}, is_whole=not touched)
         root.write_log_starts(entries)
-        trash = self._context.run.trash
+        trash = run_trash(self._run.job)
         if trash is not None and root.failure is None:
-            drop_raised(Path(trash.folder), [root.location])
+            drop_raised(trash, [root.location])
 
 
 def find_due_sweeps(plans: pa.Table) -> list[SweepWork]:

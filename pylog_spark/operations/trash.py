@@ -2,26 +2,16 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
-from pylog_spark.operations.broker_root import read_marker
-from pylog_spark.operations.job import Job, trash_place
+from pylog_spark.operations.broker_root import CHECKPOINT_FILES, read_marker
+from pylog_spark.operations.job import Job, run_trash
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-)
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.keep import is_same_filesystem
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRoot, TrashedRun
+from storage_core.commit.keep import is_same_filesystem
+from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
-
-CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 
 
 def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
@@ -40,9 +30,9 @@ def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
     Raises:
         StorageError: A file cannot be read or written.
     """
-    place = trash_place(job)
+    folder = run_trash(job)
     roots = [root for root in job.roots if root.role is not Role.MANAGED]
-    if place is None or not roots or job.options.dry_run:
+    if folder is None or not roots or job.options.dry_run:
         return ()
     run = TrashedRun(
         run_id=job.run_id,
@@ -50,13 +40,13 @@ def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
         started_ms=clock.now_ms(),
         roots=tuple(observe_root(root.location) for root in roots),
     )
-    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
-    held.enter_context(hold_run(Path(place.folder)))
+    write_record(folder / RUN_FILE, run.encode())
+    held.enter_context(hold_run(folder))
     return tuple(
         f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
         "replaces or removes is copied there, not renamed"
         for root in roots
-        if not is_same_filesystem(Path(root.location), Path(place.folder))
+        if not is_same_filesystem(Path(root.location), folder)
     )
 
 

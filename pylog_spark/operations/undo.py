@@ -40,6 +40,21 @@ from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
+from storage_core.commit.trash import (
+    RUN_FILE,
+    TrashedRoot,
+    hold_run,
+    list_commits,
+    read_commit,
+    read_raised,
+    read_run,
+)
+from storage_core.commit.undo import (
+    UndonePartition,
+    check_partition,
+    is_undone,
+    undo_partition,
+)
 from storage_core.errors import (
     ChangedWhileReadError,
     CheckpointError,
@@ -56,25 +71,7 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import (
-    RECORD_FILE,
-    RUN_FILE,
-    TrashedRoot,
-    commit_folder,
-    commit_numbers,
-    list_commits,
-    partition_folder,
-    read_commit,
-    read_raised,
-    read_run,
-)
-from storage_core.maintenance.undo.partition import (
-    UndonePartition,
-    check_partition,
-    is_undone,
-    undo_partition,
-)
+from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record
@@ -161,7 +158,7 @@ class _Undo:
     @property
     def checkpoints(self) -> set[str]:
         """The checkpoints in which the run moved its entries."""
-        actions = {read_commit(folder).record.action for folder in self.commits}
+        actions = {read_commit(folder).action for folder in self.commits}
         names = {name for action in actions for name in _CHECKPOINTS.get(action, ())}
         return names | {LOG_START_FILE} if self.has_raised_start else names
 
@@ -372,20 +369,22 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
     And those whose log start it raised and did not come to the rest: nothing of them was kept yet.
     """
     starts = _raised_starts(folder, root)
-    found: dict[Path, _Undo] = {}
-    for commit in list_commits(folder):
-        directory = Path(read_commit(commit).record.directory)
-        if directory in found or str(directory.parent) != root.location:
-            continue
-        partition = parse_partition_directory(directory.name)
-        place = partition_folder(folder, directory)
-        found[directory] = _Undo(
+    commits: dict[Path, list[Path]] = {}
+    # One that was killed while it still kept files is not listed, and has changed nothing.
+    for commit in sorted(list_commits(folder)):
+        commits.setdefault(read_commit(commit).directory, []).append(commit)
+    begun = [
+        _Undo(
             root=root.location,
             directory=directory,
             partition=partition,
-            commits=_begun(place),
+            commits=tuple(oldest_first),
             start=starts.pop(partition, None),
         )
+        for directory, oldest_first in commits.items()
+        if str(directory.parent) == root.location
+        for partition in (parse_partition_directory(directory.name),)
+    ]
     others = [
         _Undo(
             root=root.location,
@@ -396,17 +395,8 @@ def _find(folder: Path, root: TrashedRoot, topics: TopicFilter) -> list[_Undo]:
         )
         for partition, start in starts.items()
     ]
-    chosen = [undo for undo in (*found.values(), *others) if topics.admits(undo.partition.topic)]
+    chosen = [undo for undo in (*begun, *others) if topics.admits(undo.partition.topic)]
     return sorted(chosen, key=lambda undo: undo.partition)
-
-
-def _begun(place: Path) -> tuple[Path, ...]:
-    """Return the trash of the commits on a partition, oldest first, that had begun.
-
-    One that was killed while it still kept files has no record of them, and has changed nothing.
-    """
-    folders = (commit_folder(place, number) for number in commit_numbers(place))
-    return tuple(folder for folder in folders if (folder / RECORD_FILE).exists())
 
 
 def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _RaisedStart]:
@@ -505,7 +495,10 @@ def _undo_held(
         held.restore_checkpoint(name, entries)
     if held.failure is not None:
         return
-    ended = {row["directory"]: row for row in _each(due, undo_partition, Status.DONE)}
+    ended = {
+        row["directory"]: row
+        for row in _each(due, partial(undo_partition, settling=plan_settling), Status.DONE)
+    }
     undone.rows |= ended
     undone.is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
     held.settle_commits({}, is_whole=undone.is_whole)

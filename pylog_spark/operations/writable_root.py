@@ -106,7 +106,12 @@ class WritableRoot(Protocol):
 
 
 def writable_root(
-    root: LogRoot, *, run_id: str, mark_clean: bool, is_alone: bool = True
+    root: LogRoot,
+    *,
+    run_id: str,
+    mark_clean: bool,
+    is_alone: bool = True,
+    trash: Path | None = None,
 ) -> WritableRoot:
     """Return a root as its role asks for; nothing is locked yet.
 
@@ -115,10 +120,13 @@ def writable_root(
         run_id: The run.
         mark_clean: Whether a broker's directory gets its marker of a clean shutdown back.
         is_alone: Whether it is the only root of the run.
+        trash: The run's folder in the trash, None for none.
     """
     if root.role is Role.MANAGED:
         return ManagedRoot(root.location, run_id=run_id)
-    return BrokerRoot(root.location, run_id=run_id, mark_clean=mark_clean, is_alone=is_alone)
+    return BrokerRoot(
+        root.location, run_id=run_id, mark_clean=mark_clean, is_alone=is_alone, trash=trash
+    )
 
 
 def failures_of(roots: Mapping[str, WritableRoot]) -> dict[str, StorageError]:
@@ -137,12 +145,9 @@ def write_context(
         tasks_at_once: How many tasks share the budget of bytes a second.
         wave: Number of the wave.
     """
-    brokers = {place: root for place, root in roots.items() if isinstance(root, BrokerRoot)}
     return WriteContext(
         run=run,
-        locks={place: root.proof for place, root in brokers.items()},
-        scratch={place: root.scratch for place, root in brokers.items()},
-        others={place: root.access for place, root in roots.items() if place not in brokers},
+        roots={place: root.access for place, root in roots.items()},
         tasks_at_once=tasks_at_once,
         wave=wave,
     )

@@ -21,7 +21,8 @@ from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.record_count import count_if_readable
 from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import keep_scratch
+from storage_core.commit import Plan
+from storage_core.commit.scratch import keep_scratch
 from storage_core.errors import OffsetOverflowError
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
@@ -32,7 +33,6 @@ from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.compaction.statistics import CleanerStats
-from storage_core.plan import Plan
 from storage_core.store import LogStore
 
 
@@ -145,7 +145,7 @@ def _row(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str,
 def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[str, Any]:
     """Commit a partition, or find that another attempt did."""
     plan = decode_plan(work.plan)
-    access = context.access(work.ref.root)
+    access = context.roots[work.ref.root]
 
     def prepare(store: LogStore) -> Prepared:
         try:

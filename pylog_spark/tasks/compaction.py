@@ -77,7 +77,7 @@ def index_segments(
 
 def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
     plan = decode_plan(encoded)
-    store = context.access(root_of(plan.location)).open(plan.location)
+    store = context.roots[root_of(plan.location)].open(plan.location)
     segment = plan.round_segments[number]
     found = index_segment(store, plan, segment, throttler=context.throttler())
     return {"index": found.to_bytes()}
@@ -85,7 +85,7 @@ def _index(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]
 
 def _index_to_files(encoded: bytes, number: int, context: WriteContext) -> dict[str, Any]:
     plan = decode_plan(encoded)
-    access = context.access(root_of(plan.location))
+    access = context.roots[root_of(plan.location)]
     access.validate()
     prefix = new_prefix(access, plan.location, context)
     segment = plan.round_segments[number]
@@ -151,7 +151,7 @@ def _merge(
 
 def _merge_files(encoded: bytes, paths: list[str], context: WriteContext) -> dict[str, Any]:
     plan = decode_plan(encoded)
-    access = context.access(root_of(plan.location))
+    access = context.roots[root_of(plan.location)]
     access.validate()
     target = new_prefix(access, plan.location, context)
     try:
@@ -217,7 +217,7 @@ def rewrite_group(
     Raises:
         PylogError: It cannot be cleaned, or this run may not write there.
     """
-    access = context.access(root_of(plan.location))
+    access = context.roots[root_of(plan.location)]
     access.validate()
     group = [plan.by_base_offset[base_offset] for base_offset in start.base_offsets]
     store = access.open(plan.location)

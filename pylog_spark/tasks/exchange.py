@@ -98,7 +98,7 @@ def _send(
     try:
         plan = decode_plan(encoded)
         messages = send_segment(
-            context.access(root_of(plan.location)).open(plan.location),
+            context.roots[root_of(plan.location)].open(plan.location),
             plan,
             number,
             buckets=route.buckets,

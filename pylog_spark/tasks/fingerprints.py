@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pylog_spark.schemas import FINGERPRINT, rows_to_batches
 from pylog_spark.tasks.failures import attempt
-from storage_core.plan.fingerprint import is_scratch
+from storage_core.commit.fingerprint import is_scratch
 from storage_core.store import open_store
 
 # Name, size and modification time of a file.

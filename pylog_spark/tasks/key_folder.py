@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
-from pylog_spark.tasks.scratch import scratch_folder
+from storage_core.commit.scratch import scratch_folder
 from storage_core.filenames import SCRATCH_PREFIX
 
 

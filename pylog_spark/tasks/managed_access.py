@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.root_access import CheckpointChanges, Prepare, Prepared, local_scratch
+from pylog_spark.tasks.root_access import (
+    TOUCHED,
+    CheckpointChanges,
+    Prepare,
+    Prepared,
+    local_scratch,
+)
 from storage_core.clock import SystemClock
+from storage_core.commit import commit
 from storage_core.errors import (
     ChangedWhileReadError,
     ConditionFailedError,
@@ -27,7 +34,6 @@ from storage_core.errors import (
 from storage_core.filenames import COMPANIONS_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_file
 from storage_core.local_files import open_file
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, ScratchFile
-from storage_core.plan import commit
 from storage_core.store import LogStore, ManagedStore, open_object_store
 from storage_core.store.generations import GENERATION_MARK, read_head, read_history
 from storage_core.store.lease import LeaseProof, require_lease
@@ -133,7 +139,7 @@ class ManagedAccess:
                 return prepared.result
             return self._publish(store, location, work, prepared)
         except Exception as error:  # noqa: BLE001  # the row carries it: nothing was touched
-            return {"touched": False, **describe_failure(error)}
+            return {TOUCHED: False, **describe_failure(error)}
 
     def _publish(
         self, store: ManagedStore, location: str, work: str, prepared: Prepared

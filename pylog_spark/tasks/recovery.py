@@ -27,23 +27,22 @@ from pylog_spark.schemas import (
     rows_to_batches,
 )
 from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.claimed_work import TOUCHED, work_claimed
-from pylog_spark.tasks.commit_claim import CommitClaim
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
 from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.root_access import TOUCHED, Prepared
 from pylog_spark.tasks.run_context import (
     RecoveryCheckpoints,
     RunContext,
     WriteContext,
     read_recovery_checkpoints,
 )
-from pylog_spark.tasks.scratch import claim_path, keep_scratch
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
-from storage_core.checkpoint.lock import validate_on_holder_host
+from storage_core.commit import Plan
+from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -60,8 +59,6 @@ from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import salvage_cuts
-from storage_core.maintenance.trash.keep import observe_trash, with_trash
-from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore, open_store
 
 
@@ -302,29 +299,25 @@ def _commit(
     write = context.write
     if write is None:
         raise ValueError("nothing may be written")
-    store = LocalStore(Path(work.ref.directory))
 
-    def do(claim: CommitClaim) -> dict[str, Any]:
-        if not claim.is_begun:
-            if failed is not None:
-                return {TOUCHED: False}
-            log = _load(store, work, scans, context)
-            answer = _describe(store, work, log, context)
-            if answer["reason"] is not None:
-                return answer | {"status": Status.SKIPPED}
-            if not _is_expected(work, answer, context.run):
-                return answer | _CHANGED
-            answer |= _salvage(store, work, log, context)
-            steps = Plan(location=store.location, operations=log.operations)
-            if context.run.trash is not None:
-                trash = observe_trash(store, context.run.trash, action=Action.RECOVER.value)
-                steps = with_trash(steps, trash)
-            claim.begin(steps, answer | {"status": Status.DONE.value})
-        return claim.finish(store)
+    def prepare(store: LogStore) -> Prepared:
+        if failed is not None:
+            return Prepared(result={TOUCHED: False}, plan=None)
+        log = _load(store, work, scans, context)
+        answer = _describe(store, work, log, context)
+        if answer["reason"] is not None:
+            return Prepared(result=answer | {"status": Status.SKIPPED}, plan=None)
+        if not _is_expected(work, answer, context.run):
+            return Prepared(result=answer | _CHANGED, plan=None)
+        answer |= _salvage(work, log, context) | {"status": Status.DONE.value}
+        return Prepared(
+            result=answer, plan=Plan(location=store.location, operations=log.operations)
+        )
 
-    path = claim_path(write.scratch[work.ref.root], store.directory, context.run.run_id)
-    validate = partial(validate_on_holder_host, write.locks[work.ref.root])
-    row = {"status": Status.FAILED} | work_claimed(path, do, validate=validate)
+    access = write.roots[work.ref.root]
+    row = {"status": Status.FAILED} | access.commit(
+        work.ref.directory, Action.RECOVER.value, prepare
+    )
     is_untouched = row.get(TOUCHED) is False
     return {**row, **failed} if failed is not None and is_untouched else row
 
@@ -427,13 +420,11 @@ def _refuse(
     return None
 
 
-def _salvage(
-    store: LocalStore, work: RecoveryWork, log: LoadedLog, context: RecoveryContext
-) -> dict[str, Any]:
+def _salvage(work: RecoveryWork, log: LoadedLog, context: RecoveryContext) -> dict[str, Any]:
     """Set aside what is going to be cut; before the first cut, and again if a task runs twice."""
     if context.limits.salvage is None or not log.repairs.truncated_bytes:
         return {}
-    config = _config(work, context)
+    config, store = _config(work, context), LocalStore(Path(work.ref.directory))
     salvage = salvage_cuts(
         store,
         log.repairs.cuts,

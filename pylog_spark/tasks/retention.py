@@ -318,7 +318,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             checkpoints=CheckpointChanges(log_start_offset=work.log_start_offset),
         )
 
-    return write.access(work.ref.root).commit(work.ref.directory, Action.RETAIN.value, prepare)
+    return write.roots[work.ref.root].commit(work.ref.directory, Action.RETAIN.value, prepare)
 
 
 def _verify(store: LogStore, work: SweepWork, sweep: Sweep) -> None:

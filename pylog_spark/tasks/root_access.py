@@ -5,6 +5,11 @@ behind ``RootAccess``: the proof that this run may write, where an attempt puts 
 makes a commit happen once. A broker's directory has Kafka's lock, scratch files on its own
 filesystem and a claim file for each partition. A managed root has a lease, new immutable objects
 for each attempt, and a manifest whose conditional PUT is the commit.
+
+A row that says an error also says whether files may have been changed: then the log directory gets
+no marker of a clean shutdown. What is not known counts as changed. A former attempt may have been
+killed amid its commit; so an attempt that cannot look into the claim, for whatever reason, cannot
+say that nothing was touched.
 """
 
 import os
@@ -16,17 +21,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pylog_spark.tasks.claimed_work import work_claimed
-from pylog_spark.tasks.commit_claim import CommitClaim
-from pylog_spark.tasks.scratch import claim_path, scratch_folder
+from pylog_spark.tasks.failures import describe_failure
 from storage_core.checkpoint.lock import LockProof, validate_on_holder_host
+from storage_core.commit import Plan
+from storage_core.commit.claim import CommitClaim, hold_claim
+from storage_core.commit.keep import with_trash
+from storage_core.commit.scratch import claim_path, scratch_folder
+from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.plan import Plan
 from storage_core.store import LocalStore, LogStore
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_objects import MANAGED_PREFIX
 
+TOUCHED: Final = "touched"
 # Set by Spark in each of its Python workers; what lies there goes when the executor ends.
 _SPARK_LOCAL_DIRECTORIES: Final = "SPARK_LOCAL_DIRS"
 
@@ -122,13 +129,14 @@ class BrokerAccess:
         run_id: The run.
         lock: Proof of the lock.
         shared: The run's scratch folder, None where partitions hold their own.
-        trash: Where the run keeps what its commits take out of directories, None for nowhere.
+        trash: The run's folder in the trash, which keeps what its commits take out of
+            directories; None for none.
     """
 
     run_id: str
     lock: LockProof
     shared: str | None
-    trash: TrashPlace | None = None
+    trash: Path | None = None
 
     def validate(self) -> None:
         """Check that this task runs where the lock is held."""
@@ -151,21 +159,46 @@ class BrokerAccess:
     def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
         """Commit under the partition's claim, or find in it what a former attempt did."""
         store = LocalStore(Path(location))
-
-        def do(claim: CommitClaim) -> dict[str, Any]:
-            if not claim.is_begun:
-                prepared = prepare(store)
-                if prepared.plan is None:
-                    return prepared.result
-                plan = prepared.plan
-                if self.trash is not None:
-                    trash = observe_trash(store, self.trash, action=work)
-                    plan = with_trash(plan, trash)
-                claim.begin(plan, prepared.result)
-            return claim.finish(store)
-
         path = claim_path(self.shared, store.directory, self.run_id)
-        return work_claimed(path, do, validate=self.validate)
+        try:
+            # Before the claim is opened: another host sees none of the run's files.
+            self.validate()
+            with hold_claim(path) as claim:
+                try:
+                    return self._commit(store, claim, work, prepare)
+                except Exception as error:  # noqa: BLE001  # the row carries it
+                    return {TOUCHED: claim.is_begun, **describe_failure(error)}
+        except GuardRefusedError as error:
+            return {TOUCHED: _may_have_begun(path), **describe_failure(error)}
+        except Exception as error:  # noqa: BLE001  # the row carries it
+            return {TOUCHED: True, **describe_failure(error)}
+
+    def _commit(
+        self, store: LocalStore, claim: CommitClaim, work: str, prepare: Prepare
+    ) -> dict[str, Any]:
+        if not claim.is_begun:
+            prepared = prepare(store)
+            plan = prepared.plan
+            if plan is None:
+                return prepared.result
+            if self.trash is not None:
+                plan = with_trash(plan, store, self.trash, action=work)
+            claim.begin(plan, prepared.result)
+        return claim.finish(store)
+
+
+def _may_have_begun(path: Path) -> bool:
+    """Whether an attempt may have begun with the commit that a claim allows.
+
+    Of an attempt that is refused: it only looks, and holds nothing. Where no claim is the run is
+    over, and has looked itself; or this is another host, which sees none of the run's files.
+    """
+    try:
+        return path.lstat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def root_of(location: str) -> str:

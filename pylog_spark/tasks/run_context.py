@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
+from pylog_spark.tasks.root_access import RootAccess
 from storage_core.catalog.root_files import RootFiles, open_root
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.checkpoint.lock import LockProof
 from storage_core.checkpoint.offset_checkpoint import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
@@ -23,7 +22,6 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.maintenance.throttler import Throttler, share_of
-from storage_core.maintenance.trash.keep import TrashPlace
 
 # The checkpoint files that a loader reads and a recovery writes.
 RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)
@@ -42,7 +40,6 @@ class RunContext:
         unclean_roots: Broker roots without the marker of a clean shutdown.
         high_watermark: Where the high watermark comes from.
         remote_roots: Roots whose broker kept segments in remote storage.
-        trash: Where what commits take out of local directories is kept; None for nowhere.
         expected_recoveries: Digests of the operations that a saved plan has, by directory: other
             recoveries are not made. None where any may be made.
         unrecovered: Partition directories that a recovery of this run did not bring in order.
@@ -58,7 +55,6 @@ class RunContext:
     unclean_roots: frozenset[str]
     high_watermark: HighWatermarkSource
     remote_roots: frozenset[str] = frozenset()
-    trash: TrashPlace | None = None
     expected_recoveries: Mapping[str, str] | None = None
     unrecovered: frozenset[str] = frozenset()
     from_start: bool = False
@@ -74,17 +70,13 @@ class WriteContext:
 
     Attributes:
         run: What all tasks share.
-        locks: Proof of the lock on each broker's log directory.
-        scratch: The run's scratch folder for each of them, None where partitions hold their own.
-        others: How the partitions of roots that are no broker's are read and changed.
+        roots: How the partitions of each root are read and changed.
         tasks_at_once: How many tasks share the budget of bytes a second.
         wave: Number of the wave, part of the names of files that its tasks share.
     """
 
     run: RunContext
-    locks: Mapping[str, LockProof]
-    scratch: Mapping[str, str | None]
-    others: Mapping[str, RootAccess] = field(default_factory=dict)
+    roots: Mapping[str, RootAccess]
     tasks_at_once: int = 1
     wave: int = 0
 
@@ -92,17 +84,6 @@ class WriteContext:
         """Return what keeps one task within its share of the run's bytes a second."""
         rate = self.run.cleaner.io_max_bytes_per_second
         return Throttler(share_of(rate, tasks=self.tasks_at_once))
-
-    def access(self, root: str) -> RootAccess:
-        """Return how tasks read and change the partitions of a root."""
-        if root in self.others:
-            return self.others[root]
-        return BrokerAccess(
-            run_id=self.run.run_id,
-            lock=self.locks[root],
-            shared=self.scratch[root],
-            trash=self.run.trash,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from storage_core.commit import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    RenameFile,
+    SyncDirectory,
+    TruncateFile,
+    WriteFile,
+)
 from storage_core.errors import StorageError
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,
@@ -26,16 +36,6 @@ from storage_core.filenames import (
     TXN_INDEX_SUFFIX,
     kind_of,
     offset_of,
-)
-from storage_core.plan.operations import (
-    CopyRange,
-    CreateEmptyFile,
-    DeleteFile,
-    Operation,
-    RenameFile,
-    SyncDirectory,
-    TruncateFile,
-    WriteFile,
 )
 from storage_core.store.base import FileInfo, FileReader, LogStore
 from storage_core.store.object_reader import BytesReader

@@ -5,6 +5,7 @@ other ``.swap`` files are complete: what they replace goes, then they lose the s
 files only waited for their end.
 """
 
+from storage_core.commit import Plan
 from storage_core.errors import InvalidNameError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
@@ -19,6 +20,19 @@ from storage_core.filenames import (
 )
 from storage_core.log.batch_search import find_next_offset
 from storage_core.log.directory_view import DirectoryView
+from storage_core.store.base import LogStore
+
+
+def plan_settling(store: LogStore) -> Plan:
+    """Plan what settles the leftovers of a directory, and nothing else.
+
+    Raises:
+        InvalidNameError: An unfinished file belongs to no segment.
+        StorageError: The directory cannot be listed.
+    """
+    view = DirectoryView(store)
+    settle_leftovers(view)
+    return Plan(location=store.location, operations=tuple(view.operations))
 
 
 def settle_leftovers(view: DirectoryView) -> None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.commit import Operation
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.producer_snapshot import ProducerEntry
-from storage_core.plan.operations import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from storage_core.checkpoint.leader_epoch_file import (
     encode_leader_epochs,
     parse_leader_epochs,
 )
+from storage_core.commit import Operation, SyncDirectory, SyncFile
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CheckpointError
 from storage_core.filenames import (
@@ -29,7 +30,6 @@ from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import Cut, LoadedLog, LogRepairs
 from storage_core.log.log_segment import describe_segment
 from storage_core.log.producer_state_manager import ProducerStateManager
-from storage_core.plan.operations import Operation, SyncDirectory, SyncFile
 from storage_core.store.base import LogStore
 
 _FIRST_EPOCH_LINE = 3

@@ -4,14 +4,13 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.filenames import LOG_SUFFIX, kind_of, offset_of
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.log_truncation import truncate_log
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 

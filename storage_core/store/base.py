@@ -1,7 +1,7 @@
 """The protocol that every home of a partition's files fulfils.
 
 Names are plain file names inside the partition directory, never paths. Reading methods may be
-called by anyone; the methods that change something are for ``plan.executor`` alone.
+called by anyone; the methods that change something are for ``commit.executor`` alone.
 """
 
 from dataclasses import dataclass, field

@@ -63,10 +63,10 @@ def kafka_side(cores: int) -> Callable[[Order], Answer]:
 
 def our_side(cores: int) -> Callable[[Order], Answer]:
     """Return ours: its plan, and the commit of it."""
+    from storage_core.commit import Plan, commit  # noqa: PLC0415
     from storage_core.config import CleanerConfig, LogConfig  # noqa: PLC0415 - nor has Kafka's Numba
     from storage_core.log.loaded_log import LoadedLog  # noqa: PLC0415
     from storage_core.maintenance.recovery.partition import plan_recovery  # noqa: PLC0415
-    from storage_core.plan import Plan, commit  # noqa: PLC0415
     from storage_core.store import LocalStore  # noqa: PLC0415
 
     def recover(order: Order) -> Answer:

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from pylog_spark.tasks import commit_claim
+from storage_core.commit import claim as commit_claim
 from storage_core.store.local import LocalStore
 from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
 from tests.kit.power_loss import Disk, Loss

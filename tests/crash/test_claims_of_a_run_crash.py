@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.scratch import claim_path
+from storage_core.commit import Plan, commit
+from storage_core.commit.claim import hold_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -27,7 +28,6 @@ from storage_core.filenames import (
 )
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
-from storage_core.plan import Plan, commit
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.kit.compare import read_tree

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit import Plan, commit
 from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, segment_file
 from storage_core.formats.control import ControlType
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
 from tests.kit.builders import end_txn_marker

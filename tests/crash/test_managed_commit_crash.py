@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.clock import ManualClock
-from storage_core.errors import ConditionFailedError, LeaseLostError, PartitionNotFoundError
-from storage_core.plan import (
+from storage_core.commit import (
     CopyRange,
     DeleteFile,
     Plan,
@@ -25,6 +24,7 @@ from storage_core.plan import (
     WriteFile,
     commit,
 )
+from storage_core.errors import ConditionFailedError, LeaseLostError, PartitionNotFoundError
 from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import acquire_lease, require_lease

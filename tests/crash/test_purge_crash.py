@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.maintenance.purge.directories import plan_purge_directory, plan_purge_partition
-from storage_core.plan.executor import commit
+from storage_core.commit import commit
+from storage_core.commit.purge import plan_purge_directory, plan_purge_partition
+from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, is_end
 from tests.crash.test_compaction_crash import settle, three_groups
@@ -37,10 +38,11 @@ def with_deleted_files(directory: Path) -> Path:
     return directory
 
 
-def plan_of(directory: Path):
-    if directory.name.endswith("-delete"):
-        return plan_purge_directory(directory, now_ms=FOREVER, delay_ms=0).plan
-    return plan_purge_partition(directory, now_ms=FOREVER, delay_ms=0).plan
+def purge(directory: Path, store: LogStore):
+    is_deleted = directory.name.endswith("-delete")
+    plan_purge = plan_purge_directory if is_deleted else plan_purge_partition
+    for plan in plan_purge(directory, now_ms=FOREVER, delay_ms=0).plans:
+        commit(plan, store)
 
 
 def state_of(directory: Path):
@@ -54,7 +56,7 @@ def test_a_purge_may_stop_anywhere(name, way, tmp_path):
     disk = tmp_path / "disk"
     directory = with_deleted_files(disk / name)
     saved = shutil.copytree(directory, tmp_path / "saved")
-    commit(plan_of(directory), LocalStore(directory))
+    purge(directory, LocalStore(directory))
     expected = state_of(directory)
 
     def reset():
@@ -63,10 +65,10 @@ def test_a_purge_may_stop_anywhere(name, way, tmp_path):
 
     tried = 0
     for where in way.strikes(
-        lambda store: commit(plan_of(directory), store), directory, reset=reset, root=disk
+        lambda store: purge(directory, store), directory, reset=reset, root=disk
     ):
         if directory.exists() and not is_end(where):
-            commit(plan_of(directory), LocalStore(directory))
+            purge(directory, LocalStore(directory))
         assert state_of(directory) == expected, where
         tried += 1
     assert tried > 4
@@ -88,7 +90,7 @@ def test_kafka_opens_what_a_stopped_purge_left(way, tmp_path):
         shutil.copytree(whole, directory)
 
     for where in way.strikes(
-        lambda store: commit(plan_of(directory), store),
+        lambda store: purge(directory, store),
         directory,
         reset=reset,
         stride=KAFKA_POWER_STRIDE if way.is_of_power else 1,

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.commit import Plan, commit
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.salvage import salvage_cuts
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.commit_claim import create_claim, hold_claim, resume_claim
+from storage_core.commit.claim import create_claim, hold_claim, resume_claim
 from storage_core.store.local import LocalStore
 from tests.crash.test_compaction_crash import ALL, CASES, Case, keep, restore
 from tests.kit.compare import read_tree

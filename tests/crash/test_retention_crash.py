@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit import Plan, commit
 from storage_core.filenames import TEMPORARY_SUFFIX
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.retention.partition import Sweep, plan_retain
-from storage_core.plan import Plan, commit
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, each_way, is_end

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +36,6 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.log_loader import LogLoader
-from storage_core.maintenance.trash.keep import TrashPlace
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.kit.compare import read_tree
@@ -104,19 +104,19 @@ def _counted(name: str, change: Callable[..., Any], changes: list[str], number: 
     return counted
 
 
-def sweep(root: BrokerDirectory, *, trash: TrashPlace | None = None) -> list[dict[str, Any]]:
+def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str, Any]]:
     """Sweep a directory as ``pylog retain`` does; return what became of each partition."""
-    sweeper = Sweeper(root, run={"trash": trash})
+    sweeper = Sweeper(root)
     location = str(root.path)
-    with BrokerRoot(location, run_id="run", mark_clean=True) as held:
+    run_id, kept = ("run", None) if trash is None else (trash.name, str(trash.parent))
+    options = root.options(sweeper.context.run.now_ms, trash=kept)
+    with BrokerRoot(location, run_id="run", mark_clean=True, trash=trash) as held:
 
         def write_context(context: RunContext) -> WriteContext:
-            return WriteContext(
-                run=context, locks={location: held.proof}, scratch={location: held.scratch}
-            )
+            return WriteContext(run=context, roots={location: held.access})
 
         run: Any = SimpleNamespace(
-            job=SimpleNamespace(title="retain", options=root.options(sweeper.context.run.now_ms)),
+            job=SimpleNamespace(title="retain", run_id=run_id, options=options),
             budget=SimpleNamespace(refusal=lambda: None),
             dispatcher=InProcess(),
             disks=Disks(),

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.commit_claim import (
+from storage_core.commit import Plan
+from storage_core.commit.claim import (
     CommitLostError,
     create_claim,
     hold_claim,
     resume_claim,
 )
 from storage_core.filenames import segment_file
-from storage_core.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.crash.test_compaction_crash import ALL, CASES, Case, keep, restore, settle
 from tests.kit.builders import encode_batch

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import SEGMENT_SUFFIXES, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.truncation import plan_truncation, truncate_partition
-from storage_core.plan import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import KILLS, POWER, Interruption, unsynced
 from tests.kit.compare import read_tree

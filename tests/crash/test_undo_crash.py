@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.commit import Plan, commit
+from storage_core.commit.keep import with_trash
+from storage_core.commit.trash import commit_folder, commit_folders
+from storage_core.commit.undo import undo_partition
 from storage_core.errors import ChangedWhileReadError, GuardRefusedError
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, log_file
 from storage_core.log.directory_view import DirectoryView
+from storage_core.log.leftovers import plan_settling
 from storage_core.log.log_loader import load_log
 from storage_core.log.segment_split import split_segment
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import commit_folder, commit_numbers, partition_folder
-from storage_core.maintenance.undo.partition import undo_partition
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.records.payload import Limits
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, each_way, is_end
@@ -68,7 +68,7 @@ class Cleaned:
     disk: Path
     directory: Path
     round_: Cleaning
-    place: TrashPlace
+    place: Path
     plan: Plan
     prepared: Tree
     before: dict[str, bytes]
@@ -78,15 +78,14 @@ class Cleaned:
     @property
     def folders(self) -> list[Path]:
         """The trash of the commits on the partition."""
-        folder = partition_folder(Path(self.place.folder), self.directory)
-        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+        return commit_folders(self.place, self.directory)
 
     def reset(self) -> None:
         """Bring back the directory and the trash as the commit left them."""
         shutil.rmtree(self.directory)
-        shutil.rmtree(self.place.folder)
+        shutil.rmtree(self.place)
         shutil.copytree(self.cleaned / "log", self.directory)
-        shutil.copytree(self.cleaned / "trash", self.place.folder)
+        shutil.copytree(self.cleaned / "trash", self.place)
 
     def tree(self) -> dict[str, bytes]:
         """Return the directory's files, scratch files left out."""
@@ -102,9 +101,8 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
     settle(directory, round_)
     before = read_tree(directory)
     prepared_round = prepare(directory, round_)
-    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
-    trash = observe_trash(LocalStore(directory), place, action="compact")
-    plan = with_trash(prepared_round.commit_of(), trash)
+    place = tmp_path / "disk" / "trash" / "run"
+    plan = with_trash(prepared_round.commit_of(), LocalStore(directory), place, action="compact")
     prepared = keep(directory)
     commit(plan, LocalStore(directory))
     after = read_tree(directory)
@@ -112,7 +110,7 @@ def clean(case: Case, tmp_path: Path) -> Cleaned:
         pytest.skip("the round leaves every byte as it was")
     copy = tmp_path / "cleaned"
     shutil.copytree(directory, copy / "log")
-    shutil.copytree(place.folder, copy / "trash")
+    shutil.copytree(place, copy / "trash")
     return Cleaned(
         disk=tmp_path / "disk",
         directory=directory,
@@ -136,10 +134,13 @@ def step_of(case: Case, way: Interruption) -> int:
 def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp_path):
     cleaned = clean(case, tmp_path)
     assert cleaned.after != cleaned.before
-    undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+    undone = undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert cleaned.tree() == cleaned.before
-    assert undone.copied_bytes == 0
-    assert undo_partition(LocalStore(cleaned.directory), cleaned.folders).steps == 0
+    assert sum(plan.peak_extra_bytes for plan in undone.plans) == 0
+    assert (
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling).steps
+        == 0
+    )
     assert cleaned.round_.load(LocalStore(cleaned.directory)).operations == ()
 
 
@@ -148,7 +149,7 @@ def test_a_commit_that_keeps_leaves_the_same_and_is_undone_to_the_byte(case, tmp
 def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
     """It is finished by another attempt, as a commit's claim does it: from the step it was at."""
     cleaned = clean(case, tmp_path)
-    shutil.rmtree(cleaned.place.folder)
+    shutil.rmtree(cleaned.place)
     number = 0
     while True:
         restore(cleaned.directory, cleaned.prepared)
@@ -166,9 +167,9 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
             left = Plan(location=cleaned.plan.location, operations=cleaned.plan.operations[done:])
             commit(left, LocalStore(cleaned.directory))
             assert cleaned.tree() == cleaned.after, f"{moment.value} {number}: {kind}"
-            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, f"{moment.value} {number}: {kind}"
-        shutil.rmtree(cleaned.place.folder, ignore_errors=True)
+        shutil.rmtree(cleaned.place, ignore_errors=True)
         number += step_of(case, KILLS[0])
     assert number >= len(cleaned.plan.operations)
 
@@ -176,8 +177,8 @@ def test_a_commit_that_keeps_may_stop_anywhere(case, moment, tmp_path):
 @pytest.fixture
 def _trash_is_elsewhere(monkeypatch):
     """Let the trash be on another filesystem: what is kept is copied."""
-    for place in ("trash.keep", "undo.partition"):
-        name = f"storage_core.maintenance.{place}.is_same_filesystem"
+    for place in ("keep", "undo"):
+        name = f"storage_core.commit.{place}.is_same_filesystem"
         monkeypatch.setattr(name, lambda *_: False)
 
 
@@ -192,7 +193,7 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
     cleaned = clean(case, tmp_path)
 
     def reset():
-        shutil.rmtree(cleaned.place.folder)
+        shutil.rmtree(cleaned.place)
         restore(cleaned.directory, cleaned.prepared)
 
     ends = set()
@@ -204,15 +205,15 @@ def test_what_a_commit_took_is_in_the_trash_when_the_power_is_back(case, way, tm
         stride=step_of(case, way),
     ):
         there = cleaned.tree()
-        kept = [read_tree(path) for path in Path(cleaned.place.folder).rglob("kept")]
+        kept = [read_tree(path) for path in cleaned.place.rglob("kept")]
         for name, data in cleaned.before.items():
             assert there.get(name) == data or any(data == tree.get(name) for tree in kept), where
         log = settle(cleaned.directory, cleaned.round_)
         if cleaned.folders and (cleaned.folders[0] / "left.json").exists():
-            undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+            undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
             assert cleaned.tree() == cleaned.before, where
         ends.add(log.log_end_offset)
-        Path(cleaned.place.folder).mkdir(parents=True, exist_ok=True)
+        cleaned.place.mkdir(parents=True, exist_ok=True)
     assert len(ends) == 1
 
 
@@ -224,7 +225,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
     records = set(data_records(cleaned.directory))
     seen = set()
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
@@ -232,14 +233,14 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
     ):
         assert cleaned.tree() == cleaned.before or not is_end(where), where
         left, trash = keep(cleaned.directory), tmp_path / "trash-left"
-        shutil.copytree(cleaned.place.folder, trash)
+        shutil.copytree(cleaned.place, trash)
         # Made again at once.
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
         # Loaded first: one state or the other, and then made again.
         restore(cleaned.directory, left)
-        shutil.rmtree(cleaned.place.folder)
-        trash.rename(cleaned.place.folder)
+        shutil.rmtree(cleaned.place)
+        trash.rename(cleaned.place)
         log = settle(cleaned.directory, cleaned.round_)
         assert log.last_stable_offset == end
         assert committed_values(cleaned.directory, end) == values, where
@@ -251,7 +252,7 @@ def test_an_undo_may_stop_anywhere(case, way, tmp_path):
         ]
         assert logs in sides, where
         seen.add(sides.index(logs))
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
     assert seen == {0, 1} or way.way is Moment.TORN
 
@@ -265,18 +266,18 @@ def test_an_undo_from_another_filesystem_may_stop_anywhere(way, tmp_path):
     assert cleaned.plan.copied_away_bytes > 1000
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
         stride=step_of(Case(None), way),
     ):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
         assert cleaned.tree() == cleaned.before, where
         tried += 1
     assert tried > len(cleaned.before) or way not in KILLS[:1]
     cleaned.reset()
-    undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+    undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert cleaned.tree() == cleaned.before
 
 
@@ -287,15 +288,13 @@ def test_names_that_are_kept_in_no_order_put_no_part_of_a_segment_beside_the_who
     disk.mkdir()
     directory = overflowing_root(disk / "log").path / "t-0"
     store, before = LocalStore(directory), read_tree(directory)
-    place = TrashPlace(folder=str(disk / "trash" / "run"), run_id="run")
-    trash = observe_trash(store, place, action="compact")
+    place = disk / "trash" / "run"
     view = DirectoryView(store)
     limits = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
     split_segment(view, 0, index_interval_bytes=4096, max_index_bytes=1 << 20, limits=limits)
-    commit(
-        with_trash(Plan(location=store.location, operations=tuple(view.operations)), trash), store
-    )
-    folders = [commit_folder(partition_folder(Path(place.folder), directory), 0)]
+    plan = Plan(location=store.location, operations=tuple(view.operations))
+    commit(with_trash(plan, store, place, action="compact"), store)
+    folders = [commit_folder(place, directory, 0)]
     shutil.copytree(disk, done)
     whole, part = log_file(0), log_file(FAR)
     number, is_over, states = 0, False, set()
@@ -303,7 +302,9 @@ def test_names_that_are_kept_in_no_order_put_no_part_of_a_segment_beside_the_who
         shutil.rmtree(disk)
         shutil.copytree(done, disk)
         lossy = Disk(disk)
-        is_over = not lossy.run(lambda: undo_partition(store, folders), stop_at=number)
+        is_over = not lossy.run(
+            lambda: undo_partition(store, folders, settling=plan_settling), stop_at=number
+        )
         for seed in range(UNORDERED_SEEDS):
             lossy.leave(Loss.SOME_NAMES, seed=seed + UNORDERED_SEEDS * number)
             there = read_tree(directory)
@@ -321,12 +322,12 @@ def test_a_foreign_file_is_named_and_nothing_is_undone(tmp_path):
     foreign.write_bytes(b"somebody else's")
     after = read_tree(cleaned.directory)
     with pytest.raises(ChangedWhileReadError, match=r"0\.log\.cleaned"):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
     assert read_tree(cleaned.directory) == after
     foreign.unlink()
     (cleaned.folders[0] / "left.json").unlink()
     with pytest.raises(GuardRefusedError, match="RUN_NOT_ENDED"):
-        undo_partition(LocalStore(cleaned.directory), cleaned.folders)
+        undo_partition(LocalStore(cleaned.directory), cleaned.folders, settling=plan_settling)
 
 
 @pytest.mark.oracle
@@ -340,7 +341,7 @@ def test_kafka_opens_what_a_stopped_undo_left(case, way, tmp_path):
     kafkas = tmp_path / "kafkas" / cleaned.directory.name
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, cleaned.folders),
+        lambda store: undo_partition(store, cleaned.folders, settling=plan_settling),
         cleaned.directory,
         reset=cleaned.reset,
         root=cleaned.disk,
@@ -377,21 +378,20 @@ class Swept:
     golden: Golden
     disk: Path
     directory: Path
-    place: TrashPlace
+    place: Path
     before: dict[str, bytes]
     after: dict[str, bytes]
     copy: Path
 
     @property
     def folders(self) -> list[Path]:
-        folder = partition_folder(Path(self.place.folder), self.directory)
-        return [commit_folder(folder, number) for number in commit_numbers(folder)]
+        return commit_folders(self.place, self.directory)
 
     def reset(self) -> None:
         shutil.rmtree(self.directory)
-        shutil.rmtree(self.place.folder)
+        shutil.rmtree(self.place)
         shutil.copytree(self.copy / "log", self.directory)
-        shutil.copytree(self.copy / "trash", self.place.folder)
+        shutil.copytree(self.copy / "trash", self.place)
 
 
 def sweep(golden: Golden, tmp_path: Path) -> Swept:
@@ -400,11 +400,11 @@ def sweep(golden: Golden, tmp_path: Path) -> Swept:
     store = LocalStore(directory)
     entry = offsets_of(golden)["log_start_offset"] or 0
     steps = sweep_golden(golden, store, log_start_checkpoint=entry).steps
-    place = TrashPlace(folder=str(tmp_path / "disk" / "trash" / "run"), run_id="run")
-    commit(with_trash(steps, observe_trash(store, place, action="retain")), store)
+    place = tmp_path / "disk" / "trash" / "run"
+    commit(with_trash(steps, store, place, action="retain"), store)
     copy = tmp_path / "swept"
     shutil.copytree(directory, copy / "log")
-    shutil.copytree(place.folder, copy / "trash")
+    shutil.copytree(place, copy / "trash")
     return Swept(
         golden=golden,
         disk=tmp_path / "disk",
@@ -427,14 +427,14 @@ def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
     assert swept.after != swept.before
     seen = set()
     for where in way.strikes(
-        lambda store: undo_partition(store, swept.folders),
+        lambda store: undo_partition(store, swept.folders, settling=plan_settling),
         swept.directory,
         reset=swept.reset,
         root=swept.disk,
         stride=STRIDE,
     ):
         left = keep(swept.directory)
-        undo_partition(LocalStore(swept.directory), swept.folders)
+        undo_partition(LocalStore(swept.directory), swept.folders, settling=plan_settling)
         assert read_tree(swept.directory) == swept.before, where
         restore(swept.directory, left)
         log = load_log(LocalStore(swept.directory), **settings_of(golden))
@@ -444,7 +444,7 @@ def test_an_undo_of_retention_may_stop_anywhere(golden, way, tmp_path):
         seen.add(logs == logs_of(swept.before))
     assert seen == {True, False} or way.way is Moment.TORN
     swept.reset()
-    undo_partition(LocalStore(swept.directory), swept.folders)
+    undo_partition(LocalStore(swept.directory), swept.folders, settling=plan_settling)
     assert read_tree(swept.directory) == swept.before
 
 
@@ -461,7 +461,7 @@ def test_kafka_opens_what_a_stopped_undo_of_retention_left(golden, way, tmp_path
     kafkas = tmp_path / "kafkas" / swept.directory.name
     tried = 0
     for where in way.strikes(
-        lambda store: undo_partition(store, swept.folders),
+        lambda store: undo_partition(store, swept.folders, settling=plan_settling),
         swept.directory,
         reset=swept.reset,
         root=swept.disk,

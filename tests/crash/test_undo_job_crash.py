@@ -21,10 +21,21 @@ from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks.commit_claim import hold_claim
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit import commit
+from storage_core.commit.claim import hold_claim
+from storage_core.commit.keep import with_trash
+from storage_core.commit.scratch import claim_path
+from storage_core.commit.trash import (
+    KEPT_FOLDER,
+    RUN_FILE,
+    TrashedRun,
+    commit_folder,
+    list_commits,
+    read_run,
+    write_raised,
+)
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -32,18 +43,6 @@ from storage_core.filenames import (
     LOG_START_FILE,
     TopicPartition,
 )
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import (
-    KEPT_FOLDER,
-    RUN_FILE,
-    TrashedRun,
-    commit_folder,
-    list_commits,
-    partition_folder,
-    read_run,
-    write_raised,
-)
-from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.crash.test_retention_job_crash import sweep
@@ -109,18 +108,18 @@ def compacted(tmp_path: Path) -> tuple[BrokerDirectory, JobOptions, dict[str, An
     """Compact the partitions of a directory with a trash, as a run does."""
     root = broker_directory(tmp_path / "log", NAMES)
     trash = tmp_path / "trash"
-    place = TrashPlace(folder=str(trash / RUN), run_id=RUN)
+    place = trash / RUN
     before = partitions(root.path)
     run = TrashedRun(
         run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
     )
-    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    write_record(Path(place, RUN_FILE), run.encode())
     points = {}
     for name in NAMES:
         directory = root.path / f"{name}-0"
         prepared = prepare(directory, round_of(root, name))
         store = LocalStore(directory)
-        steps = with_trash(prepared.commit_of(), observe_trash(store, place, action="compact"))
+        steps = with_trash(prepared.commit_of(), store, place, action="compact")
         commit(steps, store)
         points[TopicPartition(name, 0)] = prepared.plan.first_uncleanable_offset
     (root.path / CLEANER_FILE).write_bytes(encode_offset_checkpoint(points))
@@ -221,23 +220,23 @@ def test_an_undo_of_a_run_that_was_killed_undoes_what_the_run_had_only_begun(tmp
     name = NAMES[0]
     root = broker_directory(tmp_path / "log", [name])
     directory, before = root.path / f"{name}-0", partitions(root.path)
-    place = TrashPlace(folder=str(tmp_path / "trash" / RUN), run_id=RUN)
+    place = tmp_path / "trash" / RUN
     run = TrashedRun(
         run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
     )
-    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    write_record(Path(place, RUN_FILE), run.encode())
     with BrokerRoot(str(root.path), run_id=RUN, mark_clean=True) as held:
         held.begin_writing()
         held.allow_commits([directory])
         assert held.scratch is not None
         made = prepare(directory, round_of(root, name), attempt="x", scratch=Path(held.scratch))
         store = LocalStore(directory)
-        plan = with_trash(made.commit_of(), observe_trash(store, place, action="compact"))
+        plan = with_trash(made.commit_of(), store, place, action="compact")
         with hold_claim(claim_path(held.scratch, directory, RUN)) as claim:
             claim.begin(plan, {"next_offset": 1})
         # It leaves what had begun to the next run, as a kill does.
         held.give_up(StorageError(str(root.path), "Input/output error"))
-    assert not list(list_commits(Path(place.folder)))
+    assert not list(list_commits(place))
     assert undo(RUN, root.options(0, trash=str(tmp_path / "trash"))).summary.done == 1
     assert partitions(root.path) == before
 
@@ -258,9 +257,9 @@ def test_a_sweep_that_was_killed_at_any_change_is_undone_with_the_log_starts_it_
         run = TrashedRun(
             run_id=RUN, action="retain", started_ms=0, roots=(observe_root(str(root.path)),)
         )
-        write_record(trash / RUN / RUN_FILE, run.to_bytes())
+        write_record(trash / RUN / RUN_FILE, run.encode())
         with killed_at(number) as changes, suppress(SimulatedCrash):
-            sweep(root, trash=TrashPlace(folder=str(trash / RUN), run_id=RUN))
+            sweep(root, trash=trash / RUN)
         where = f"change {number}: {changes[-1]}"
         starts = read_points(root.path, LOG_START_FILE)
         options = root.options(0, trash=str(trash))
@@ -299,7 +298,7 @@ def test_log_starts_that_somebody_else_has_moved_since_are_not_put_back(tmp_path
         run_id=RUN, action="retain", started_ms=0, roots=(observe_root(str(root.path)),)
     )
     trash = tmp_path / "trash"
-    write_record(trash / RUN / RUN_FILE, run.to_bytes())
+    write_record(trash / RUN / RUN_FILE, run.encode())
     raised, moved = root.log_starts[partition] + 1, root.log_starts[partition] + 2
     write_raised(trash / RUN, {str(root.path): {str(partition): raised}})
     (root.path / LOG_START_FILE).write_bytes(encode_offset_checkpoint({partition: moved}))
@@ -344,10 +343,8 @@ def test_a_partition_that_was_deleted_since_the_run_does_not_stop_the_undo_of_th
 
 def test_a_commit_that_was_killed_before_it_began_does_not_stop_an_undo(compaction):
     # It had begun to keep files: the machine went down, and a loader finished nothing of it.
-    place = partition_folder(
-        Path(compaction.options.trash, RUN), compaction.root.path / f"{NAMES[0]}-0"
-    )
-    (commit_folder(place, 1) / KEPT_FOLDER).mkdir(parents=True)
+    place, directory = Path(compaction.options.trash, RUN), compaction.root.path / f"{NAMES[0]}-0"
+    (commit_folder(place, directory, 1) / KEPT_FOLDER).mkdir(parents=True)
     assert compaction.undo() == len(NAMES)
     compaction.check_undone("with a commit that did not begin")
 
@@ -359,7 +356,7 @@ def test_what_was_malformed_before_the_run_is_not_put_back_by_its_undo(compactio
     (root,) = run.roots
     known = {name: entries for name, entries in root.checkpoints.items() if name != CLEANER_FILE}
     unknown = replace(run, roots=(replace(root, checkpoints=known),))
-    write_record(folder / RUN_FILE, unknown.to_bytes())
+    write_record(folder / RUN_FILE, unknown.encode())
     points = read_points(compaction.root.path)
     assert compaction.undo() == len(NAMES)
     assert partitions(compaction.root.path) == compaction.before
@@ -373,7 +370,7 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
     folder = Path(str(compaction.options.trash), RUN)
     run = read_run(folder)
     both = replace(run, roots=(*run.roots, observe_root(str(other))))
-    write_record(folder / RUN_FILE, both.to_bytes())
+    write_record(folder / RUN_FILE, both.encode())
     with (
         LogDirectoryLock(other),
         pytest.raises(GuardRefusedError, match=f"LOG_DIRECTORY_IN_USE.*{other}"),
@@ -388,10 +385,10 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
     undo_partition = undoing.undo_partition
 
-    def interrupted(store: LocalStore, commits: Any) -> Any:
+    def interrupted(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise KeyboardInterrupt
-        return undo_partition(store, commits)
+        return undo_partition(store, commits, **rest)
 
     monkeypatch.setattr(undoing, "undo_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):

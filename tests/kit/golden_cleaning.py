@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
@@ -44,8 +45,6 @@ from storage_core.maintenance.compaction.plan import (
 )
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from storage_core.commit import Plan, commit
 from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.retention.partition import (
@@ -13,7 +14,6 @@ from storage_core.maintenance.retention.partition import (
     retain_partition,
 )
 from storage_core.maintenance.retention.plan import RetentionRules
-from storage_core.plan import Plan, commit
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.kit.golden_cleaning import cleaning_of

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from storage_core.commit import commit
 from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.maintenance.retention.partition import plan_sweep, retain_partition
-from storage_core.plan import commit
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.oracle.jvm import KafkaFailure

@@ -19,26 +19,25 @@ from pylog_spark.operations.killed_runs import _read_marker
 from pylog_spark.operations.plan_file import read_plan_file
 from pylog_spark.operations.undo import _remember_marker
 from pylog_spark.source.options import parse_options
-from pylog_spark.tasks.commit_claim import hold_claim
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
 from storage_core.catalog.topic_dump import parse_topic_dump
 from storage_core.checkpoint import CleanShutdown, parse_clean_shutdown
+from storage_core.commit.claim import hold_claim
+from storage_core.commit.trash import (
+    LEFT_FILE,
+    RECORD_FILE,
+    RUN_FILE,
+    UNDO_FILE,
+    TrashedCommit,
+    commit_folder,
+    read_commit,
+    read_run,
+)
 from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize.partition import PIN_FILE, read_pin
 from storage_core.maintenance.materialize.target import STATE_FILE, read_target
-from storage_core.maintenance.trash.record import (
-    LEFT_FILE,
-    RECORD_FILE,
-    RUN_FILE,
-    UNDO_FILE,
-    TrashRecord,
-    commit_folder,
-    partition_folder,
-    read_commit,
-    read_run,
-)
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
@@ -82,13 +81,13 @@ def _object(key: str, read: Callable[[MemoryObjectStore], Any]) -> Reader:
 def _commit(name: str) -> Reader:
     def reader(content: str, folder: Path) -> Any:
         directory = folder / "log" / "t-0"
-        place = commit_folder(partition_folder(folder / RUN, directory), 0)
+        place = commit_folder(folder / RUN, directory, 0)
         place.mkdir(parents=True)
-        record = TrashRecord(
-            run_id=RUN, action="retain", directory=str(directory), kept=(), before=()
+        record = TrashedCommit(
+            folder=place, run_id=RUN, action="retain", directory=directory, kept=(), before=()
         )
-        (place / RECORD_FILE).write_bytes(record.to_bytes())
-        assert read_commit(place).record == record
+        (place / RECORD_FILE).write_bytes(record.encode_record())
+        assert read_commit(place) == record
         (place / name).write_text(content)
         return read_commit(place)
 

@@ -12,6 +12,15 @@ from typing import Final
 import numpy as np
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry, encode_leader_epochs
+from storage_core.commit import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    Plan,
+    RenameFile,
+    WriteFile,
+    commit,
+)
 from storage_core.config import LogConfig
 from storage_core.errors import InvalidAppendError, RollError
 from storage_core.filenames import (
@@ -35,15 +44,6 @@ from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.producer_snapshot import ProducerEntry, encode_producer_snapshot
-from storage_core.plan import (
-    CreateEmptyFile,
-    DeleteFile,
-    Operation,
-    Plan,
-    RenameFile,
-    WriteFile,
-    commit,
-)
 from storage_core.records.batch_table import BatchTable
 from storage_core.store.base import LogStore
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from storage_core.checkpoint.leader_epoch_file import EpochEntry
 from storage_core.clock import Clock, SystemClock
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     InvalidAppendError,
@@ -28,7 +29,6 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.log.producer_state import REMEMBERED_BATCHES, ProducerState
-from storage_core.plan import Plan, commit
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder
 
 

@@ -13,6 +13,14 @@ does, and the partition is cleaned by another round, over the new segments.
 from collections.abc import Sequence
 from contextlib import closing
 
+from storage_core.commit import (
+    DeleteFile,
+    Operation,
+    Plan,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+)
 from storage_core.errors import ChangedWhileReadError, CorruptRecordError
 from storage_core.filenames import (
     CLEANED_SUFFIX,
@@ -30,14 +38,6 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.segment_split import SegmentSplit, find_parts, plan_parts
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
-from storage_core.plan.operations import (
-    DeleteFile,
-    Operation,
-    PromoteFile,
-    RenameFile,
-    SyncDirectory,
-)
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import BadBytesError, OffsetOverflowError, located
 from storage_core.log.loaded_log import LoadedLog, LogRepairs
@@ -33,8 +34,6 @@ from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteSta
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.throttler import Throttler
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 

@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import located
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.log.segment_scan import SegmentScan
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 

@@ -5,6 +5,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from storage_core.commit import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    Plan,
+    RenameFile,
+    SyncDirectory,
+    WriteFile,
+    commit,
+)
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import OffsetOutOfRangeError, located
 from storage_core.filenames import LEADER_EPOCH_FILE, LOG_SUFFIX, offset_of, snapshot_file
@@ -17,16 +27,6 @@ from storage_core.maintenance.partition_state import ObservedSegment, PartitionS
 from storage_core.maintenance.retention.observe import observe_retention
 from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRules, plan_retention
 from storage_core.maintenance.retention.steps import plan_epochs, plan_steps
-from storage_core.plan import (
-    CreateEmptyFile,
-    DeleteFile,
-    Operation,
-    Plan,
-    RenameFile,
-    SyncDirectory,
-    WriteFile,
-    commit,
-)
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 

@@ -14,6 +14,14 @@ from storage_core.checkpoint.leader_epoch_file import (
     encode_leader_epochs,
     parse_leader_epochs,
 )
+from storage_core.commit import (
+    CreateEmptyFile,
+    DeleteFile,
+    Operation,
+    RenameFile,
+    SyncDirectory,
+    WriteFile,
+)
 from storage_core.errors import CheckpointError, RollError
 from storage_core.filenames import (
     CHECKPOINT_DELETED_SUFFIX,
@@ -33,14 +41,6 @@ from storage_core.filenames import (
 from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.retention.plan import Predicate, RetentionPlan
-from storage_core.plan import (
-    CreateEmptyFile,
-    DeleteFile,
-    Operation,
-    RenameFile,
-    SyncDirectory,
-    WriteFile,
-)
 from storage_core.store.base import LogStore
 
 # The records last: a segment that has them has its indexes.

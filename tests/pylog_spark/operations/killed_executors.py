@@ -17,7 +17,7 @@ from pylog_spark.operations import recovery_waves as waves
 from pylog_spark.operations.recover import recover
 from pylog_spark.options import Tuning
 from pylog_spark.session import build_session
-from pylog_spark.tasks.commit_claim import CommitClaim
+from storage_core.commit.claim import CommitClaim
 from tests.jobs.spark_programs import EXECUTORS
 from tests.pylog_spark.crashed_roots import crashed_directory, forget_high_watermarks, tear
 

@@ -10,10 +10,11 @@ import pytest
 from pylog_spark.operations import broker_root
 from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.killed_runs import changed_partitions, observe_partitions
-from pylog_spark.tasks.commit_claim import hold_claim, set_aside_claim
-from pylog_spark.tasks.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
 from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit import Plan, WriteFile
+from storage_core.commit.claim import hold_claim, set_aside_claim
+from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -23,7 +24,6 @@ from storage_core.filenames import (
     TopicPartition,
     log_file,
 )
-from storage_core.plan import Plan, WriteFile
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash

@@ -10,13 +10,13 @@ import pytest
 from pylog_spark.operations import killed_runs
 from pylog_spark.operations.broker_root import BrokerRoot, read_marker
 from pylog_spark.operations.killed_runs import resume_killed_runs
-from pylog_spark.tasks import commit_claim
-from pylog_spark.tasks.commit_claim import CommitClaim, create_claim, hold_claim
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.checkpoint.clean_shutdown import CleanShutdown, encode_clean_shutdown
+from storage_core.commit import Plan, PromoteFile, RenameFile, WriteFile
+from storage_core.commit import claim as commit_claim
+from storage_core.commit.claim import CommitClaim, create_claim, hold_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
-from storage_core.plan import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory, read_points

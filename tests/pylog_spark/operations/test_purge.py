@@ -15,6 +15,7 @@ from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import SystemClock
+from storage_core.commit.trash import RUN_FILE, TrashedRun, hold_run
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -24,8 +25,6 @@ from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     TopicPartition,
 )
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
@@ -207,7 +206,7 @@ def test_the_trash_that_its_run_or_an_undo_works_with_is_left_alone(tmp_path):
     folder = tmp_path / "trash" / "20260102T030405Z-0a1b2c3d"
     folder.mkdir(parents=True)
     run = TrashedRun(run_id=folder.name, action="retain", started_ms=0, roots=())
-    (folder / RUN_FILE).write_bytes(run.to_bytes())
+    (folder / RUN_FILE).write_bytes(run.encode())
     chosen = options(trash=str(folder.parent))
     with hold_run(folder):
         (row,) = purge([], chosen).results.to_pylist()

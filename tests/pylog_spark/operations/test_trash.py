@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.discovery import LogRoot
-from pylog_spark.operations.job import Job, trash_place
+from pylog_spark.operations.job import Job, run_trash
 from pylog_spark.operations.trash import begin_trash
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import ManualClock
+from storage_core.commit.trash import hold_run, read_run
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
-from storage_core.maintenance.trash.hold import hold_run
-from storage_core.maintenance.trash.record import read_run
 
 RUN = "20260102T030405Z-0a1b2c3d"
 ENTRIES = {TopicPartition("t", 0): -1, TopicPartition("t", 1): -(2**63), TopicPartition("t", 2): 7}
@@ -54,6 +53,4 @@ def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_pa
 
 def test_tasks_are_told_a_trash_that_is_the_same_wherever_they_work(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    place = trash_place(job)
-    assert place is not None
-    assert (place.folder, place.run_id) == (str(tmp_path / "trash" / RUN), RUN)
+    assert run_trash(job) == tmp_path / "trash" / RUN

@@ -13,8 +13,8 @@ from pylog_spark.options import JobOptions, RunLimits
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
+from storage_core.commit.trash import list_commits
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.maintenance.trash.record import list_commits
 from tests.kit.compare import read_tree
 from tests.kit.golden_broker import unpack_broker
 from tests.pylog_spark.broker_roots import (

@@ -14,11 +14,11 @@ from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit import commit
+from storage_core.commit.keep import with_trash
+from storage_core.commit.trash import RUN_FILE, TrashedRun
 from storage_core.errors import StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
-from storage_core.maintenance.trash.keep import TrashPlace, observe_trash, with_trash
-from storage_core.maintenance.trash.record import RUN_FILE, TrashedRun
-from storage_core.plan import commit
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.interruptions import ALL
 from tests.kit.compare import read_tree
@@ -72,23 +72,21 @@ def compacted(folder: Path, names: list[str]) -> TwoDisks:
     for name in names:
         (folder / name).mkdir(parents=True)
         roots[name] = broker_directory(folder / name / "log", [name])
-    place = TrashPlace(folder=str(folder / "trash" / RUN), run_id=RUN)
+    place = folder / "trash" / RUN
     run = TrashedRun(
         run_id=RUN,
         action="compact",
         started_ms=0,
         roots=tuple(observe_root(str(root.path)) for root in roots.values()),
     )
-    write_record(Path(place.folder, RUN_FILE), run.to_bytes())
+    write_record(Path(place, RUN_FILE), run.encode())
     before, after = {}, {}
     for name, root in roots.items():
         directory = root.path / f"{name}-0"
         before[name] = read_tree(directory)
         prepared = prepare(directory, replace(cleaning_of(Golden(name)), config=root.config(name)))
         store = LocalStore(directory)
-        commit(
-            with_trash(prepared.commit_of(), observe_trash(store, place, action="compact")), store
-        )
+        commit(with_trash(prepared.commit_of(), store, place, action="compact"), store)
         after[name] = read_tree(directory)
         points = {TopicPartition(name, 0): prepared.plan.first_uncleanable_offset}
         (root.path / CLEANER_FILE).write_bytes(encode_offset_checkpoint(points))

@@ -98,7 +98,7 @@ class Disk:
             budget=RunBudget(RunLimits(**limits)),
             disks=Disks(),
             job=SimpleNamespace(
-                title="pylog", places="log", options=SimpleNamespace(tuning=Tuning())
+                title="pylog", places="log", options=SimpleNamespace(tuning=Tuning(), trash=None)
             ),
             dispatcher=dispatcher or SimpleNamespace(release=lambda: None),
             write_context=lambda _: write_context(ANY, self.roots),
@@ -303,7 +303,7 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
         slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
     )
     run = disk.run(dispatcher, **limits)
-    context: Any = SimpleNamespace(run=SimpleNamespace(trash=None))
+    context: Any = SimpleNamespace(run=ANY)
     outcomes: dict[int, Outcome] = {}
     for ended in run_waves(run, SweepStages(run, context), listed):
         outcomes |= ended

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from pylog_spark.source import ranges, register
 from pylog_spark.source.data_source import KafkaLogReader
-from storage_core.plan.operations import DeleteFile, SyncDirectory
+from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.golden_cleaning import prepare
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from

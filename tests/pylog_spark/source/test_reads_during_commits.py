@@ -13,12 +13,10 @@ from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import read_range
+from storage_core.commit import Plan, RenameFile, commit
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, MissingSegmentError
 from storage_core.filenames import log_file, segment_file
 from storage_core.log.log_loader import LogLoader
-from storage_core.plan.executor import commit
-from storage_core.plan.operations import RenameFile
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition

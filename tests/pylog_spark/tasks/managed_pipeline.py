@@ -89,9 +89,7 @@ class ManagedPipeline:
             yield self.context(root)
 
     def context(self, root: ManagedRoot) -> WriteContext:
-        return WriteContext(
-            run=self.run, locks={}, scratch={}, others={self.twin.location: root.access}
-        )
+        return WriteContext(run=self.run, roots={self.twin.location: root.access})
 
     def later(self, run_id: str) -> "ManagedPipeline":
         """Return the same pipeline as another run."""

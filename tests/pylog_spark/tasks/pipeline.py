@@ -18,16 +18,17 @@ from pylog_spark.tasks.commit import (
     clean_partitions,
     commit_partitions,
 )
-from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewrite_groups
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
-from pylog_spark.tasks.scratch import claim_path, create_scratch
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
+from storage_core.commit.claim import create_claim
+from storage_core.commit.scratch import claim_path, create_scratch
 from storage_core.config import CleanerConfig
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
@@ -61,11 +62,9 @@ class Pipeline:
             high_watermark=HighWatermarkSource.CHECKPOINT,
         )
         scratch = create_scratch(root.path, "run") if has_shared_scratch else None
-        self.context = WriteContext(
-            run=run,
-            locks={location: proof_of(root.path)},
-            scratch={location: None if scratch is None else str(scratch)},
-        )
+        self.shared = None if scratch is None else str(scratch)
+        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=self.shared)
+        self.context = WriteContext(run=run, roots={location: access})
         self.plans: list[dict[str, Any]] = []
         for listed in list_partitions(location, "broker", TopicFilter()):
             row = {"error_class": None, "error": None} | listed
@@ -89,7 +88,7 @@ class Pipeline:
             create_claim(self.claim(plan))
 
     def claim(self, plan: dict[str, Any]) -> Path:
-        return claim_path(self.context.scratch[str(self.root.path)], Path(plan["directory"]), "run")
+        return claim_path(self.shared, Path(plan["directory"]), "run")
 
     def index(self, *, tasks: int = 1, in_files: bool = False) -> dict[int, dict[str, Any]]:
         """Pass one, its items dealt out to some tasks, and the merge."""

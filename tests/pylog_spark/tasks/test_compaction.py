@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.tasks.commit_claim import revoke_claim
 from pylog_spark.tasks.compaction import index_segments, rewrite_groups
 from pylog_spark.tasks.exchange import Route, send_keys
 from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.observe import decode_plan
+from storage_core.commit.claim import revoke_claim
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
 from storage_core.maintenance.compaction.exchanged_index import encode_start
@@ -62,7 +62,7 @@ def test_maps_that_are_merged_in_scratch_files_leave_the_same(
     merged = pipeline.index(tasks=3, in_files=True)
     groups = pipeline.rewrite(merged, tasks=2)
     for plan in pipeline.plans:
-        access = pipeline.context.access(str(root.path))
+        access = pipeline.context.roots[str(root.path)]
         remove_wave(access, plan["directory"], pipeline.context)
     rows = pipeline.commit(pipeline.pairs(merged, groups))
     assert [row["error"] for row in rows] == [None] * len(rows)

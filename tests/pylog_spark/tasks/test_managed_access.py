@@ -153,7 +153,7 @@ def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit
         publish = managed_access.ManagedAccess._publish
 
         def interrupted(self, *args):
-            context.others[twin.location].validate()
+            context.roots[twin.location].validate()
             twin.objects.delete(["lease.json"])
             return publish(self, *args)
 

@@ -8,9 +8,8 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
-from pylog_spark.tasks import recovery
+from pylog_spark.tasks import root_access
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
-from pylog_spark.tasks.commit_claim import create_claim
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
@@ -20,9 +19,11 @@ from pylog_spark.tasks.recovery import (
     recover_whole,
     scan_segments,
 )
+from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.commit.claim import create_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
 from storage_core.store import LocalStore
@@ -64,9 +65,8 @@ class Recoverer:
             unclean_roots=frozenset({self.root}),
             high_watermark=HighWatermarkSource.CHECKPOINT,
         )
-        write = WriteContext(
-            run=run, locks={self.root: proof_of(root.path)}, scratch={self.root: str(scratch)}
-        )
+        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(scratch))
+        write = WriteContext(run=run, roots={self.root: access})
         limits = RecoveryLimits(allow_truncate=True, max_truncate_bytes=1 << 30, salvage=None)
         self.context = RecoveryContext(run=run, limits=limits, write=write)
         self.work = RecoveryWork(
@@ -103,7 +103,7 @@ class Recoverer:
     def kill(self, scans: pa.Table, monkeypatch) -> None:
         """Let an attempt die when it has removed the segment after the damage."""
         with monkeypatch.context() as patch:
-            patch.setattr(recovery, "LocalStore", DyingStore)
+            patch.setattr(root_access, "LocalStore", DyingStore)
             with pytest.raises(SimulatedCrash):
                 self.fold(scans)
 

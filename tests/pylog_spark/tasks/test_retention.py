@@ -13,7 +13,6 @@ import pytest
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
-from pylog_spark.tasks.commit_claim import create_claim, revoke_claim
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.retention import (
     RetentionContext,
@@ -21,9 +20,11 @@ from pylog_spark.tasks.retention import (
     commit_sweeps,
     observe_retention,
 )
+from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
-from pylog_spark.tasks.scratch import claim_path
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.commit.claim import create_claim, revoke_claim
+from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
@@ -59,13 +60,10 @@ class Sweeper:
             run=replace(run, **changes.pop("run", {})),
             **{"scope": SweepScope.DELETED} | changes,
         )
-        scratch = root.path.parent / "scratch"
-        scratch.mkdir(exist_ok=True)
-        self.write = WriteContext(
-            run=self.context.run,
-            locks={location: proof_of(root.path)},
-            scratch={location: str(scratch)},
-        )
+        self.scratch = root.path.parent / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+        access = BrokerAccess(run_id="run", lock=proof_of(root.path), shared=str(self.scratch))
+        self.write = WriteContext(run=self.context.run, roots={location: access})
 
     def observe(self) -> dict[str, dict[str, Any]]:
         """Return the rows by the names of their directories."""
@@ -80,7 +78,7 @@ class Sweeper:
 
     def claim(self) -> Path:
         directory = self.root.path / f"{TOPIC}-0"
-        return claim_path(self.write.scratch[str(self.root.path)], directory, "run")
+        return claim_path(str(self.scratch), directory, "run")
 
     def commit(self, row: dict[str, Any]) -> dict[str, Any]:
         planned = pa.Table.from_pylist([row], schema=RETENTION_PLAN)

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from storage_core.errors import StorageError
-from storage_core.filenames import LEADER_EPOCH_FILE, log_file, segment_file, snapshot_file
-from storage_core.log.directory_view import DirectoryView, has_unsynced_names
-from storage_core.plan import (
+from storage_core.commit import (
     CopyRange,
     CreateEmptyFile,
     DeleteFile,
@@ -17,6 +14,9 @@ from storage_core.plan import (
     WriteFile,
     commit,
 )
+from storage_core.errors import StorageError
+from storage_core.filenames import LEADER_EPOCH_FILE, log_file, segment_file, snapshot_file
+from storage_core.log.directory_view import DirectoryView, has_unsynced_names
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 

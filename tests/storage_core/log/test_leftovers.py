@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.commit import Plan, RenameFile, commit
 from storage_core.filenames import SEGMENT_SUFFIXES, segment_file
 from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import settle_leftovers
-from storage_core.plan.executor import commit
-from storage_core.plan.operations import RenameFile
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.kit.builders import log_with
 from tests.kit.hostile_names import FILES_NOT_UTF8

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit import DeleteFile, Plan, SyncDirectory, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,
@@ -28,9 +29,6 @@ from storage_core.filenames import (
 from storage_core.index.transaction_index import AbortedTxn
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
-from storage_core.plan import DeleteFile, SyncDirectory
-from storage_core.plan.executor import commit
-from storage_core.plan.plan import Plan
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
     SOME_TIME_MS,

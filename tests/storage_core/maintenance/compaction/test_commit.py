@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.errors import ChangedWhileReadError
-from storage_core.filenames import log_file, segment_file, snapshot_file
-from storage_core.maintenance.compaction import partition
-from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
-from storage_core.plan.operations import (
+from storage_core.commit import (
     DeleteFile,
     Operation,
     PromoteFile,
     RenameFile,
     SyncDirectory,
 )
+from storage_core.errors import ChangedWhileReadError
+from storage_core.filenames import log_file, segment_file, snapshot_file
+from storage_core.maintenance.compaction import partition
+from storage_core.maintenance.compaction.commit import plan_commit, verify_inputs
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import prepare

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage_core.commit import commit
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import OffsetOverflowError
 from storage_core.filenames import (
@@ -29,7 +30,6 @@ from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.commit import plan_split
 from storage_core.maintenance.compaction.plan import plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.plan.executor import commit
 from storage_core.records.reader import Window, scan_windows
 from storage_core.store.base import FileReader
 from storage_core.store.local import LocalStore

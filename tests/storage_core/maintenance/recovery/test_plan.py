@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from storage_core.commit import SyncDirectory, SyncFile
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     CheckpointError,
@@ -23,7 +24,6 @@ from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
 from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.maintenance.truncation import truncate_partition
-from storage_core.plan import SyncDirectory, SyncFile
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
 from tests.kit.compare import read_tree

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.plan import commit
+from storage_core.commit import commit
 from storage_core.store.local import LocalStore
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_data import Golden, Side, goldens

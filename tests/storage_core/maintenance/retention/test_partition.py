@@ -2,6 +2,7 @@
 
 import pytest
 
+from storage_core.commit import WriteFile, commit
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (
     ConfigError,
@@ -15,7 +16,6 @@ from storage_core.log.log_reader import LogReader
 from storage_core.maintenance.retention.partition import plan_retain, plan_sweep, retain_partition
 from storage_core.maintenance.retention.plan import plan_retention
 from storage_core.maintenance.retention.steps import plan_steps
-from storage_core.plan import WriteFile, commit
 from storage_core.store.local import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden

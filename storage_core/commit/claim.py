@@ -1,0 +1,420 @@
+"""The right to commit one partition in one run: one attempt at a time, one result, ever.
+
+Spark may run a task twice, one after the other or at the same time, and a killed attempt says
+nothing. So the driver creates one claim file per partition beside the scratch files before it
+starts the commits, and each attempt
+
+1. opens it, without creating it, and locks it (the kernel lets go when the attempt dies);
+2. finds in it what a former attempt wrote down, finishes what that one left undone, which may be
+   nothing, and returns the same result; or
+3. writes down its operations and its result before it begins, and each operation when it is done.
+
+The driver ends a run by locking and deleting the claims: it waits for a commit that is under way,
+and an attempt that comes later finds no claim and refuses. After that no task of the run changes a
+file any more, and Kafka's lock may be given back.
+
+A run whose driver was killed leaves its claims behind. The next run on the directory finishes what
+was begun, so that a commit is made once and whole even then, and the bytes are those of a run that
+nobody killed; unless somebody has worked on the partition since, a broker or a person. So the
+version of every file is written down too, and of what a step has changed once it is done: a claim
+is believed only while the partition is, file by file, what its own steps have made of it.
+
+The file holds one JSON object a line. A crash of the machine may lose lines of it; so the machine's
+boot is written down too, and of another boot nothing is believed: what is on disk then is what a
+log loader finishes.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.commit.claim_steps import decode_step, encode_step, require_places, trash_of
+from storage_core.commit.executor import commit
+from storage_core.commit.fingerprint import (
+    FileVersion,
+    decode_versions,
+    encode_versions,
+    observe_versions,
+    version_of,
+)
+from storage_core.commit.plan import Operation, Plan, PromoteFile, RenameFile, changed_names
+from storage_core.commit.rehearsal import verify_fit
+from storage_core.commit.trash import hold_run_again
+from storage_core.errors import (
+    ChangedWhileReadError,
+    GuardRefusedError,
+    PylogError,
+    StorageError,
+)
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
+from storage_core.local_files import open_file
+from storage_core.store import LocalStore
+from storage_core.store.json_fields import JsonFields, parse_json_object
+from storage_core.store.local import storage_errors
+
+_OPERATIONS: Final = "operations"
+_DONE: Final = "done"
+_RESULT: Final = "result"
+_LOCATION: Final = "location"
+_BOOT: Final = "boot"
+# Versions of files by name; names of which there is no file any more; versions of scratch files.
+_FILES: Final = "files"
+_GONE: Final = "gone"
+_SCRATCH: Final = "scratch"
+# What a claim's name begins with once its run has given it up; its commit has begun.
+_ASIDE: Final = f"{SCRATCH_PREFIX}aside-"
+_BOOT_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+# The small files that commits write travel in it; indexes do not.
+_MOST_BYTES: Final = 1 << 30
+
+
+class CommitClaim:
+    """A claim that this attempt holds; made by ``hold_claim``."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._result: dict[str, Any] = {}
+        self._operations: tuple[Operation, ...] | None = None
+        self._done = 0
+        self._in_doubt: int | None = None
+        self._whole_bytes: int | None = None
+        self._boot: str | None = None
+        self._files: dict[str, FileVersion] | None = None
+        self._scratch: dict[str, FileVersion] = {}
+        self.location: str | None = None
+        self._read()
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether this or a former attempt has written down what it is going to do."""
+        return self._operations is not None
+
+    @property
+    def steps(self) -> tuple[Operation, ...]:
+        """What is done, or going to be; nothing before it is begun."""
+        return self._operations or ()
+
+    @property
+    def steps_left(self) -> tuple[Operation, ...]:
+        """Those of the steps that are not known to be done."""
+        return self.steps[self._done :]
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether all that was written down is there: the machine did not crash since."""
+        return self._boot is not None and self._boot == current_boot()
+
+    @property
+    def is_of_this_user(self) -> bool:
+        """Whether nobody else can have written it, unless root.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        with storage_errors(self._path):
+            facts = os.fstat(self._descriptor)
+        return stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1 and facts.st_uid == os.geteuid()
+
+    def begin(self, plan: Plan, result: dict[str, Any]) -> None:
+        """Write down what is going to be done, before any of it is.
+
+        Args:
+            plan: The operations.
+            result: What every attempt returns once they are done; plain values.
+        """
+        self._operations, self._result = plan.operations, result
+        steps = [encode_step(step) for step in plan.operations]
+        self.location, self._boot = plan.location, current_boot()
+        self._files = observe_versions(Path(plan.location))
+        self._scratch = _scratch_versions(plan.operations)
+        self._append(
+            {
+                _OPERATIONS: steps,
+                _RESULT: result,
+                _LOCATION: self.location,
+                _BOOT: self._boot,
+                _FILES: encode_versions(self._files),
+                _SCRATCH: encode_versions(self._scratch),
+            }
+        )
+
+    def verify_fit(self) -> None:
+        """Check that nobody else has changed the partition since, and that every step can be done.
+
+        Raises:
+            ChangedWhileReadError: A file is not what the steps that were done have left.
+            StorageError: The disk failed.
+        """
+        if self.location is None or self._files is None:
+            raise ChangedWhileReadError(
+                str(self._path), "the versions of the partition's files", "none: an older version"
+            )
+        verify_fit(Path(self.location), self.steps_left, known=self._files, scratch=self._scratch)
+
+    def finish(self, store: LocalStore) -> dict[str, Any]:
+        """Do what is left of what was begun, which may be nothing.
+
+        Returns:
+            The result that was written down with it.
+
+        Raises:
+            StorageError: The disk failed; what was done until then stays.
+        """
+        steps = self.steps
+        for number in range(self._done, len(steps)):
+            step = steps[number]
+            with storage_errors(self._path):
+                is_done = number == self._in_doubt and _happened(step, store)
+            if not is_done:
+                commit(Plan(location=store.location, operations=(step,)), store)
+            self._append({_DONE: number + 1} | self._note(step, Path(store.location)))
+            self._done = number + 1
+        return self._result
+
+    def _note(self, step: Operation, directory: Path) -> dict[str, Any]:
+        """Return what a step that is done has left under the names that it changed."""
+        found = {name: version_of(directory / name) for name in changed_names(step)}
+        there = {name: version for name, version in found.items() if version is not None}
+        gone = [name for name, version in found.items() if version is None]
+        return {_FILES: encode_versions(there), _GONE: gone}
+
+    def _append(self, record: dict[str, Any]) -> None:
+        left = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        with storage_errors(self._path):
+            if self._whole_bytes is not None:
+                os.ftruncate(self._descriptor, self._whole_bytes)
+                self._whole_bytes = None
+            # One call writes less than was asked for where there is little room, or very much.
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+
+    def _read(self) -> None:
+        content = self._content()
+        # The last line of a killed attempt may be cut off: what it says did not happen yet, or
+        # is found to have happened. It goes when a line is written: who only looks changes nothing.
+        whole = content[: content.rfind(b"\n") + 1]
+        self._whole_bytes = len(whole)
+        for line in whole.splitlines():
+            record = parse_json_object(line, str(self._path))
+            if _OPERATIONS in record.names():
+                self._operations = tuple(map(decode_step, record.objects(_OPERATIONS)))
+                self._result = dict(record.mapping(_RESULT))
+                self._boot = record.optional_word(_BOOT)
+                self.location = record.text(_LOCATION)
+                if _FILES in record.names():
+                    self._files = decode_versions(record.fields(_FILES))
+                    self._scratch = decode_versions(record.fields(_SCRATCH))
+            if _DONE in record.names():
+                self._done = record.integer(_DONE, most=len(self.steps))
+                self._follow(record)
+        self._in_doubt = self._done if self.is_begun else None
+
+    def _follow(self, record: JsonFields) -> None:
+        """Take note of what a step has left."""
+        if self._files is None or _FILES not in record.names():
+            self._files = None
+            return
+        for name in record.file_names(_GONE):
+            self._files.pop(name, None)
+        self._files |= decode_versions(record.fields(_FILES))
+
+    def _content(self) -> bytes:
+        """Return what is in the file that is held, whatever has its name by now."""
+        with storage_errors(self._path):
+            size = os.fstat(self._descriptor).st_size
+            if size > _MOST_BYTES:
+                raise StorageError(
+                    str(self._path), f"has {size} bytes, more than the {_MOST_BYTES} it may have"
+                )
+            parts = []
+            position = 0
+            while part := os.pread(self._descriptor, size - position, position):
+                parts.append(part)
+                position += len(part)
+        return b"".join(parts)
+
+
+def create_claim(path: Path) -> None:
+    """Allow the commit of one partition; on the driver, before the commits start.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(path):
+        path.touch(mode=0o600)
+
+
+@contextmanager
+def hold_claim(path: Path) -> Iterator[CommitClaim]:
+    """Hold a claim for the time of the block, waiting for another attempt that holds it.
+
+    Raises:
+        GuardRefusedError: The run is over: its driver took the claim away.
+        ManifestError: It is no claim, or what stands in it cannot be.
+        StorageError: It cannot be read, or is a link: no run makes one of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise _run_is_over(path) from None
+    except OSError as error:
+        why = "is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+        raise StorageError(str(path), why) from error
+    try:
+        with storage_errors(path):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            has_its_name = _has_its_name(descriptor, path)
+        if not has_its_name:
+            raise _run_is_over(path)
+        yield CommitClaim(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def current_boot() -> str | None:
+    """Return what names the time since the machine was started, None if nothing does."""
+    try:
+        return _BOOT_FILE.read_text().strip()
+    except OSError:
+        return None
+
+
+def resume_claim(path: Path, *, log_directory: Path) -> tuple[str, dict[str, Any]] | None:
+    """Finish the commit that a killed run began; one that had not begun never will.
+
+    A task of that run may have outlived its driver, and come here only now.
+
+    What another user has written is not done with the rights of this one: a claim may lie in a
+    folder of the broker's user, who could name there what this user may change and they may not.
+
+    Args:
+        path: Its claim.
+        log_directory: Where the partition is; its lock is held.
+
+    Returns:
+        (location, result) of the partition; None where the commit had not begun.
+
+    Raises:
+        CommitLostError: What was begun is not known, or not wholly.
+        GuardRefusedError: It is another user's, or is gone by now; or a purge, or an undo
+            elsewhere, works with the trash that the commit keeps its files in.
+        ManifestError: It is no claim of a commit on this log directory.
+        StorageError: The disk failed, or that trash is not there any more.
+    """
+    with hold_claim(path) as claim:
+        if not claim.is_begun:
+            with storage_errors(path):
+                path.unlink(missing_ok=True)
+            return None
+        if not claim.is_of_this_user:
+            raise GuardRefusedError("CLAIM_OF_ANOTHER_USER", f"{path}: somebody else has made it")
+        if not claim.is_of_this_boot or claim.location is None:
+            raise CommitLostError(str(path), "the machine was started anew")
+        with storage_errors(log_directory):
+            if (log_directory / CLEAN_SHUTDOWN_FILE).exists():
+                # Every run takes the marker away before its first claim.
+                raise CommitLostError(str(path), "a broker has shut down cleanly")
+        require_places(claim.steps, claim.location, claim=path, log_directory=log_directory)
+        with ExitStack() as held:
+            for folder in trash_of(claim.steps_left, claim.location):
+                held.enter_context(hold_run_again(folder))
+            try:
+                claim.verify_fit()
+            except ChangedWhileReadError as error:
+                raise CommitLostError(
+                    str(path),
+                    f"{claim.location}: {error.file} has been changed by somebody else (expected "
+                    f"{error.expected}, found {error.found})",
+                ) from error
+            return claim.location, claim.finish(LocalStore(Path(claim.location)))
+
+
+class CommitLostError(PylogError):
+    """A commit that was killed cannot be finished: the files may be others than it was made for.
+
+    What was done of it a log loader finds out, or has found out.
+    """
+
+    def __init__(self, claim: str, event: str) -> None:
+        super().__init__(claim, event)
+        self.claim, self.event = claim, event
+
+    def __str__(self) -> str:
+        return f"{self.claim}: {self.event} since this commit began"
+
+
+def revoke_claim(path: Path) -> None:
+    """Take a claim away, after waiting for a commit that is under way; on the driver.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(path):
+        try:
+            descriptor = open_file(path, os.O_RDWR)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+def set_aside_claim(path: Path) -> None:
+    """Let no task of this run commit any more; what one has begun is kept for the next run.
+
+    For a directory that cannot be put in order now: its disk failed. Waits for a commit that is
+    under way.
+
+    Raises:
+        ManifestError: What stands in it cannot be; it is left.
+        StorageError: The disk failed; it may be left.
+    """
+    try:
+        with hold_claim(path) as claim, storage_errors(path):
+            if claim.is_begun:
+                path.rename(path.with_name(_ASIDE + path.name))
+            else:
+                path.unlink(missing_ok=True)
+    except GuardRefusedError:
+        return  # it was taken away already
+
+
+def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
+    """Return the version of each scratch file that steps promote, by its path."""
+    paths = (step.scratch_path for step in steps if isinstance(step, PromoteFile))
+    found = {path: version_of(Path(path)) for path in paths}
+    return {path: version for path, version in found.items() if version is not None}
+
+
+def _has_its_name(descriptor: int, path: Path) -> bool:
+    """Whether a file that was opened by a name has it still."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _run_is_over(path: Path) -> GuardRefusedError:
+    return GuardRefusedError("RUN_IS_OVER", f"{path}: the run of this task has ended")
+
+
+def _happened(step: Operation, store: LocalStore) -> bool:
+    """Whether a step that a killed attempt may have done was done; others may be done again."""
+    directory = Path(store.location)
+    match step:
+        case PromoteFile():
+            return not Path(step.scratch_path).exists() and (directory / step.name).exists()
+        case RenameFile():
+            source, target = directory / step.source, directory / step.target
+            return not source.exists() and target.exists()
+        case _:
+            return False

@@ -1,0 +1,204 @@
+"""The operations of a commit as a claim file keeps them, and which of them are believed.
+
+A claim lies where its run could write, and the run that finishes it may be root's. So nothing in it
+is taken on trust: a step is of a kind that commits have, its files are plain names of one partition
+directory of the log directory that is being worked on, and what it takes in or keeps lies where
+runs put that. None of these is a link: no run makes one.
+"""
+
+import base64
+import binascii
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from storage_core.commit.plan import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    Operation,
+    PromoteFile,
+    RecordLeft,
+    RenameFile,
+    SyncDirectory,
+    SyncFile,
+    TruncateFile,
+    WriteFile,
+    WriteRecord,
+)
+from storage_core.commit.trash import find_run_folder
+from storage_core.errors import ManifestError
+from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.store.json_fields import MAX_INTEGER, JsonFields
+from storage_core.store.local import plain_path, storage_errors
+
+_KINDS: Final[Mapping[str, type[Operation]]] = {
+    kind.__name__: kind
+    for kind in (
+        CopyRange,
+        CreateEmptyFile,
+        DeleteFile,
+        KeepFile,
+        PromoteFile,
+        RecordLeft,
+        RenameFile,
+        SyncDirectory,
+        SyncFile,
+        TruncateFile,
+        WriteFile,
+        WriteRecord,
+    )
+}
+_FILE_NAMES: Final = frozenset({"name", "source", "target"})
+_KIND: Final = "operation"
+
+
+def encode_step(step: Operation) -> dict[str, Any]:
+    """Return an operation as plain values."""
+    row: dict[str, Any] = {_KIND: type(step).__name__}
+    for field in fields(step):
+        value = getattr(step, field.name)
+        row[field.name] = base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return row
+
+
+def decode_step(row: JsonFields) -> Operation:
+    """Return the operation that ``encode_step`` encoded.
+
+    Raises:
+        ManifestError: It is none of a commit, or a field cannot be what it is.
+    """
+    kind = _KINDS.get(row.word(_KIND))
+    if kind is None:
+        raise row.error(_KIND, "expected an operation of a commit")
+    names = [field.name for field in fields(kind)]
+    row.require_names([_KIND, *names])
+    values = {field.name: _value(row, field.name, field.type) for field in fields(kind)}
+    step: Operation = kind(**values)
+    return step
+
+
+def _value(row: JsonFields, name: str, kind: Any) -> Any:
+    if name in _FILE_NAMES:
+        return row.file_name(name)
+    if kind is bytes:
+        return _content(row, name)
+    if kind is bool:
+        return row.boolean(name)
+    if kind == int | None:
+        # A file may be older than the epoch.
+        return row.optional_integer(name, least=-MAX_INTEGER)
+    if kind is int:
+        # Some sizes are -1 for one that is not known.
+        return row.integer(name, least=-MAX_INTEGER)
+    return row.text(name)
+
+
+def _content(row: JsonFields, name: str) -> bytes:
+    try:
+        return base64.b64decode(row.text(name), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise row.error(name, f"expected base64: {error}") from error
+
+
+def require_places(
+    steps: Iterable[Operation], location: str, *, claim: Path, log_directory: Path
+) -> None:
+    """Check that steps stay where a commit of a run on a log directory may work.
+
+    Args:
+        steps: What a killed run was going to do.
+        location: Path of the partition directory that it says it worked on.
+        claim: The file that says so.
+        log_directory: The directory whose lock is held.
+
+    Raises:
+        ManifestError: They do not.
+        StorageError: A directory cannot be looked at.
+    """
+    directory = Path(location)
+    with storage_errors(directory):
+        is_inside = directory.name not in {"", ".."} and directory.parent.samefile(log_directory)
+        is_itself = is_inside and stat.S_ISDIR(directory.lstat().st_mode)
+    if not is_itself:
+        what = "a link, or no directory" if is_inside else location
+        raise ManifestError(
+            str(claim), "location", f"expected a directory in {log_directory}, found {what}"
+        )
+    for step in steps:
+        for name in _file_names(step):
+            if not _is_file_or_free(directory / name):
+                raise ManifestError(
+                    str(claim), type(step).__name__, f"{name} is a link or a folder, and no file"
+                )
+        match step:
+            case PromoteFile(scratch_path=path):
+                is_ours = _is_scratch(Path(path), claim, directory)
+            case KeepFile(path=path) | WriteRecord(path=path) | RecordLeft(path=path):
+                is_known = find_run_folder(Path(path), directory) is not None
+                is_ours = is_known and not _is_linked(Path(path), directory)
+            case _:
+                continue
+        if not is_ours:
+            raise ManifestError(
+                str(claim), type(step).__name__, f"expected a place of a run, found {path}"
+            )
+
+
+def trash_of(steps: Iterable[Operation], location: str) -> list[Path]:
+    """Return the folders of runs, each once, in which steps keep or say something.
+
+    Args:
+        steps: Of one commit; ``require_places`` has accepted them.
+        location: Path of the partition directory.
+    """
+    places = (
+        find_run_folder(Path(step.path), Path(location))
+        for step in steps
+        if isinstance(step, KeepFile | WriteRecord | RecordLeft)
+    )
+    return sorted({place for place in places if place is not None})
+
+
+def _file_names(step: Operation) -> list[str]:
+    """Return the names that a step has for files of its partition directory."""
+    return [getattr(step, field.name) for field in fields(step) if field.name in _FILE_NAMES]
+
+
+def _is_file_or_free(path: Path, *, most_names: int | None = None) -> bool:
+    """Whether a path is that of a regular file, which is no link, or of nothing.
+
+    Args:
+        path: The path.
+        most_names: How many names the file may have, None for any number.
+    """
+    with storage_errors(path):
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
+            return True
+    return stat.S_ISREG(facts.st_mode) and (most_names is None or facts.st_nlink <= most_names)
+
+
+def _is_scratch(path: Path, claim: Path, directory: Path) -> bool:
+    """Whether a path is that of a scratch file of the run that a claim is of."""
+    if not path.name.startswith(SCRATCH_PREFIX):
+        return False
+    with storage_errors(path.parent):
+        # The killed run may have been given another name of the log directory.
+        is_inside = path.parent == directory or path.parent.samefile(claim.parent)
+    # The trash gives files of a partition second names; a scratch file has one.
+    return is_inside and _is_file_or_free(path, most_names=1)
+
+
+def _is_linked(path: Path, directory: Path) -> bool:
+    """Whether a link is among the folders that a run makes where it keeps files of a partition.
+
+    Those above are the operator's, and may be links.
+    """
+    made = len(plain_path(directory).parts) + 1
+    with storage_errors(path):
+        return any(folder.is_symlink() for folder in path.parents[:made])

@@ -1,0 +1,85 @@
+"""The one place that changes the files of a partition."""
+
+from storage_core.commit.fingerprint import encode_fingerprints, fingerprint_files
+from storage_core.commit.plan import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    Operation,
+    Plan,
+    PromoteFile,
+    RecordLeft,
+    RemoveDirectory,
+    RenameFile,
+    RestoreFile,
+    SyncDirectory,
+    SyncFile,
+    TruncateFile,
+    WriteFile,
+    WriteRecord,
+)
+from storage_core.errors import StorageError
+from storage_core.store.base import DirectoryStore, LogStore
+
+
+def commit(plan: Plan, store: LogStore) -> None:
+    """Apply a plan to a store, operation by operation, in order.
+
+    Raises:
+        StorageError: The store failed; what was done until then stays, and is a state that a
+            log loader completes or undoes.
+    """
+    for operation in plan.operations:
+        _apply(operation, store)
+
+
+def _apply(operation: Operation, store: LogStore) -> None:
+    match operation:
+        case WriteFile():
+            store.write_file(operation.name, operation.content, modified_ms=operation.modified_ms)
+        case CreateEmptyFile():
+            store.create_empty(operation.name)
+        case PromoteFile():
+            store.promote(operation.scratch_path, operation.name)
+        case CopyRange():
+            store.copy_range(
+                operation.source,
+                operation.start,
+                operation.size_bytes,
+                operation.target,
+                modified_ms=operation.modified_ms,
+            )
+        case RenameFile():
+            store.rename(operation.source, operation.target)
+        case DeleteFile():
+            store.delete(operation.name)
+        case TruncateFile():
+            store.truncate(operation.name, operation.size_bytes)
+        case SyncFile():
+            store.sync_file(operation.name)
+        case SyncDirectory():
+            store.sync_directory()
+        case _:
+            _apply_outside(operation, store)
+
+
+def _apply_outside(
+    operation: KeepFile | WriteRecord | RecordLeft | RestoreFile | RemoveDirectory, store: LogStore
+) -> None:
+    """Apply one of the operations that reach out of the directory: of local disks only."""
+    if not isinstance(store, DirectoryStore):
+        raise StorageError(
+            store.location, f"{type(operation).__name__}: this store has nothing outside of it"
+        )
+    match operation:
+        case KeepFile():
+            store.keep(operation.name, operation.path, is_copy=operation.is_copy)
+        case RestoreFile():
+            store.restore(operation.path, operation.name, is_copy=operation.is_copy)
+        case WriteRecord():
+            store.write_record(operation.path, operation.content)
+        case RecordLeft():
+            store.write_record(operation.path, encode_fingerprints(fingerprint_files(store)))
+        case RemoveDirectory():
+            store.remove_directory()

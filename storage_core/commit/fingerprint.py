@@ -1,0 +1,209 @@
+"""What tells whether the files of a partition directory are still what they were.
+
+After days, and in a copy: names, sizes and modification times of all files, and a checksum of the
+small ones, for epochs, snapshots and indexes may be rewritten in place with the same length. That
+is a ``FileFingerprint``.
+
+In one directory on one disk, from one process to the next, without a look into any file: a file
+that has the same name, size, modification time and inode is the one that was left there, and nobody
+has written into it. That is a ``FileVersion``.
+"""
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.local_files import scan_folder
+from storage_core.store.base import LogStore
+from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_objects
+from storage_core.store.local import storage_errors
+
+SMALL_FILE_BYTES: Final = 64 * 1024
+_DIGEST_BYTES: Final = 16
+_SIZE, _TIME, _INODE = "size", "time", "inode"
+_MOST_INODE: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class FileFingerprint:
+    """One file, as far as it can be told from another version of itself without reading much.
+
+    Attributes:
+        name: Plain file name.
+        size_bytes: Its length.
+        modified_ms: Its modification time, epoch milliseconds; None where any will do.
+        crc32: CRC-32 of a file of at most ``SMALL_FILE_BYTES``; None for a larger one.
+    """
+
+    name: str
+    size_bytes: int
+    modified_ms: int | None
+    crc32: int | None
+
+    def matches(self, other: "FileFingerprint | None") -> bool:
+        """Whether the other is the same version of the same content; None is no file."""
+        if other is None or self.size_bytes != other.size_bytes or self.crc32 != other.crc32:
+            return False
+        return None in {self.modified_ms, other.modified_ms} or (
+            self.modified_ms == other.modified_ms
+        )
+
+    def __str__(self) -> str:
+        time = "" if self.modified_ms is None else f" of {self.modified_ms} ms"
+        crc = "" if self.crc32 is None else f", CRC {self.crc32:08x}"
+        return f"{self.size_bytes} bytes{time}{crc}"
+
+
+def fingerprint_files(store: LogStore) -> tuple[FileFingerprint, ...]:
+    """Return the fingerprints of a directory's files, sorted by name; scratch files left out.
+
+    Raises:
+        StorageError: The store failed, or a file vanished meanwhile.
+    """
+    return tuple(
+        FileFingerprint(
+            name=file.name,
+            size_bytes=file.size_bytes,
+            modified_ms=file.modified_ms,
+            crc32=(
+                checksum(store.read_file(file.name, limit_bytes=SMALL_FILE_BYTES))
+                if file.size_bytes <= SMALL_FILE_BYTES
+                else None
+            ),
+        )
+        for file in store.list_files()
+        if not is_scratch(file.name)
+    )
+
+
+def is_scratch(name: str) -> bool:
+    """Whether a file of this name is only there while a job works, or was left by a killed one."""
+    return name.startswith(SCRATCH_PREFIX) or name.endswith(TEMPORARY_SUFFIX)
+
+
+def checksum(content: bytes) -> int:
+    """Return the CRC-32 of a small file."""
+    return zlib.crc32(content)
+
+
+def encode_fingerprints(files: Iterable[FileFingerprint]) -> bytes:
+    """Return fingerprints as a JSON list."""
+    return json.dumps([asdict(file) for file in files]).encode()
+
+
+def decode_fingerprints(content: bytes, *, file: str) -> tuple[FileFingerprint, ...]:
+    """Return the fingerprints that ``encode_fingerprints`` wrote.
+
+    Args:
+        content: What was read.
+        file: Where from, for messages.
+
+    Raises:
+        ManifestError: It is not that; a name that leads elsewhere is none.
+    """
+    return tuple(parse_fingerprint(fields) for fields in parse_json_objects(content, file))
+
+
+def parse_fingerprint(fields: JsonFields) -> FileFingerprint:
+    """Return the fingerprint that a JSON object holds; errors as of ``decode_fingerprints``."""
+    fields.require_names(("name", "size_bytes", "modified_ms", "crc32"))
+    return FileFingerprint(
+        name=fields.file_name("name"),
+        size_bytes=fields.integer("size_bytes"),
+        # A file may be older than the epoch.
+        modified_ms=fields.optional_integer("modified_ms", least=-MAX_INTEGER),
+        crc32=fields.optional_integer("crc32"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """One version of one file of a local disk.
+
+    Attributes:
+        size_bytes: Its length.
+        modified_ns: Its modification time, epoch nanoseconds.
+        inode: Its number in its filesystem.
+    """
+
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, facts: os.stat_result) -> "FileVersion":
+        """Return the version that the operating system tells of."""
+        return cls(facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+    def __str__(self) -> str:
+        return f"{self.size_bytes} bytes of {self.modified_ns} ns, inode {self.inode}"
+
+
+Versions = Mapping[str, FileVersion]
+
+
+def observe_versions(directory: Path) -> dict[str, FileVersion]:
+    """Return the version of each file of a directory, by name; scratch files are left out.
+
+    Raises:
+        StorageError: The directory cannot be listed.
+    """
+    with storage_errors(directory):
+        entries = scan_folder(directory)
+    return {
+        entry.name: FileVersion.of(entry.facts)
+        for entry in entries
+        if not entry.is_folder and not is_scratch(entry.name)
+    }
+
+
+def version_of(path: Path) -> FileVersion | None:
+    """Return the version of a file, None where there is none.
+
+    Raises:
+        StorageError: It cannot be looked at.
+    """
+    with storage_errors(path):
+        try:
+            return FileVersion.of(path.lstat())
+        except FileNotFoundError:
+            return None
+
+
+def digest_versions(versions: Versions) -> str:
+    """Return what another version of any of the files, or another name, would change."""
+    listed = [(name, v.size_bytes, v.modified_ns, v.inode) for name, v in sorted(versions.items())]
+    return hashlib.blake2b(json.dumps(listed).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def encode_versions(versions: Versions) -> dict[str, dict[str, int]]:
+    """Return versions as plain values."""
+    return {
+        name: {_SIZE: version.size_bytes, _TIME: version.modified_ns, _INODE: version.inode}
+        for name, version in versions.items()
+    }
+
+
+def decode_versions(fields: JsonFields) -> dict[str, FileVersion]:
+    """Return the versions that ``encode_versions`` encoded.
+
+    Raises:
+        ManifestError: They are none.
+    """
+    return {name: _decode_version(fields.fields(name)) for name in fields.names()}
+
+
+def _decode_version(fields: JsonFields) -> FileVersion:
+    fields.require_names((_SIZE, _TIME, _INODE))
+    return FileVersion(
+        size_bytes=fields.integer(_SIZE),
+        # A file may be older than the epoch.
+        modified_ns=fields.integer(_TIME, least=-MAX_INTEGER),
+        inode=fields.integer(_INODE, most=_MOST_INODE),
+    )

@@ -1,0 +1,183 @@
+"""From a plan to one that keeps what it takes away.
+
+Before the plan's own steps every file that they replace, cut or remove gets a second name in the
+trash: on the same filesystem a hard link, so that what follows is in effect a rename into the
+trash and copies nothing; elsewhere a copy. The steps themselves stay as they are, and so does what
+a crash among them leaves. The last step writes down what the directory looks like then.
+
+What a former crash left behind (``.cleaned``, ``.swap``, ``.deleted`` files), and what loading
+makes of it, is not kept: the directory before the run is the one that a loader would have opened.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from storage_core.commit.fingerprint import (
+    FileFingerprint,
+    fingerprint_files,
+    is_scratch,
+)
+from storage_core.commit.plan import (
+    DeleteFile,
+    KeepFile,
+    Operation,
+    Plan,
+    RecordLeft,
+    RenameFile,
+    WriteRecord,
+    follow_step,
+)
+from storage_core.commit.trash import (
+    LEFT_FILE,
+    RECORD_FILE,
+    SYNCED_FILE,
+    TrashedCommit,
+    new_commit_folder,
+)
+from storage_core.filenames import (
+    CHECKPOINT_DELETED_SUFFIX,
+    LOG_SUFFIX,
+    MAX_OFFSET,
+    TRANSIENT_SUFFIXES,
+    kind_of,
+    offset_of,
+)
+from storage_core.store.base import LogStore
+from storage_core.store.local import plain_path, storage_errors
+
+
+def is_same_filesystem(directory: Path, folder: Path) -> bool:
+    """Whether files of a directory can get names in a folder, which may not exist yet.
+
+    Raises:
+        StorageError: One of them cannot be looked at.
+    """
+    with storage_errors(folder):
+        while not folder.exists():
+            folder = folder.parent
+        device = folder.stat().st_dev
+    with storage_errors(directory):
+        return directory.stat().st_dev == device
+
+
+def with_trash(plan: Plan, store: LogStore, run_folder: Path, *, action: str) -> Plan:
+    """Return a plan, and around it the steps that keep what it takes away.
+
+    A plan that changes no file stays as it is.
+
+    Args:
+        plan: What is to be done to a partition.
+        store: Its directory as it is now, on a local disk.
+        run_folder: The run's folder in the trash.
+        action: What the commit does.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    files = fingerprint_files(store)
+    first = _end_of_leftovers(plan.operations, files)
+    before = _follow({file.name: file for file in files}, plan.operations[:first])
+    after = _follow(before, plan.operations[first:])
+    # By identity: another version of the same bytes is another one.
+    changed = {name for name, version in before.items() if after.get(name) is not version}
+    if not changed and not after.keys() - before.keys():
+        return plan
+    directory = plain_path(Path(store.location))
+    commit = TrashedCommit(
+        folder=new_commit_folder(run_folder, directory),
+        run_id=run_folder.name,
+        action=action,
+        directory=directory,
+        kept=tuple(
+            replace(before[name], name=name)
+            for name in sorted(changed | _near_segments(before, changed))
+        ),
+        before=tuple(sorted(before)),
+    )
+    operations = (
+        *plan.operations[:first],
+        *_keep(commit, is_copy=not is_same_filesystem(directory, run_folder)),
+        *plan.operations[first:],
+        RecordLeft(path=str(commit.folder / LEFT_FILE), reason="what an undo will look for"),
+    )
+    return Plan(location=plan.location, operations=operations)
+
+
+def _keep(commit: TrashedCommit, *, is_copy: bool) -> list[Operation]:
+    """Return the steps that keep files in the trash of a commit, and say which."""
+    steps: list[Operation] = [
+        KeepFile(
+            name=file.name,
+            path=str(commit.kept_path(file.name)),
+            size_bytes=file.size_bytes,
+            is_copy=is_copy,
+            reason=f"run {commit.run_id} may be undone",
+        )
+        for file in commit.kept
+    ]
+    if steps:
+        # Makes the second names durable: they are entries of this folder.
+        path = str(commit.kept_path(SYNCED_FILE))
+        steps.append(WriteRecord(path=path, content=b"", reason="what was kept is durable"))
+    record = WriteRecord(
+        path=str(commit.folder / RECORD_FILE),
+        content=commit.encode_record(),
+        reason="what was kept, before any of it goes",
+    )
+    return [*steps, record]
+
+
+def _end_of_leftovers(operations: tuple[Operation, ...], files: Iterable[FileFingerprint]) -> int:
+    """Return how many of the first operations only settle what a former crash left."""
+    leftovers = {
+        file.name
+        for file in files
+        if file.name.endswith(TRANSIENT_SUFFIXES)
+        and not file.name.endswith(CHECKPOINT_DELETED_SUFFIX)
+    }
+    last = -1
+    for number, operation in enumerate(operations):
+        match operation:
+            case DeleteFile(name=name) | RenameFile(source=name):
+                if name in leftovers or is_scratch(name):
+                    last = number
+            case _:
+                break
+    return last + 1
+
+
+def _near_segments(files: Collection[str], changed: set[str]) -> set[str]:
+    """Return the other files that a loader takes away with a segment whose swap it finishes.
+
+    Those are all whose number lies in the segments that are swapped: producer snapshots above all.
+    """
+    logs = {offset_of(name) or 0: name in changed for name in files if kind_of(name) == LOG_SUFFIX}
+    gone = [base for base, is_changed in logs.items() if is_changed]
+    if not gone:
+        return set()
+    later = [base for base in logs if base > max(gone)]
+    end = min(later, default=MAX_OFFSET)
+    return {
+        name
+        for name in files
+        if (offset := offset_of(name)) is not None
+        and min(gone) <= offset < end
+        and kind_of(name) != LOG_SUFFIX
+        and not name.endswith(TRANSIENT_SUFFIXES)
+    }
+
+
+def _follow(
+    files: Mapping[str, FileFingerprint], steps: Iterable[Operation]
+) -> dict[str, FileFingerprint]:
+    """Return the versions of all files after some steps."""
+    now = dict(files)
+    for step in steps:
+        follow_step(step, now, _made)
+    return now
+
+
+def _made(_step: Operation) -> FileFingerprint:
+    """Return what stands for a file that a step makes; nobody asks what it looks like."""
+    return FileFingerprint(name="", size_bytes=0, modified_ms=None, crc32=None)

@@ -1,0 +1,266 @@
+"""The changes that may be made to the files of one partition, as data, and the plan of them.
+
+Each operation carries the reason for it: a dry run prints it, the ledger keeps it. A commit that a
+crash cut short is completed or undone by loading the log, unless a claim of it was kept.
+"""
+
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFile:
+    """Create or replace a small file; modified_ms, epoch milliseconds, is its time if given."""
+
+    name: str
+    content: bytes
+    reason: str
+    modified_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateEmptyFile:
+    """Create an empty file unless there is one."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteFile:
+    """Move a finished, synced scratch file into the partition directory."""
+
+    scratch_path: str
+    name: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRange:
+    """Copy a stretch of a file of the directory to a new, synced one with this modification time.
+
+    Attributes:
+        source: Name of the file that holds the bytes.
+        start: Where in it they begin.
+        size_bytes: How many there are.
+        target: Name of the new file.
+        modified_ms: Its modification time, epoch milliseconds.
+        reason: Why.
+    """
+
+    source: str
+    start: int
+    size_bytes: int
+    target: str
+    modified_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameFile:
+    """Rename a file, replacing the target."""
+
+    source: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteFile:
+    """Delete a file."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateFile:
+    """Cut a file to a length."""
+
+    name: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncFile:
+    """Make a file's content durable: whoever wrote it may not have lived to do that."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncDirectory:
+    """Make all that happened to the directory's entries so far durable."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepFile:
+    """Keep a file as it is now outside of the directory, too; the directory does not change.
+
+    Attributes:
+        name: Of the file.
+        path: What it is called outside; folders on the way are made.
+        size_bytes: How long it is; -1 where that is not known before the commit.
+        is_copy: Whether its bytes are copied; otherwise it gets a second name on its filesystem.
+        reason: Why.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    is_copy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRecord:
+    """Create or replace a small file outside of the directory; it and its folder are durable."""
+
+    path: str
+    content: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLeft:
+    """Write down outside of the directory what its files look like now."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFile:
+    """Give a file that was kept a name in the directory, replacing what has it; it stays kept."""
+
+    path: str
+    name: str
+    size_bytes: int
+    is_copy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveDirectory:
+    """Remove the directory, which is empty by now."""
+
+    reason: str
+
+
+Operation = (
+    WriteFile
+    | CreateEmptyFile
+    | PromoteFile
+    | CopyRange
+    | RenameFile
+    | DeleteFile
+    | TruncateFile
+    | SyncFile
+    | SyncDirectory
+    | KeepFile
+    | WriteRecord
+    | RecordLeft
+    | RestoreFile
+    | RemoveDirectory
+)
+
+_Version = TypeVar("_Version")
+
+
+def changed_names(step: Operation) -> tuple[str, ...]:
+    """Return the names of a directory under which there may be something else after a step."""
+    match step:
+        case RenameFile(source=source, target=target):
+            return (source, target)
+        case CopyRange(target=name):
+            return (name,)
+        case (
+            WriteFile(name=name)
+            | CreateEmptyFile(name=name)
+            | PromoteFile(name=name)
+            | DeleteFile(name=name)
+            | TruncateFile(name=name)
+        ):
+            return (name,)
+        case _:
+            return ()
+
+
+def follow_step(
+    step: Operation, files: MutableMapping[str, _Version], made: Callable[[Operation], _Version]
+) -> None:
+    """Change the versions of a directory's files, by name, to those after a step.
+
+    Args:
+        step: The step.
+        files: What stands for the version of each file before it.
+        made: Returns what stands for the version that the step itself makes.
+    """
+    match step:
+        case RenameFile(source=source, target=target):
+            if source in files:
+                files[target] = files.pop(source)
+        case DeleteFile(name=name):
+            files.pop(name, None)
+        case CreateEmptyFile(name=name):
+            if name not in files:
+                files[name] = made(step)
+        case _:
+            for name in changed_names(step):
+                files[name] = made(step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be done to one partition directory, in this order.
+
+    Attributes:
+        location: Path or URL of the partition directory.
+        operations: The steps; a crash after any of them leaves a state that a log loader brings
+            to the old or the new content.
+    """
+
+    location: str
+    operations: tuple[Operation, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.operations
+
+    @property
+    def peak_extra_bytes(self) -> int:
+        """Upper bound of the disk space needed beside what the directory holds now."""
+        return sum(
+            len(operation.content) if isinstance(operation, WriteFile) else operation.size_bytes
+            for operation in self.operations
+            if isinstance(operation, PromoteFile | CopyRange | WriteFile)
+            or (isinstance(operation, RestoreFile) and operation.is_copy)
+        )
+
+    @property
+    def copied_away_bytes(self) -> int:
+        """Bytes that are copied to another filesystem because a file has to be kept there."""
+        return sum(
+            max(0, operation.size_bytes)
+            for operation in self.operations
+            if isinstance(operation, KeepFile) and operation.is_copy
+        )
+
+    def describe(self) -> Iterator[dict[str, str | int]]:
+        """Yield one flat dictionary a step: its kind, its fields (contents as their size)."""
+        for operation in self.operations:
+            row: dict[str, str | int] = {"operation": type(operation).__name__}
+            for field in operation.__slots__:
+                value = getattr(operation, field)
+                if isinstance(value, bytes):
+                    row["size_bytes"] = len(value)
+                elif value is not None:
+                    row[field] = value
+            yield row

@@ -1,0 +1,162 @@
+"""Whether what is left of a commit fits the files that are there, before any of it is done.
+
+A commit that was killed is made for the files as its own steps left them. So each step is noted
+with what it left; one may have been done, by half perhaps, without having been noted. All other
+files are exactly those that are known, or somebody else has been at work, and nothing of the commit
+may be done any more. Then the steps that are left are gone through without being done: each finds
+the files that it needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from storage_core.commit.fingerprint import FileVersion, Versions, observe_versions, version_of
+from storage_core.commit.plan import (
+    CopyRange,
+    CreateEmptyFile,
+    DeleteFile,
+    KeepFile,
+    Operation,
+    PromoteFile,
+    RenameFile,
+    SyncFile,
+    TruncateFile,
+    WriteFile,
+    changed_names,
+    follow_step,
+)
+from storage_core.errors import ChangedWhileReadError
+from storage_core.store.local import LocalStore
+
+_NOTHING = "no such file"
+# Of a file that a step makes: only its length is known before.
+_NEW = -1
+
+
+def verify_fit(
+    directory: Path, steps: Sequence[Operation], *, known: Versions, scratch: Versions
+) -> None:
+    """Check that the first of some steps was done, by half, or not at all, and the others not.
+
+    Nothing is changed.
+
+    Args:
+        directory: The partition directory.
+        steps: What is left of a commit; of the first it is not known whether it was done.
+        known: The version of each file as the step before it left it.
+        scratch: The version of each scratch file that is to be promoted, by its path.
+
+    Raises:
+        ChangedWhileReadError: Somebody else has changed a file.
+        StorageError: The disk failed.
+    """
+    found = observe_versions(directory)
+    doubtful = frozenset(changed_names(steps[0])) if steps else frozenset()
+    if not steps or not _is_amid(steps[0], directory, known, found, scratch):
+        doubtful = frozenset()
+    for name in sorted((known.keys() | found.keys()) - doubtful):
+        if known.get(name) != found.get(name):
+            raise ChangedWhileReadError(name, _text(known.get(name)), _text(found.get(name)))
+    files, ready = dict(known), _there(scratch)
+    made = partial(_made, scratch=scratch)
+    for number, step in enumerate(steps):
+        if number or not doubtful:
+            _require_sources(step, directory, files, ready)
+        follow_step(step, files, made)
+
+
+def _there(scratch: Versions) -> dict[str, FileVersion]:
+    """Return those of the scratch files that are there as they were written."""
+    return {path: version for path, version in scratch.items() if version_of(Path(path)) == version}
+
+
+def _is_amid(
+    step: Operation, directory: Path, known: Versions, found: Versions, scratch: Versions
+) -> bool:
+    """Whether files look as a step leaves them when it is done, or killed in the middle."""
+    match step:
+        case WriteFile(name=name):
+            is_amid = _holds(directory, step, found.get(name))
+        case CreateEmptyFile(name=name):
+            is_amid = name not in known and name in found and found[name].size_bytes == 0
+        case PromoteFile(scratch_path=path, name=name):
+            moved = scratch.get(path)
+            is_amid = moved is not None and found.get(name) == moved and not _exists(path)
+        case CopyRange(target=name, size_bytes=size_bytes):
+            # It is made anew in any case.
+            is_amid = name not in found or found[name].size_bytes <= size_bytes
+        case RenameFile(source=source, target=target):
+            moved = known.get(source)
+            is_amid = moved is not None and source not in found and found.get(target) == moved
+        case DeleteFile(name=name):
+            is_amid = name not in found
+        case TruncateFile(name=name, size_bytes=size_bytes):
+            is_amid = name in known and name in found and found[name].size_bytes == size_bytes
+        case _:
+            is_amid = False
+    return is_amid
+
+
+def _holds(directory: Path, step: WriteFile, found: FileVersion | None) -> bool:
+    """Whether a file has the content that a step gives it."""
+    if found is None or found.size_bytes != len(step.content):
+        return False
+    store = LocalStore(directory)
+    return store.read_file(step.name, limit_bytes=len(step.content)) == step.content
+
+
+def _exists(path: str) -> bool:
+    return version_of(Path(path)) is not None
+
+
+def _require_sources(
+    step: Operation,
+    directory: Path,
+    files: Mapping[str, FileVersion],
+    ready: dict[str, FileVersion],
+) -> None:
+    """Check that a step will find what it works with."""
+    match step:
+        case PromoteFile(scratch_path=path, size_bytes=size_bytes):
+            version = ready.pop(path, None)
+            if version is None or version.size_bytes != size_bytes:
+                raise ChangedWhileReadError(
+                    path, f"{size_bytes} bytes as they were written", _text(version_of(Path(path)))
+                )
+        case CopyRange(source=source, start=start, size_bytes=size_bytes):
+            size = files[source].size_bytes if source in files else None
+            if size is None or (size != _NEW and size < start + size_bytes):
+                least = f"at least {start + size_bytes} bytes"
+                raise ChangedWhileReadError(source, least, _text(files.get(source)))
+        case (
+            RenameFile(source=name)
+            | TruncateFile(name=name)
+            | SyncFile(name=name)
+            | KeepFile(name=name)
+        ):
+            if name not in files:
+                raise ChangedWhileReadError(str(directory / name), "a file", _NOTHING)
+        case _:
+            return
+
+
+def _made(step: Operation, scratch: Versions) -> FileVersion:
+    """Return the version that a step makes; only its length is known before, if that."""
+    match step:
+        case WriteFile(content=content):
+            return _new(len(content))
+        case PromoteFile(scratch_path=path):
+            return scratch.get(path, _new(_NEW))
+        case CopyRange(size_bytes=size_bytes) | TruncateFile(size_bytes=size_bytes):
+            return _new(size_bytes)
+        case _:
+            return _new(0)
+
+
+def _new(size_bytes: int) -> FileVersion:
+    return FileVersion(size_bytes=size_bytes, modified_ns=_NEW, inode=_NEW)
+
+
+def _text(version: FileVersion | None) -> str:
+    return _NOTHING if version is None else str(version)

@@ -1,0 +1,187 @@
+"""Where the tasks of a run put what they make, until a commit promotes it.
+
+On the filesystem of the log directory, so that promoting is a rename, but outside of it, so that
+whatever a killed run leaves behind cannot stop a broker: in a folder beside the log directory,
+``pylog-scratch-<name of the log directory>/<run>``; beside its real path, so that a run finds what
+another has left that came by a link. Where there is no such place (the log directory
+is a mount point, or its parent cannot be written) the files lie inside the partition directories,
+under names that Kafka's loader ignores.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from storage_core.commit.plan import DeleteFile, Operation
+from storage_core.errors import StorageError
+from storage_core.filenames import META_PROPERTIES_FILE, SCRATCH_PREFIX
+from storage_core.local_files import Entry, is_there, open_folder, scan_folder
+from storage_core.store.filesystems import is_mount_point, read_mount_table
+from storage_core.store.local import LocalStore, storage_errors
+
+# What a run writes down of the marker that it takes away, in its scratch folder.
+REMEMBERED_MARKER: Final = "clean-shutdown-marker"
+# A name has at most 255 bytes on Linux, and that of a claim may get another beginning yet.
+_MOST_CLAIM_NAME: Final = 255 - 32
+
+
+def scratch_home(log_directory: Path) -> Path | None:
+    """Return the folder beside a log directory that holds its scratch folders.
+
+    Returns:
+        None where scratch files have to lie inside the partition directories: the log directory is
+        a mount point, across which nothing is renamed even within one filesystem; or its parent is
+        a log directory itself, in which a broker would stop at an unknown folder.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    with storage_errors(log_directory):
+        real = log_directory.resolve(strict=True)
+        parent = real.parent
+        is_apart = parent == real or parent.stat().st_dev != real.stat().st_dev
+        is_apart = is_apart or is_mount_point(real, read_mount_table())
+        if is_apart or (parent / META_PROPERTIES_FILE).exists():
+            return None
+    return parent / f"{SCRATCH_PREFIX}{real.name}"
+
+
+def create_scratch(log_directory: Path, run_id: str) -> Path | None:
+    """Create the scratch folder of a run; on the driver, under the log directory's lock.
+
+    Returns:
+        The folder; None where scratch files have to lie inside the partition directories.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    if home is None:
+        return None
+    try:
+        with suppress(FileExistsError):
+            home.mkdir(mode=0o700)
+        # Its folder may be the broker's user's, who could make it lead elsewhere.
+        with open_folder(home) as opened:
+            os.mkdir(run_id, mode=0o700, dir_fd=opened)
+    except PermissionError:
+        return None
+    except OSError as error:
+        raise StorageError(str(home), error.strerror or str(error)) from error
+    return home / run_id
+
+
+def sweep_scratch(log_directory: Path) -> int:
+    """Delete the scratch files of every run; on the driver, under the log directory's lock.
+
+    While this process holds the lock no other run of ours is at work on the directory: what is
+    there was left by one that was killed, or by this one at its end.
+
+    Returns:
+        How many files and folders were there.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    try:
+        orphans = _inside(log_directory, f"{SCRATCH_PREFIX}*")
+        for path in orphans:
+            LocalStore(path.parent).delete(path.name)
+        if home is None or not is_there(home, may_be_link=True):
+            return len(orphans)
+        count = len(orphans) + len(_inside_home(home, "*")) + len(scan_folder(home))
+        shutil.rmtree(home)  # which follows no link
+    except OSError as error:
+        raise StorageError(str(error.filename or home), error.strerror or str(error)) from error
+    return count
+
+
+def find_claims(log_directory: Path) -> list[Path]:
+    """Return the claim files that killed runs left; under the log directory's lock.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    home = scratch_home(log_directory)
+    name = f"{SCRATCH_PREFIX}*.claim"
+    try:
+        inside = _inside(log_directory, name)
+        return sorted(inside + _inside_home(home, name))
+    except OSError as error:
+        raise StorageError(str(log_directory), error.strerror or str(error)) from error
+
+
+def _inside_home(home: Path | None, glob: str) -> list[Path]:
+    """Return what lies in the folders of runs under such a name; nothing where there is no home."""
+    has_one = home is not None and is_there(home, may_be_link=True)
+    return _inside(home, glob, may_be_link=False) if home is not None and has_one else []
+
+
+def _inside(above: Path, glob: str, *, may_be_link: bool = True) -> list[Path]:
+    """Return what lies in the folders of a folder under such a name; no link leads there."""
+    return [
+        above / folder.name / entry.name
+        for folder in scan_folder(above, may_be_link=may_be_link)
+        if folder.is_folder
+        for entry in _scan_if_open_to_us(above / folder.name)
+        if fnmatchcase(entry.name, glob)
+    ]
+
+
+def _scan_if_open_to_us(folder: Path) -> list[Entry]:
+    """Return what lies in a folder; nothing of one that is not ours to open, or is gone by now.
+
+    No run of ours has left anything in there, and the other partitions wait.
+    """
+    try:
+        return scan_folder(folder)
+    except (PermissionError, FileNotFoundError):
+        return []
+
+
+def find_remembered_markers(log_directory: Path) -> list[Path]:
+    """Return what killed runs wrote down of markers; under the log directory's lock."""
+    home = scratch_home(log_directory)
+    with storage_errors(log_directory):
+        return _inside_home(home, REMEMBERED_MARKER)
+
+
+def scratch_folder(shared: str | None, partition_directory: Path) -> Path:
+    """Return where an attempt on a partition writes.
+
+    Args:
+        shared: The run's folder for the partition's log directory, None without one.
+        partition_directory: The partition.
+    """
+    return partition_directory if shared is None else Path(shared)
+
+
+def claim_path(shared: str | None, partition_directory: Path, run_id: str) -> Path:
+    """Return the claim file of a partition in a run.
+
+    A partition's name may be as long as a name can be: then a digest of it stands in the claim's.
+    """
+    name = f"{SCRATCH_PREFIX}{run_id}-{partition_directory.name}.claim"
+    if len(name) > _MOST_CLAIM_NAME:
+        digest = hashlib.blake2b(os.fsencode(partition_directory.name), digest_size=16).hexdigest()
+        name = f"{SCRATCH_PREFIX}{run_id}-{digest}.claim"
+    return scratch_folder(shared, partition_directory) / name
+
+
+def keep_scratch(operations: Iterable[Operation], run_id: str) -> tuple[Operation, ...]:
+    """Return what a load plans, but for the removal of a run's own scratch files.
+
+    Loading sweeps away the scratch files of killed runs; those of this run are needed.
+    """
+    ours = f"{SCRATCH_PREFIX}{run_id}-"
+    return tuple(
+        step
+        for step in operations
+        if not (isinstance(step, DeleteFile) and step.name.startswith(ours))
+    )

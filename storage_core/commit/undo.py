@@ -1,0 +1,361 @@
+"""Undoing the commits of a run on one partition directory, the newest first.
+
+From what a commit kept and left follow the operations that put the former files back.
+
+Cleaned and deleted segments come back as Kafka's own swap of several segments, so that its loader
+and ours bring a crash to the old or the new state: all files of all of them appear as ``.cleaned``;
+they are renamed to ``.swap``, the highest segment first, so that the last rename, of the lowest
+one, is the moment from which on the former segments count; what they replace goes, durably, for a
+filesystem may keep names that were not synced in any order; they lose the suffix, records before
+indexes and the lowest first. The epochs, of which the former ones are never fewer, come back before
+that moment, producer snapshots after it.
+
+What recovery had cut comes back in place: such a segment may end in bytes that no loader could
+swap in. The log directory is unclean then, by its recovery point and its missing marker, and until
+all is back every start would cut the same again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from storage_core.commit.executor import commit
+from storage_core.commit.fingerprint import FileFingerprint, fingerprint_files
+from storage_core.commit.keep import is_same_filesystem
+from storage_core.commit.plan import (
+    DeleteFile,
+    Operation,
+    Plan,
+    RenameFile,
+    RestoreFile,
+    SyncDirectory,
+    WriteRecord,
+)
+from storage_core.commit.trash import (
+    BEGUN,
+    DONE,
+    KEPT_FOLDER,
+    UNDO_FILE,
+    TrashedCommit,
+    encode_undo,
+    read_commit,
+)
+from storage_core.errors import ChangedWhileReadError, GuardRefusedError
+from storage_core.filenames import (
+    CLEANED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    kind_of,
+    log_file,
+    offset_of,
+)
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+
+_NOTHING: Final = "no such file"
+_RECOVER: Final = "recover"
+_TRANSIENT: Final = (CLEANED_SUFFIX, SWAP_SUFFIX)
+# Plans what a log loader does with a swap that was killed. Loading lies above this floor, for what
+# it finds out becomes operations of this one.
+PlanSettling = Callable[[LogStore], Plan]
+Files = Mapping[str, FileFingerprint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndonePartition:
+    """What an undo did to a partition, or would do.
+
+    Attributes:
+        bytes_before: Bytes of its ``.log`` files before the undo.
+        bytes_after: The same afterwards.
+        segments_before: How many ``.log`` files there were.
+        segments_after: How many there are.
+        plans: What it takes, commit by commit.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    segments_before: int
+    segments_after: int
+    plans: tuple[Plan, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many operations it takes."""
+        return sum(len(plan.operations) for plan in self.plans)
+
+
+def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition:
+    """Return what undoing the commits of one run would do; nothing is written.
+
+    Args:
+        store: The partition directory.
+        folders: The commits' trash, oldest first.
+
+    Raises:
+        GuardRefusedError: The run did not come to its end on the partition.
+        ChangedWhileReadError: A file of the partition is not what the run left, or one in the
+            trash is not what the run kept.
+        CheckpointError: The trash cannot be understood.
+        StorageError: The disk failed.
+    """
+    found = files = _files_of(store)
+    plans = []
+    for trashed in _to_undo(folders):
+        _check_whole(store, trashed)
+        transient = [name for name in files if name.endswith(_TRANSIENT)]
+        if transient and trashed.undo is None:
+            raise ChangedWhileReadError(transient[0], _NOTHING, str(files[transient[0]]))
+        if not transient:
+            _verify_left(trashed, files)
+        plans.append(_plan_undo(store, trashed, files))
+        files = _files_before(trashed, files)
+    return _summarise(found, files, plans)
+
+
+def undo_partition(
+    store: LogStore, folders: Sequence[Path], *, settling: PlanSettling
+) -> UndonePartition:
+    """Undo the commits of one run, the newest first; what a killed undo left is finished.
+
+    Args:
+        store: The partition directory, under Kafka's lock.
+        folders: The commits' trash, oldest first.
+        settling: Brings a swap that a killed undo left to its end, or back to its beginning.
+
+    Raises:
+        PylogError: As ``check_partition``; what was undone until then stays.
+    """
+    found = _files_of(store)
+    plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(folders)]
+    return _summarise(found, _files_of(store), plans)
+
+
+def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
+    """Whether a partition is exactly what it was before the run, every file of it.
+
+    Args:
+        store: The partition directory.
+        folders: The commits' trash, oldest first; at least one.
+
+    Raises:
+        CheckpointError: The trash cannot be understood.
+        StorageError: The disk failed.
+    """
+    commits = [read_commit(folder) for folder in reversed(folders)]
+    expected = {file.name: file for file in commits[0].left or ()}
+    for trashed in commits:
+        expected = _files_before(trashed, expected)
+    found = _files_of(store)
+    return expected.keys() == found.keys() and all(
+        file.matches(found[name]) for name, file in expected.items()
+    )
+
+
+def _undo_commit(store: LogStore, trashed: TrashedCommit, settling: PlanSettling) -> Plan:
+    """Undo one commit and return the operations that it took."""
+    _check_whole(store, trashed)
+    if trashed.undo is not None:
+        commit(settling(store), store)
+    files = _files_of(store)
+    _verify_left(trashed, files)
+    plan = _plan_undo(store, trashed, files)
+    commit(plan, store)
+    return plan
+
+
+def _files_of(store: LogStore) -> dict[str, FileFingerprint]:
+    """Return the fingerprints of a directory's files by name."""
+    return {file.name: file for file in fingerprint_files(store)}
+
+
+def _to_undo(folders: Sequence[Path]) -> Iterator[TrashedCommit]:
+    """Yield the commits that are not undone yet, the newest first."""
+    for folder in reversed(folders):
+        trashed = read_commit(folder)
+        if trashed.undo != DONE:
+            yield trashed
+
+
+def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
+    """Check that the run ended on the partition, and that the trash has what it kept."""
+    kept = trashed.folder / KEPT_FOLDER
+    if trashed.left is None:
+        raise GuardRefusedError(
+            "RUN_NOT_ENDED",
+            f"{store.location}: run {trashed.run_id} was stopped in the middle of its "
+            f"commit here, so what it left is not known; what it replaced lies in {kept}",
+        )
+    found = _files_of(LocalStore(kept)) if trashed.kept else {}
+    for file in trashed.kept:
+        now = found.get(file.name)
+        if not file.matches(now):
+            raise ChangedWhileReadError(str(kept / file.name), _text(file), _text(now))
+
+
+def _verify_left(trashed: TrashedCommit, found: Files) -> None:
+    """Check that every file is what the run left; of an undo that was begun, or was before it.
+
+    Args:
+        trashed: What the run kept and left.
+        found: The directory's files.
+
+    Raises:
+        ChangedWhileReadError: A file is another one, is gone, or was not there.
+    """
+    left = {file.name: file for file in trashed.left or ()}
+    kept = {file.name: file for file in trashed.kept}
+    before = set(trashed.before)
+    for name in sorted(left.keys() | found.keys()):
+        expected, now = left.get(name), found.get(name)
+        is_left = now is None if expected is None else expected.matches(now)
+        if is_left:
+            continue
+        # A loader that finished the swap may have taken away what the undo puts back last.
+        is_back = now is None or (name in kept and kept[name].matches(now))
+        is_back = is_back and (name in kept or name not in before)
+        if trashed.undo is None or not is_back:
+            raise ChangedWhileReadError(name, _text(expected), _text(now))
+
+
+def _files_before(trashed: TrashedCommit, found: Files) -> dict[str, FileFingerprint]:
+    """Return the files of the directory as an undo leaves them.
+
+    Args:
+        trashed: What the run kept and left; verified.
+        found: The directory's files.
+    """
+    files = {**found, **{file.name: file for file in trashed.kept}}
+    return {name: files[name] for name in trashed.before if name in files}
+
+
+def _plan_undo(store: LogStore, trashed: TrashedCommit, found: Files) -> Plan:
+    """Plan what puts the former files back.
+
+    Args:
+        store: The partition directory.
+        trashed: What the run kept and left; verified.
+        found: The directory's files, none of them transient.
+    """
+    is_copy = not is_same_filesystem(Path(store.location), trashed.folder)
+    back = [file for file in trashed.kept if not file.matches(found.get(file.name))]
+    added = sorted(found.keys() - set(trashed.before))
+    has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
+    is_cut = trashed.action == _RECOVER and not has_new_log
+    steps = (_put_back if is_cut else _swap_back)(trashed, back, added, is_copy=is_copy)
+    path = str(trashed.folder / UNDO_FILE)
+    begun = WriteRecord(path=path, content=encode_undo(BEGUN), reason="from here on it is finished")
+    done = WriteRecord(path=path, content=encode_undo(DONE), reason="nothing is left to undo")
+    return Plan(location=store.location, operations=(begun, *steps, done))
+
+
+def _swap_back(
+    trashed: TrashedCommit, back: list[FileFingerprint], added: list[str], *, is_copy: bool
+) -> list[Operation]:
+    restore, why = partial(_restore, trashed, is_copy=is_copy), _why(trashed)
+    logs = {file.name for file in back if kind_of(file.name) == LOG_SUFFIX}
+    # A loader that finds the swap of a segment's records drops its other files: all are swapped.
+    swapped = [
+        file for file in trashed.kept if _is_of_segment(file.name) and _log_of(file.name) in logs
+    ]
+    in_swap = {file.name for file in swapped}
+    others = [file for file in back if file.name not in in_swap]
+    epochs = [file for file in others if file.name == LEADER_EPOCH_FILE]
+    side_files = [file for file in others if file.name != LEADER_EPOCH_FILE]
+    steps: list[Operation] = [restore(file) for file in epochs]
+    if swapped:
+        names = [file.name for file in swapped]
+        rising = sorted(names, key=lambda name: (offset_of(name) or 0, name))
+        lowest = offset_of(rising[0])
+        steps += [restore(file, suffix=CLEANED_SUFFIX) for file in swapped]
+        steps.append(SyncDirectory(reason="the former segments are all there"))
+        higher = [name for name in reversed(rising) if offset_of(name) != lowest]
+        if higher:
+            steps += _rename(higher, CLEANED_SUFFIX, SWAP_SUFFIX, why)
+            steps.append(SyncDirectory(reason="they do not count before the lowest one does"))
+        last = [name for name in rising if offset_of(name) == lowest]
+        steps += _rename(sorted(last, key=_is_log), CLEANED_SUFFIX, SWAP_SUFFIX, why)
+        steps.append(SyncDirectory(reason="from here on they count"))
+    superseded = _delete([name for name in added if _is_of_segment(name)])
+    steps += superseded
+    if swapped:
+        if superseded:
+            # A part of a segment must not be there beside the whole one.
+            steps.append(SyncDirectory(reason="what they replace is gone"))
+        logs_first = sorted(rising, key=lambda name: not _is_log(name))
+        steps += _rename(logs_first, SWAP_SUFFIX, "", why)
+        steps.append(SyncDirectory(reason="the former segments are back"))
+    steps += [restore(file) for file in side_files]
+    steps += _delete([name for name in added if not _is_of_segment(name)])
+    return [*steps, SyncDirectory(reason="everything is back")] if steps else []
+
+
+def _put_back(
+    trashed: TrashedCommit, back: list[FileFingerprint], added: list[str], *, is_copy: bool
+) -> list[Operation]:
+    restore = partial(_restore, trashed, is_copy=is_copy)
+    logs_first = sorted(back, key=lambda file: (not _is_log(file.name), file.name))
+    steps = [*(restore(file) for file in logs_first), *_delete(added)]
+    return [*steps, SyncDirectory(reason="everything is back")] if steps else []
+
+
+def _restore(
+    trashed: TrashedCommit, file: FileFingerprint, *, is_copy: bool, suffix: str = ""
+) -> RestoreFile:
+    """Return what brings a kept file back, under its name and a suffix."""
+    return RestoreFile(
+        path=str(trashed.kept_path(file.name)),
+        name=file.name + suffix,
+        size_bytes=file.size_bytes,
+        is_copy=is_copy,
+        reason=_why(trashed),
+    )
+
+
+def _why(trashed: TrashedCommit) -> str:
+    return f"as it was before run {trashed.run_id}"
+
+
+def _rename(names: Iterable[str], old: str, new: str, reason: str) -> list[Operation]:
+    return [RenameFile(source=name + old, target=name + new, reason=reason) for name in names]
+
+
+def _delete(names: Iterable[str]) -> list[Operation]:
+    """Delete files of the run's own making, the newest segment first."""
+    ordered = sorted(names, key=lambda name: (-(offset_of(name) or 0), not _is_log(name), name))
+    return [DeleteFile(name=name, reason="was not there before the run") for name in ordered]
+
+
+def _is_of_segment(name: str) -> bool:
+    return kind_of(name) in SEGMENT_SUFFIXES
+
+
+def _is_log(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX)
+
+
+def _log_of(name: str) -> str:
+    return log_file(offset_of(name) or 0)
+
+
+def _text(file: FileFingerprint | None) -> str:
+    return _NOTHING if file is None else str(file)
+
+
+def _summarise(before: Files, after: Files, plans: Sequence[Plan]) -> UndonePartition:
+    old, new = _log_sizes(before), _log_sizes(after)
+    return UndonePartition(
+        bytes_before=sum(old),
+        bytes_after=sum(new),
+        segments_before=len(old),
+        segments_after=len(new),
+        plans=tuple(plans),
+    )
+
+
+def _log_sizes(files: Files) -> list[int]:
+    return [file.size_bytes for file in files.values() if kind_of(file.name) == LOG_SUFFIX]

@@ -1,1 +1,0 @@
-"""Keeping what a run takes out of local partition directories, so that it can be put back."""

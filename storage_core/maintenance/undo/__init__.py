@@ -1,1 +1,0 @@
-"""Putting back what a run took out of a partition directory."""

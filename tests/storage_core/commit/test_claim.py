@@ -1,0 +1,207 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage_core.commit import (
+    CreateEmptyFile,
+    DeleteFile,
+    Plan,
+    PromoteFile,
+    RenameFile,
+    SyncDirectory,
+    TruncateFile,
+    WriteFile,
+)
+from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
+from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.store import LocalStore
+
+CHANGES = (
+    "write_file",
+    "create_empty",
+    "promote",
+    "rename",
+    "delete",
+    "truncate",
+    "copy_range",
+    "sync_file",
+    "sync_directory",
+)
+
+
+class FailingStore(LocalStore):
+    """Dies before or after the change number `at`, as a killed attempt does."""
+
+    def __init__(self, directory: Path, *, at: int, after: bool) -> None:
+        super().__init__(directory)
+        self.left, self.after = at, after
+        for name in CHANGES:
+            setattr(self, name, self._counted(name, getattr(LocalStore(directory), name)))
+
+    def _counted(self, name, change):
+        def counted(*arguments, **named):
+            self.left -= 1
+            if self.left == -1 and not self.after:
+                raise StorageError(name, "killed before")
+            change(*arguments, **named)
+            if self.left == -1:
+                raise StorageError(name, "killed after")
+
+        return counted
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    (directory / "0.log").write_bytes(b"old")
+    (directory / "1.log").write_bytes(b"gone")
+    (tmp_path / "scratch").write_bytes(b"new")
+    create_claim(tmp_path / "claim")
+    return directory
+
+
+def plan_for(directory: Path) -> Plan:
+    scratch = directory.parent / "scratch"
+    return Plan(
+        location=str(directory),
+        operations=(
+            PromoteFile(scratch_path=str(scratch), name="0.log.swap", size_bytes=3, reason="r"),
+            CreateEmptyFile(name="0.index", reason="r"),
+            SyncDirectory(reason="r"),
+            DeleteFile(name="1.log", reason="r"),
+            RenameFile(source="0.log.swap", target="0.log", reason="r"),
+            WriteFile(name="epochs", content=b"\x00\xff", reason="r"),
+            TruncateFile(name="epochs", size_bytes=1, reason="r"),
+        ),
+    )
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+FINAL = {"0.log": b"new", "0.index": b"", "epochs": b"\x00"}
+
+
+@pytest.mark.item("FLT-14")
+@pytest.mark.parametrize("after", [False, True], ids=["before the step", "after the step"])
+@pytest.mark.parametrize("at", range(7))
+def test_a_second_attempt_finishes_what_a_killed_one_began(partition, at, after):
+    claim_path = partition.parent / "claim"
+    plan = plan_for(partition)
+    with hold_claim(claim_path) as claim:
+        claim.begin(plan, {"next_offset": 7})
+        with pytest.raises(StorageError, match="killed"):
+            claim.finish(FailingStore(partition, at=at, after=after))
+
+    with hold_claim(claim_path) as claim:
+        assert claim.is_begun
+        assert claim.finish(LocalStore(partition)) == {"next_offset": 7}
+
+    assert tree(partition) == FINAL
+
+
+def test_a_finished_commit_is_not_done_again(partition):
+    claim_path = partition.parent / "claim"
+    with hold_claim(claim_path) as claim:
+        claim.begin(plan_for(partition), {"next_offset": 7})
+        claim.finish(LocalStore(partition))
+    with hold_claim(claim_path) as claim:
+        store = FailingStore(partition, at=0, after=False)
+        assert claim.finish(store) == {"next_offset": 7}
+
+
+def test_a_line_that_was_cut_off_is_ignored(partition):
+    claim_path = partition.parent / "claim"
+    with hold_claim(claim_path) as claim:
+        claim.begin(plan_for(partition), {})
+        with pytest.raises(StorageError, match="killed"):
+            claim.finish(FailingStore(partition, at=4, after=True))
+    with claim_path.open("ab") as file:
+        file.write(b'{"done":')
+    with hold_claim(claim_path) as claim:
+        claim.finish(LocalStore(partition))
+    assert tree(partition) == FINAL
+
+
+def test_a_rename_of_a_first_attempt_whose_source_is_missing_is_an_error(partition):
+    plan = Plan(
+        location=str(partition),
+        operations=(RenameFile(source="no such file", target="0.log", reason="r"),),
+    )
+    with hold_claim(partition.parent / "claim") as claim:
+        claim.begin(plan, {})
+        with pytest.raises(StorageError, match="No such file"):
+            claim.finish(LocalStore(partition))
+
+
+@pytest.mark.item("CMP-40")
+def test_a_late_attempt_of_a_run_that_ended_is_refused(partition):
+    claim_path = partition.parent / "claim"
+    revoke_claim(claim_path)
+    with pytest.raises(GuardRefusedError, match="RUN_IS_OVER"), hold_claim(claim_path):
+        pass
+    revoke_claim(claim_path)
+
+
+@pytest.mark.item("CMP-40")
+def test_an_attempt_that_waited_while_the_run_ended_is_refused(partition):
+    claim_path = partition.parent / "claim"
+    outcomes: list[str] = []
+
+    def attempt() -> None:
+        try:
+            with hold_claim(claim_path):
+                outcomes.append("held")
+        except GuardRefusedError:
+            outcomes.append("refused")
+
+    with hold_claim(claim_path):
+        waiting = threading.Thread(target=attempt)
+        waiting.start()
+        claim_path.unlink()
+    waiting.join(timeout=10)
+    assert outcomes == ["refused"]
+
+
+@pytest.mark.item("CMP-40")
+def test_the_end_of_a_run_waits_for_a_commit_that_is_under_way(partition):
+    claim_path = partition.parent / "claim"
+    order: list[str] = []
+
+    def end_run() -> None:
+        revoke_claim(claim_path)
+        order.append("revoked")
+
+    with hold_claim(claim_path) as claim:
+        ending = threading.Thread(target=end_run)
+        ending.start()
+        claim.begin(plan_for(partition), {})
+        claim.finish(LocalStore(partition))
+        order.append("committed")
+    ending.join(timeout=10)
+    assert order == ["committed", "revoked"]
+    assert tree(partition) == FINAL
+
+
+@pytest.mark.item("CMP-40")
+def test_two_attempts_at_once_make_one_commit(partition):
+    claim_path = partition.parent / "claim"
+    results = []
+
+    def attempt(number: int) -> None:
+        with hold_claim(claim_path) as claim:
+            if not claim.is_begun:
+                claim.begin(plan_for(partition), {"attempt": number})
+            results.append(claim.finish(LocalStore(partition)))
+
+    attempts = [threading.Thread(target=attempt, args=(n,)) for n in range(4)]
+    for thread in attempts:
+        thread.start()
+    for thread in attempts:
+        thread.join(timeout=10)
+    assert len(results) == 4
+    assert len({result["attempt"] for result in results}) == 1
+    assert tree(partition) == FINAL

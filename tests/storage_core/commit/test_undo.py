@@ -1,0 +1,113 @@
+"""Undoing the commits of a run on one partition: in which order, by which steps, and when not."""
+
+from pathlib import Path
+
+import pytest
+
+from storage_core.commit import (
+    DeleteFile,
+    Operation,
+    Plan,
+    RestoreFile,
+    TruncateFile,
+    WriteFile,
+    commit,
+)
+from storage_core.commit.keep import with_trash
+from storage_core.commit.trash import commit_folders
+from storage_core.commit.undo import check_partition, is_undone, undo_partition
+from storage_core.errors import ChangedWhileReadError, GuardRefusedError
+from storage_core.filenames import CLEANED_SUFFIX
+from storage_core.log.leftovers import plan_settling
+from storage_core.store import LocalStore
+from tests.kit.compare import read_tree
+
+LOG, INDEX = "00000000000000000000.log", "00000000000000000000.index"
+EPOCHS = "leader-epoch-checkpoint"
+BEFORE = {LOG: b"records", INDEX: b"entries", EPOCHS: b"0\n0\n"}
+WHY = "a test"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "log" / "t-0"
+    directory.mkdir(parents=True)
+    for name, content in BEFORE.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "trash" / "run"
+
+
+def change(directory: Path, run_folder: Path, *steps: Operation, action: str = "retain") -> None:
+    store = LocalStore(directory)
+    plan = Plan(location=str(directory), operations=steps)
+    commit(with_trash(plan, store, run_folder, action=action), store)
+
+
+def write(content: bytes) -> WriteFile:
+    return WriteFile(name=EPOCHS, content=content, reason=WHY)
+
+
+def test_the_commits_of_a_run_are_undone_the_newest_first(directory, run_folder):
+    store = LocalStore(directory)
+    change(directory, run_folder, write(b"1"), action="compact")
+    change(directory, run_folder, write(b"22"))
+    folders = commit_folders(run_folder, directory)
+    assert len(folders) == 2
+    after = read_tree(directory)
+    planned = check_partition(store, folders)
+    assert (read_tree(directory), is_undone(store, folders)) == (after, False)
+    undone = undo_partition(store, folders, settling=plan_settling)
+    assert (read_tree(directory), is_undone(store, folders)) == (BEFORE, True)
+    assert undone == planned
+    assert undo_partition(store, folders, settling=plan_settling).steps == 0
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_kept_file_that_is_not_what_was_kept_is_named_before_anything_is_touched(
+    directory, run_folder, damage
+):
+    change(directory, run_folder, write(b"1"))
+    (folder,) = commit_folders(run_folder, directory)
+    kept = folder / "kept" / EPOCHS
+    if damage == "gone":
+        kept.unlink()
+    else:
+        kept.write_bytes(b"9\n9\n")
+    after = read_tree(directory)
+    store = LocalStore(directory)
+    with pytest.raises(ChangedWhileReadError, match=str(kept)):
+        check_partition(store, [folder])
+    with pytest.raises(ChangedWhileReadError, match=str(kept)):
+        undo_partition(store, [folder], settling=plan_settling)
+    assert read_tree(directory) == after
+    assert not (folder / "undo.json").exists()
+
+
+def test_a_commit_of_which_nobody_knows_what_it_left_is_not_undone(directory, run_folder):
+    change(directory, run_folder, write(b"1"))
+    (folder,) = commit_folders(run_folder, directory)
+    (folder / "left.json").unlink()
+    for undo in (check_partition, undo_partition):
+        settling = {"settling": plan_settling} if undo is undo_partition else {}
+        with pytest.raises(GuardRefusedError, match="RUN_NOT_ENDED"):
+            undo(LocalStore(directory), [folder], **settling)
+    assert read_tree(directory)[EPOCHS] == b"1"
+
+
+@pytest.mark.parametrize("action", ["recover", "retain"])
+def test_what_a_recovery_cut_comes_back_in_place_and_other_segments_by_a_swap(
+    directory, run_folder, action
+):
+    cut = TruncateFile(name=LOG, size_bytes=3, reason=WHY)
+    change(directory, run_folder, cut, DeleteFile(name=INDEX, reason=WHY), action=action)
+    folders = commit_folders(run_folder, directory)
+    (plan,) = undo_partition(LocalStore(directory), folders, settling=plan_settling).plans
+    restored = {step.name for step in plan.operations if isinstance(step, RestoreFile)}
+    suffix = "" if action == "recover" else CLEANED_SUFFIX
+    assert restored == {LOG + suffix, INDEX + suffix}
+    assert read_tree(directory) == BEFORE
