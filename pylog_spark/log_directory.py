@@ -11,10 +11,10 @@ from pylog_spark.discovery import discover_partitions, discover_segments, resolv
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
-from pylog_spark.operations.run_report import RunReport
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
+from pylog_spark.run.run_report import RunReport
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock

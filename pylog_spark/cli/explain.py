@@ -10,11 +10,11 @@ from rich.text import Text
 
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.runner import Call, Work, load_options
-from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import json_line, partition_name, write_table
+from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.text import printable, time_text
 
 _STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}

@@ -6,8 +6,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pylog_spark.operations.progress import Progress as JobProgress
-from pylog_spark.operations.progress import progress_text
+from pylog_spark.run.progress import Progress as JobProgress
+from pylog_spark.run.progress import progress_text
 
 
 class ProgressLine:

@@ -14,7 +14,6 @@ from pylog_spark.cli.runner import Call, Spark, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
-from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.transfer import TransferReport
 from pylog_spark.options.declared import (
@@ -38,6 +37,7 @@ from pylog_spark.report import (
     summary_line,
     write_table,
 )
+from pylog_spark.run.run_report import notes_of_empty_roots
 from pylog_spark.schemas import Action, Status
 from pylog_spark.text import printable
 from storage_core.maintenance.ingest.partition import IngestRules

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 from pylog_spark.cli.jobs import show_run
 from pylog_spark.cli.runner import Call, Spark, Work, load_options
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.guards import check_roots
 from pylog_spark.operations.purge import purge
-from pylog_spark.operations.run_report import RunReport, note_of_empty_root
 from pylog_spark.operations.undo import check_undo, undo
 from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import ROOTS, RUN_ID
 from pylog_spark.options.option import CommandLine
+from pylog_spark.run.guards import check_roots
+from pylog_spark.run.run_report import RunReport, note_of_empty_root
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from storage_core.catalog.roles import Role
 from storage_core.store import open_object_store

@@ -11,8 +11,6 @@ from rich.text import Text
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.runner import Call, Spark, Work, load_options
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.guards import check_ledger, check_outside
-from pylog_spark.operations.run_report import notes_of_empty_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
@@ -25,6 +23,8 @@ from pylog_spark.report import (
     write_table,
 )
 from pylog_spark.report_page import write_page
+from pylog_spark.run.guards import check_ledger, check_outside
+from pylog_spark.run.run_report import notes_of_empty_roots
 from pylog_spark.text import printable
 from storage_core.maintenance.verification.findings import Severity
 

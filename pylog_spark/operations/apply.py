@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.plan_file import SavedPlan, read_plan_file
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
-from pylog_spark.operations.run_report import RunReport
 from pylog_spark.options import JobOptions
+from pylog_spark.run.plan_file import SavedPlan, read_plan_file
+from pylog_spark.run.run_report import RunReport
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
-from pylog_spark.operations.outcome import Outcome
+from pylog_spark.run.outcome import Outcome
 from pylog_spark.schemas import CLEANING, Status, rows_to_batch
 from storage_core.maintenance.compaction.statistics import (
     CleanedLog,

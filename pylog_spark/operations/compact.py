@@ -19,32 +19,32 @@ from pylog_spark.operations.cleaning_rows import (
 from pylog_spark.operations.compaction_waves import CompactionStages
 from pylog_spark.operations.due_compactions import CompactionLimits, find_due_compactions
 from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
-from pylog_spark.operations.guards import check_roots
-from pylog_spark.operations.job import (
+from pylog_spark.operations.retain import retain_step
+from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.run.guards import check_roots
+from pylog_spark.run.job import (
     Job,
     job_by_plan,
     run_context,
 )
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.plan_figures import compaction_figures_of, compaction_plan_of
-from pylog_spark.operations.plan_file import SavedPlan
-from pylog_spark.operations.plan_table import (
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_figures import compaction_figures_of, compaction_plan_of
+from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.plan_table import (
     RowKey,
     only_planned,
     result_rows,
     row_keys,
     sort_plans,
 )
-from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.retain import retain_step
-from pylog_spark.operations.run_report import RunReport
-from pylog_spark.operations.saved_plans import settle_plans
-from pylog_spark.operations.step_rows import merge_steps
-from pylog_spark.operations.store_costs import compaction_notes
-from pylog_spark.operations.waves import Outcomes, run_waves
-from pylog_spark.options import JobOptions, Strategy
-from pylog_spark.planning import Demand, broadcast_budget
+from pylog_spark.run.planning import Demand, broadcast_budget
+from pylog_spark.run.recording import Recorder
+from pylog_spark.run.report_rows import merge_steps
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.saved_plans import settle_plans
+from pylog_spark.run.store_costs import compaction_notes
+from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.key_folder import shares_files

@@ -20,13 +20,13 @@ from pylog_spark.operations.due_compactions import (
     DueCompaction,
     name_partitions,
 )
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.pass_stages import PassStages
-from pylog_spark.operations.waves import Outcomes
-from pylog_spark.operations.writable_root import WritableRoot
 from pylog_spark.options import Strategy
-from pylog_spark.planning import Demand, WorkItem, cut_beside
+from pylog_spark.roots.writable_root import WritableRoot
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.planning import Demand, WorkItem, cut_beside
+from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import COMMIT, Reason
 from pylog_spark.tasks.commit import (
     CleanedPartition,

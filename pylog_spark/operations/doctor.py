@@ -8,11 +8,11 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
-from pylog_spark.planning import WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.schemas import FORECAST
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
 from pylog_spark.tasks.forecast import forecast_partitions

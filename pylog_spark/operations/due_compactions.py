@@ -6,10 +6,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.disks import Disks
-from pylog_spark.operations.plan_table import planned_rows
 from pylog_spark.options import Strategy, Tuning
-from pylog_spark.planning import (
+from pylog_spark.run.disks import Disks
+from pylog_spark.run.plan_table import planned_rows
+from pylog_spark.run.planning import (
     MAP_ENTRY_BYTES,
     MapBudgets,
     choose_buckets,

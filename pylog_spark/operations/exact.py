@@ -8,9 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.planning import WorkItem, pack_units
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.schemas import MEASURED, Action, Status
 from pylog_spark.tasks.measure import measure_partitions
 

@@ -9,10 +9,10 @@ from functools import cache
 from typing import Any, Final
 
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.catalogs import build_catalogs
-from pylog_spark.operations.job import unclean_roots
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.broker import broker_config
+from pylog_spark.run.catalogs import build_catalogs
+from pylog_spark.run.job import unclean_roots
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter

@@ -19,10 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import Job, new_run_id, open_recorder
-from pylog_spark.operations.managed_root import ManagedRoot
-from pylog_spark.operations.root_guards import check_off_switch
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -31,7 +27,11 @@ from pylog_spark.operations.transfer import (
     transfer_results,
 )
 from pylog_spark.options import JobOptions
-from pylog_spark.planning import count_look_tasks
+from pylog_spark.roots.managed_root import ManagedRoot
+from pylog_spark.roots.root_guards import check_off_switch
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.schemas import INGEST, Action, Status
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
 from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store

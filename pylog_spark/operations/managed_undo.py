@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pylog_spark.operations.managed_root import ManagedRoot
-from pylog_spark.operations.recording import STEPS
 from pylog_spark.options import JobOptions
+from pylog_spark.roots.managed_root import ManagedRoot
+from pylog_spark.run.recording import STEPS
 from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter

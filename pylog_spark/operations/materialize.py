@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -25,7 +23,9 @@ from pylog_spark.operations.transfer import (
     transfer_results,
 )
 from pylog_spark.options import JobOptions
-from pylog_spark.planning import (
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.planning import (
     WorkItem,
     choose_unit_bytes,
     count_look_tasks,

@@ -15,17 +15,17 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact_step
-from pylog_spark.operations.guards import check_roots, check_salvage
-from pylog_spark.operations.job import job_by_plan, run_context
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.plan_file import SavedPlan
-from pylog_spark.operations.progress import OnProgress
 from pylog_spark.operations.purge import PurgeScope, purge_roots
 from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
 from pylog_spark.operations.retain import retain_step
-from pylog_spark.operations.run_report import RunReport
-from pylog_spark.operations.step_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
 from pylog_spark.options import JobOptions
+from pylog_spark.run.guards import check_roots, check_salvage
+from pylog_spark.run.job import job_by_plan, run_context
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.progress import OnProgress
+from pylog_spark.run.report_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
+from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role

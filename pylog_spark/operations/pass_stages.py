@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.operations.dispatch import Dispatcher, Published
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
-from pylog_spark.operations.waves import Outcomes
 from pylog_spark.options import Strategy
-from pylog_spark.planning import WorkItem, pack_units
+from pylog_spark.run.dispatch import Dispatcher, Published
+from pylog_spark.run.planning import WorkItem, pack_units
+from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import (
     EXCHANGE,
     GROUP_MANIFEST,

@@ -18,16 +18,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.catalogs import build_catalogs, dump_notes
-from pylog_spark.operations.guards import check_roots
-from pylog_spark.operations.job import Job, new_run_id, open_recorder
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
-from pylog_spark.operations.managed_root import ManagedRoot
-from pylog_spark.operations.recording import STEPS, Recorder
-from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
-from pylog_spark.operations.writable_root import WritableRoot, failures_of, writable_root
 from pylog_spark.options import JobOptions
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.roots.managed_root import ManagedRoot
+from pylog_spark.roots.writable_root import WritableRoot, failures_of, writable_root
+from pylog_spark.run.catalogs import build_catalogs, dump_notes
+from pylog_spark.run.guards import check_roots
+from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.recording import STEPS, Recorder
+from pylog_spark.run.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure, error_of
 from pylog_spark.tasks.listing import TopicFilter, directory_location, list_partitions

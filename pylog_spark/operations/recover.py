@@ -14,23 +14,23 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.broker_root import BrokerRoot, read_marker
-from pylog_spark.operations.guards import check_roots, check_salvage
-from pylog_spark.operations.job import (
+from pylog_spark.operations.recovery_rows import RecoveryRows
+from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
+from pylog_spark.options import JobOptions
+from pylog_spark.roots.broker_root import BrokerRoot, read_marker
+from pylog_spark.run.guards import check_roots, check_salvage
+from pylog_spark.run.job import (
     job_by_plan,
     run_context,
 )
-from pylog_spark.operations.missing_directories import find_missing_directories
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.plan_figures import recovery_figures_of, recovery_plan_of
-from pylog_spark.operations.plan_file import SavedPlan
-from pylog_spark.operations.progress import OnProgress, ProgressMeter
-from pylog_spark.operations.recovery_rows import RecoveryRows
-from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
-from pylog_spark.operations.run_report import RunReport
-from pylog_spark.operations.saved_plans import note_operations, settle_plans
-from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_waves
-from pylog_spark.options import JobOptions
+from pylog_spark.run.missing_directories import find_missing_directories
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.plan_figures import recovery_figures_of, recovery_plan_of
+from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.progress import OnProgress, ProgressMeter
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.saved_plans import note_operations, settle_plans
+from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
 from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound

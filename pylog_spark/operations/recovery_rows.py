@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.waves import Outcomes
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import (
     CUT,
     RECOVERY,

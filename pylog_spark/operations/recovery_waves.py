@@ -8,20 +8,20 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.plan_table import planned_rows
-from pylog_spark.operations.progress import ProgressMeter, progress_text
-from pylog_spark.operations.waves import Outcomes
-from pylog_spark.operations.writable_root import WritableRoot
-from pylog_spark.planning import (
+from pylog_spark.report import size_text
+from pylog_spark.roots.writable_root import WritableRoot
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import planned_rows
+from pylog_spark.run.planning import (
     LOOK_TASKS_PER_SLOT,
     Demand,
     WorkItem,
     choose_unit_bytes,
     pack_units,
 )
-from pylog_spark.report import size_text
+from pylog_spark.run.progress import ProgressMeter, progress_text
+from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.partition_ref import PartitionRef

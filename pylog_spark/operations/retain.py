@@ -15,27 +15,27 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.deletion_guard import refuse_deletions
-from pylog_spark.operations.guards import check_roots
-from pylog_spark.operations.job import (
-    Job,
-    job_by_plan,
-    run_context,
-)
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.plan_figures import retention_figures_of, retention_plan_of
-from pylog_spark.operations.plan_file import SavedPlan
-from pylog_spark.operations.plan_table import result_rows
 from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.operations.retention_waves import (
     SweepStages,
     drop_stale_log_starts,
     find_due_sweeps,
 )
-from pylog_spark.operations.run_report import RunReport
-from pylog_spark.operations.saved_plans import SWEEP, settle_plans
-from pylog_spark.operations.waves import Outcomes, run_waves
 from pylog_spark.options import JobOptions
+from pylog_spark.run.guards import check_roots
+from pylog_spark.run.job import (
+    Job,
+    job_by_plan,
+    run_context,
+)
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_figures import retention_figures_of, retention_plan_of
+from pylog_spark.run.plan_file import SavedPlan
+from pylog_spark.run.plan_table import result_rows
+from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.saved_plans import SWEEP, settle_plans
+from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import (
     ALLOWED_BY,
     RETENTION,

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 
 from pylog_spark.ledger import LedgerTable, read_table
 from pylog_spark.operations.deletion_guard import FormerLimits, TopicPlace
-from pylog_spark.operations.open_run import OpenRun
 from pylog_spark.options import JobOptions
+from pylog_spark.run.open_run import OpenRun
 from pylog_spark.schemas import ALLOWED_BY, NEWEST_RECORD, RESULT, Action
 from pylog_spark.tasks.retention import observe_newest
 from pylog_spark.tasks.run_context import RunContext

@@ -9,12 +9,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.operations.job import run_trash
-from pylog_spark.operations.open_run import OpenRun
-from pylog_spark.operations.outcome import Outcome
-from pylog_spark.operations.waves import Outcomes
-from pylog_spark.operations.writable_root import WritableRoot
-from pylog_spark.planning import Demand, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.roots.writable_root import WritableRoot
+from pylog_spark.run.job import run_trash
+from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import discover_partitions, resolve_roots
-from pylog_spark.operations.catalogs import dump_notes
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import job_by_plan, run_context
-from pylog_spark.operations.run_report import exit_code_of, summarise
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import dump_notes
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.job import job_by_plan, run_context
+from pylog_spark.run.run_report import exit_code_of, summarise
 from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.root_listing import ListingOpener

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.job import Job
-from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.run_report import RunSummary, exit_code_of, summarise
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.job import Job
+from pylog_spark.run.recording import Recorder
+from pylog_spark.run.run_report import RunSummary, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Reason, Status
 
 # A single partition that was refused so has to be decided about by a person.

@@ -19,20 +19,20 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.guards import check_ledger
-from pylog_spark.operations.job import Job, new_run_id, open_recorder
-from pylog_spark.operations.killed_runs import (
+from pylog_spark.operations.managed_undo import undo_managed
+from pylog_spark.options import JobOptions
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.roots.killed_runs import (
     PARTITIONS,
     changed_partitions,
     decode_partitions,
     observe_partitions,
 )
-from pylog_spark.operations.managed_root import ManagedRoot
-from pylog_spark.operations.managed_undo import undo_managed
-from pylog_spark.operations.recording import STEPS
-from pylog_spark.operations.run_report import RunReport, exit_code_of, summarise
-from pylog_spark.options import JobOptions
+from pylog_spark.roots.managed_root import ManagedRoot
+from pylog_spark.run.guards import check_ledger
+from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.recording import STEPS
+from pylog_spark.run.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter

@@ -20,12 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.ledger import LedgerTable
-from pylog_spark.operations.disks import Disks, find_disks
-from pylog_spark.operations.dispatch import Dispatcher, Published, run_apart
-from pylog_spark.operations.guards import check_ledger
-from pylog_spark.operations.job import Job, new_run_id, open_recorder
-from pylog_spark.operations.recording import Recorder
-from pylog_spark.operations.run_report import summarise
 from pylog_spark.operations.verify_report import (
     FindingCount,
     VerifyReport,
@@ -34,13 +28,19 @@ from pylog_spark.operations.verify_report import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
-from pylog_spark.planning import (
+from pylog_spark.run.disks import Disks, find_disks
+from pylog_spark.run.dispatch import Dispatcher, Published, run_apart
+from pylog_spark.run.guards import check_ledger
+from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
     WorkItem,
     choose_unit_bytes,
     pack_units,
 )
+from pylog_spark.run.recording import Recorder
+from pylog_spark.run.run_report import summarise
 from pylog_spark.schemas import (
     FINDING,
     RESULT,

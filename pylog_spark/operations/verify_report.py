@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pylog_spark.operations.run_report import EXIT_DONE, EXIT_PARTLY_FAILED, RunSummary
+from pylog_spark.run.run_report import EXIT_DONE, EXIT_PARTLY_FAILED, RunSummary
 from pylog_spark.schemas import FINDING, RECORDED_FINDING
 from pylog_spark.tasks.verification import FINDING_ROW
 from pylog_spark.tasks.verified_roots import VerifiedRoots

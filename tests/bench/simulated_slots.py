@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pylog_spark.operations.compaction_waves import COMMIT_BYTES
 from pylog_spark.options import Tuning
-from pylog_spark.planning import (
+from pylog_spark.run.planning import (
     MANY_SLOTS,
     WorkItem,
     choose_unit_bytes,

@@ -16,9 +16,9 @@ from unittest.mock import patch
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pylog_spark.operations import managed_root
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.options import JobOptions, RunLimits, Tuning
+from pylog_spark.roots import managed_root
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.broker_root import BrokerRoot
+from pylog_spark.roots.broker_root import BrokerRoot
 from storage_core.commit import Plan, commit
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.scratch import claim_path

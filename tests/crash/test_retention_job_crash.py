@@ -17,14 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.retention_waves import (
     SweepStages,
     drop_stale_log_starts,
     find_due_sweeps,
 )
-from pylog_spark.operations.waves import run_waves
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.run.disks import Disks
+from pylog_spark.run.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (

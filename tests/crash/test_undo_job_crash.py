@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations import broker_root
 from pylog_spark.operations import undo as undoing
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.trash import observe_root
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
+from pylog_spark.roots import broker_root
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.run.trash import observe_root
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.commit import commit

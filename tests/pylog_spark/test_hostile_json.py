@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylog_spark.operations.killed_runs import _read_marker
-from pylog_spark.operations.plan_file import read_plan_file
 from pylog_spark.operations.undo import _remember_marker
+from pylog_spark.roots.killed_runs import _read_marker
+from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
 from storage_core.catalog.topic_dump import parse_topic_dump
@@ -208,11 +208,11 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/operations/cleaning_rows.py",
         "pylog_spark/operations/pass_stages.py",
-        "pylog_spark/operations/plan_figures.py",
-        "pylog_spark/operations/plan_file.py",  # its own values, made plain
-        "pylog_spark/operations/recording.py",
+        "pylog_spark/run/plan_figures.py",
+        "pylog_spark/run/plan_file.py",  # its own values, made plain
+        "pylog_spark/run/recording.py",
         "pylog_spark/operations/recovery_rows.py",
-        "pylog_spark/operations/saved_plans.py",
+        "pylog_spark/run/saved_plans.py",
         "pylog_spark/tasks/compaction.py",  # from task to task
         "pylog_spark/tasks/exchange.py",
         "pylog_spark/tasks/fingerprints.py",

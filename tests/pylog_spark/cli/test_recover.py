@@ -10,7 +10,7 @@ import yaml
 
 from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.operations.progress import Progress
+from pylog_spark.run.progress import Progress
 from pylog_spark.schemas import CUT, RESULT
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE

@@ -6,10 +6,10 @@ import pytest
 
 from pylog_spark.cli.exit_codes import report_error
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.guards import check_ledger
-from pylog_spark.operations.job import Job, open_recorder
 from pylog_spark.options import JobOptions
 from pylog_spark.report import json_line, partition_name
+from pylog_spark.run.guards import check_ledger
+from pylog_spark.run.job import Job, open_recorder
 from pylog_spark.text import escaped, printable, readable_bytes
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock

@@ -207,7 +207,7 @@ def test_a_run_that_an_error_ended_says_so(spark, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise GuardRefusedError("NO", "not today")
 
-    monkeypatch.setattr("pylog_spark.operations.job.build_catalogs", refuse)
+    monkeypatch.setattr("pylog_spark.run.job.build_catalogs", refuse)
     with pytest.raises(GuardRefusedError):
         compact(spark, [root.path], root.options(FIRST_ROUNDS_MS, ledger=location))
     rows = {row["event"]: row for row in delta_rows(location, LedgerTable.RUNS)}

@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pylog_spark.operations import open_run
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.options import Strategy, Tuning
+from pylog_spark.run import open_run
+from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.jobs.spark_programs import EXECUTORS, REPOSITORY
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory

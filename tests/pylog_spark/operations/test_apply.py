@@ -9,9 +9,9 @@ import pytest
 
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.plan_file import read_plan_file
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.undo import undo
+from pylog_spark.run.plan_file import read_plan_file
 from storage_core.errors import ConfigError
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (

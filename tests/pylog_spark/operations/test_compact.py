@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations import open_run
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.options import RunLimits, Strategy, Tuning
+from pylog_spark.run import open_run
+from pylog_spark.run.dispatch import Dispatcher
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig

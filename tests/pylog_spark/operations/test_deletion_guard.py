@@ -8,8 +8,8 @@ import pytest
 
 from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
-from pylog_spark.operations.outcome import Outcome
 from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.run.outcome import Outcome
 from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
 
 HOUR_MS = 3_600_000

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = """
 import signal, sys, time
 from pathlib import Path
-from pylog_spark.operations.dispatch import Dispatcher
+from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.schemas import CUT, rows_to_batch
 from pylog_spark.session import build_session
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
+from pylog_spark.roots.managed_root import ManagedRoot
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError

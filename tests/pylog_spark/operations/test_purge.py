@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations import broker_root
-from pylog_spark.operations.killed_runs import Resumed
 from pylog_spark.operations.purge import purge
 from pylog_spark.options import JobOptions
+from pylog_spark.roots import broker_root
+from pylog_spark.roots.killed_runs import Resumed
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock

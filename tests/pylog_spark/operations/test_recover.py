@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations import open_run
-from pylog_spark.operations.dispatch import Dispatcher
-from pylog_spark.operations.progress import Progress, progress_text
 from pylog_spark.operations.recover import RecoveryStep, recover
 from pylog_spark.options import Tuning
+from pylog_spark.run import open_run
+from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.progress import Progress, progress_text
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.operations.budgets import RunBudget
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
+from pylog_spark.run.budgets import RunBudget
 from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations import plan_table
-from pylog_spark.operations.disks import Disks
-from pylog_spark.operations.job import Job
-from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.recover import RecoveryStep
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import find_due_logs
 from pylog_spark.options import JobOptions
+from pylog_spark.run import plan_table
+from pylog_spark.run.disks import Disks
+from pylog_spark.run.job import Job
+from pylog_spark.run.outcome import Outcome
 from pylog_spark.schemas import RECOVERY_WORK
 
 LOGS, SEGMENTS = 400, 250

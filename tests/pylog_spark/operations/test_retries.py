@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from pylog_spark.operations import open_run
 from pylog_spark.operations.compact import compact
-from pylog_spark.operations.dispatch import Dispatcher
 from pylog_spark.options import Strategy
+from pylog_spark.run import open_run
+from pylog_spark.run.dispatch import Dispatcher
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,

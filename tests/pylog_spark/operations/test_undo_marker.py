@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.broker_root import BrokerRoot
 from pylog_spark.operations.undo import _remember_marker
+from pylog_spark.roots.broker_root import BrokerRoot
 from storage_core.errors import PylogError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 

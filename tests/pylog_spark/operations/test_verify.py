@@ -12,7 +12,7 @@ from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify import cut_partition, verify
 from pylog_spark.operations.verify_report import FindingCount, VerifyRequest, exit_code_of
 from pylog_spark.options import JobOptions, Tuning
-from pylog_spark.planning import ITEM_OVERHEAD_BYTES
+from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED, rows_to_batch
 from pylog_spark.tasks.cells import cut_batches
 from pylog_spark.tasks.diagnosis import Threads, diagnose_here

@@ -11,19 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations import broker_root, compaction_waves
-from pylog_spark.operations.broker_root import BrokerRoot
-from pylog_spark.operations.budgets import RunBudget
+from pylog_spark.operations import compaction_waves
 from pylog_spark.operations.compaction_waves import CompactionStages
-from pylog_spark.operations.disks import Disks
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
-from pylog_spark.operations.outcome import Outcome
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
 from pylog_spark.operations.retention_waves import SweepStages
-from pylog_spark.operations.waves import NO_LIMIT, Outcomes, run_wave, run_waves
-from pylog_spark.operations.writable_root import failures_of, write_context
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.planning import Demand
+from pylog_spark.roots import broker_root
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.roots.writable_root import failures_of, write_context
+from pylog_spark.run.budgets import RunBudget
+from pylog_spark.run.disks import Disks
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.planning import Demand
+from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_wave, run_waves
 from pylog_spark.schemas import PLAN, SWEPT
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.partition_ref import PartitionRef

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.catalogs import dump_notes
 from pylog_spark.options import ConfigEntry, HighWatermarkSource, JobConfig
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
+from pylog_spark.run.catalogs import dump_notes
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import build_topic_catalog
 from storage_core.config import OffsetMapHash

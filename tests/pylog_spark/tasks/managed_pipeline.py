@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.operations.managed_root import ManagedRoot
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef

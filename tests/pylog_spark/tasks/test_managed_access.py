@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from pylog_spark.operations.managed_root import ManagedRoot
+from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks import managed_access
 from storage_core.clock import ManualClock
 from storage_core.errors import GuardRefusedError, StorageError

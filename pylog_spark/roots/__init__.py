@@ -1,0 +1,1 @@
+"""The roots that a run changes: a stopped broker's log directory, or a managed root."""

@@ -1,0 +1,449 @@
+"""The log directory of a stopped broker, for the time that a run works on it.
+
+Kafka's lock is held from before anything is looked at until after the last byte. The marker of a
+clean shutdown is a claim that Kafka's controller believes: it is remembered and removed before the
+first file is touched, so that a crash in between looks unclean, and written back, with the broker
+epoch it had, only if no partition was left in a state that nobody knows.
+
+A disk that fails takes its directory out of a run over several, not the others: from then on the
+run writes no checkpoint there and no marker, and allows no further commits. What had begun is left
+to the next run, which finishes it as it does after a kill.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Self
+
+from pylog_spark.roots.killed_runs import (
+    encode_remembered,
+    observe_partition,
+    observe_partitions,
+    resume_killed_runs,
+)
+from pylog_spark.tasks.root_access import BrokerAccess
+from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.checkpoint.clean_shutdown import (
+    MAX_CLEAN_SHUTDOWN_BYTES,
+    UNKNOWN_BROKER_EPOCH,
+    CleanShutdown,
+    encode_clean_shutdown,
+    parse_clean_shutdown,
+)
+from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.commit.claim import create_claim, revoke_claim, set_aside_claim
+from storage_core.commit.scratch import (
+    REMEMBERED_MARKER,
+    claim_path,
+    create_scratch,
+    sweep_scratch,
+)
+from storage_core.errors import PylogError, StorageError
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+)
+from storage_core.local_files import folder_names
+from storage_core.store import LocalStore
+from storage_core.store.local import storage_errors
+
+_log: Final = logging.getLogger(__name__)
+CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
+_P = ParamSpec("_P")
+
+
+def _unless_failed(
+    method: "Callable[Concatenate[BrokerRoot, _P], None]",
+) -> "Callable[Concatenate[BrokerRoot, _P], None]":
+    """Do nothing in a directory whose disk has failed; note it where the disk fails now."""
+
+    @wraps(method)
+    def guarded(self: "BrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self.failure is not None:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except StorageError as error:
+            if self.is_alone:
+                raise
+            self.give_up(error)
+
+    return guarded
+
+
+class BrokerRoot:
+    """One log directory under Kafka's lock; a context manager.
+
+    Args:
+        location: Path of the log directory.
+        run_id: The run.
+        mark_clean: Whether the marker of a clean shutdown is written back at all.
+        is_alone: Whether the run has no other root: then it ends where the disk fails.
+        trash: The run's folder in the trash, which keeps what commits take out of partitions; None
+            for none.
+
+    Attributes:
+        location: As given.
+        is_alone: As given.
+        failure: What the disk failed with; None as long as it did not.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        run_id: str,
+        mark_clean: bool,
+        is_alone: bool = True,
+        trash: Path | None = None,
+    ) -> None:
+        self.location = location
+        self.is_alone = is_alone
+        self._trash = trash
+        self.failure: StorageError | None = None
+        self._run_id = run_id
+        self._mark_clean = mark_clean
+        self._store = LocalStore(Path(location), may_be_link=True)
+        self._lock = LogDirectoryLock(Path(location))
+        self._marker: CleanShutdown | None = None
+        self._brokers_own: CleanShutdown | None = None
+        self._claims: list[Path] = []
+        # What partitions look like, and which of them commits may have changed since.
+        self._partitions: dict[str, str] = {}
+        self._changing: set[str] = set()
+        self._writes = False
+        self._is_settled = True
+        self._is_whole = True
+        self._scratch: str | None = None
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        try:
+            self._resume()
+            swept = sweep_scratch(Path(self.location))
+            if swept:
+                _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
+            self._marker = self._brokers_own = read_marker(self._store)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as last:
+            last.callback(self._lock.release)
+            last.callback(self._set_claims_aside)
+            self._give_back()
+
+    def give_up(self, error: StorageError) -> None:
+        """Take note that the disk has failed: nothing more is done in this directory."""
+        if self.failure is None:
+            self.failure = error
+            _log.error("%s: the disk failed, the run goes on without: %s", self.location, error)
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the broker closed every log of the directory before it ended."""
+        return self._marker is not None
+
+    @property
+    def proof(self) -> LockProof:
+        """What tasks check before they write."""
+        return self._lock.proof
+
+    @property
+    def access(self) -> BrokerAccess:
+        """How tasks read and change its partitions; the same from ``begin_writing`` on."""
+        return BrokerAccess(
+            run_id=self._run_id, lock=self.proof, shared=self._scratch, trash=self._trash
+        )
+
+    def free_bytes(self) -> int:
+        """Return how much is free on its filesystem; 0 where the disk has failed, or fails now.
+
+        Raises:
+            StorageError: The disk fails, and the run has no other root.
+        """
+        if self.failure is not None:
+            return 0
+        try:
+            return shutil.disk_usage(self.location).free
+        except OSError as error:
+            failure = StorageError(self.location, error.strerror or str(error))
+            if self.is_alone:
+                raise failure from error
+            self.give_up(failure)
+            return 0
+
+    @property
+    def scratch(self) -> str | None:
+        """The run's scratch folder, None where scratch files lie in the partition directories."""
+        return self._scratch
+
+    @_unless_failed
+    def begin_writing(self) -> None:
+        """Remove the marker and make a place for scratch files; the second time, nothing."""
+        if self._writes:
+            return
+        self._lock.validate_held()
+        scratch = create_scratch(Path(self.location), self._run_id)
+        self._scratch = None if scratch is None else str(scratch)
+        self._writes = True
+        self._observe_all()
+        self._remember()
+        self._store.delete(CLEAN_SHUTDOWN_FILE)
+        self._store.sync_directory()
+
+    @_unless_failed
+    def allow_commits(self, directories: Iterable[str | Path]) -> None:
+        """Let tasks commit these partitions; from here on a crash leaves the directory unclean."""
+        self._lock.validate_held()
+        self._is_settled = False
+        for directory in directories:
+            path = claim_path(self._scratch, Path(directory), self._run_id)
+            create_claim(path)
+            self._claims.append(path)
+            self._changing.add(Path(directory).name)
+
+    @_unless_failed
+    def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
+        """Take note that commits have ended, and where the next round of each partition begins.
+
+        Args:
+            points: New cleaner points of the partitions that were cleaned.
+            is_whole: Whether every partition is in a state that is known: as it was, or done.
+        """
+        self._is_whole = self._is_whole and is_whole
+        self._observe_changed()
+        # First, so that a kill in between makes nobody clean these partitions once more.
+        self.write_cleaner_points(points)
+        self._revoke_claims()
+        self._is_settled = self._is_whole
+
+    @_unless_failed
+    def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Put entries into the cleaner checkpoint; those of partitions that are gone are dropped.
+
+        As Kafka's cleaner does it: a rewrite keeps what has a directory here.
+        """
+        if not points:
+            return
+        known = read_offset_checkpoint(self.location, CLEANER_FILE)
+        merged = {**known, **points}
+        if merged != known:
+            merged = {
+                partition: offset for partition, offset in merged.items() if self._holds(partition)
+            }
+            self._store.write_file(CLEANER_FILE, encode_offset_checkpoint(merged))
+
+    @_unless_failed
+    def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
+        """Take partitions that were deleted out of all checkpoints.
+
+        But for one that is here again, or is being moved here: a broker loads it with the entries
+        of that name.
+        """
+        self._lock.validate_held()
+        absent = {partition for partition in partitions if not self._holds(partition)}
+        gone = absent - self._coming()
+        if gone:
+            for name in CHECKPOINT_FILES:
+                self._merge(name, dict.fromkeys(gone))
+
+    @_unless_failed
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Raise entries of the cleaner checkpoint that lie below where logs start now."""
+        known, _ = read_if_sound(self.location, CLEANER_FILE)
+        self.write_cleaner_points(
+            {
+                partition: start
+                for partition, start in log_starts.items()
+                if partition in known and known[partition] < start
+            }
+        )
+
+    @_unless_failed
+    def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put log starts into their checkpoint; those of other partitions stay.
+
+        Args:
+            entries: New log starts, None for a partition that has none any more.
+        """
+        self._lock.validate_held()
+        self._merge(LOG_START_FILE, entries)
+
+    @_unless_failed
+    def disown_marker(self) -> None:
+        """Let a marker that goes back at the end name no broker epoch.
+
+        What is removed may have been more than other replicas have.
+        """
+        if self.was_clean:
+            self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+            self._remember()
+
+    @_unless_failed
+    def own_marker(self) -> None:
+        """Let it name the broker's again: after all nothing was removed since it was disowned."""
+        if self.was_clean:
+            self._marker = self._brokers_own
+            self._remember()
+
+    @_unless_failed
+    def write_recovered(
+        self,
+        *,
+        recovery_points: Mapping[TopicPartition, int],
+        log_starts: Mapping[TopicPartition, int | None],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> None:
+        """Put the offsets of recovered logs into the checkpoints; lines of other partitions stay.
+
+        A checkpoint that is malformed is left as it is: what it said of others is not ours to lose.
+
+        Args:
+            recovery_points: Where each log ends.
+            log_starts: Where it starts, None where that is its first segment's base.
+            high_watermarks: Brought into the log; of those only that have one.
+        """
+        self._merge(LOG_START_FILE, log_starts)
+        self._merge(REPLICATION_FILE, high_watermarks)
+        self._merge(RECOVERY_POINT_FILE, recovery_points)
+
+    @_unless_failed
+    def claim_clean(self) -> None:
+        """Let the directory be marked at the end as one that was cleanly shut down.
+
+        By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
+        Whatever its partitions look like now, they are as they should be.
+        """
+        self._marker = CleanShutdown(broker_epoch=UNKNOWN_BROKER_EPOCH)
+        self._observe_all()
+        self._remember()
+
+    @_unless_failed
+    def claim_unclean(self) -> None:
+        """Let the directory have no marker at the end: its logs have to be recovered."""
+        self._marker = None
+        self._remember()
+
+    @_unless_failed
+    def restore_checkpoint(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put entries of a checkpoint back to what they were; None for no entry."""
+        self._merge(name, entries)
+
+    @_unless_failed
+    def _give_back(self) -> None:
+        if self._writes and self._is_whole and not self._is_settled:
+            # Interrupted amid commits: what had begun is finished here, as the next run would
+            # finish it after a kill. Else an interrupt would cost a recovery, and a kill would not.
+            resumed = resume_killed_runs(Path(self.location))
+            self.write_cleaner_points(resumed.points)
+            if self.failure is not None:
+                return
+            self._is_settled = resumed.marker is not None
+            if self._is_settled:
+                self._observe_changed()
+        self._revoke_claims()
+        if self._writes:
+            if self._marker is not None and self._mark_clean and self._is_settled:
+                content = encode_clean_shutdown(self._marker.broker_epoch)
+                self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+            # Last: until the marker is there, only the scratch files know which it was.
+            sweep_scratch(Path(self.location))
+
+    def _resume(self) -> None:
+        """Take up what killed runs left: their commits, and the marker that they took away."""
+        resumed = resume_killed_runs(Path(self.location))
+        self.write_cleaner_points(resumed.points)
+        if resumed.marker is not None and read_marker(self._store) is None:
+            content = encode_clean_shutdown(resumed.marker.broker_epoch)
+            self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
+
+    def _observe_all(self) -> None:
+        """Look at every partition, for whoever finds what this run has left if it is killed."""
+        if self._scratch is not None and self._marker is not None:
+            self._partitions = observe_partitions(self._store.directory)
+
+    def _observe_changed(self) -> None:
+        """Look again at what commits may have changed: afterwards no claim tells of it any more."""
+        self._partitions |= {
+            name: observe_partition(self._store.directory / name) for name in self._changing
+        }
+        self._changing.clear()
+        self._remember()
+
+    def _remember(self) -> None:
+        """Write down which marker the directory may have, should this run be killed."""
+        if not self._writes or self._scratch is None:
+            return
+        scratch = LocalStore(Path(self._scratch))
+        if self._marker is not None and self._is_whole:
+            scratch.write_file(REMEMBERED_MARKER, encode_remembered(self._marker, self._partitions))
+        else:
+            scratch.delete(REMEMBERED_MARKER)
+
+    def _holds(self, partition: TopicPartition) -> bool:
+        return (self._store.directory / str(partition)).is_dir()
+
+    def _coming(self) -> set[TopicPartition | None]:
+        """Return the partitions of which a copy is on its way here."""
+        with storage_errors(self._store.directory):
+            found = map(classify_directory, folder_names(self._store.directory))
+        return {partition for kind, partition in found if kind is DirectoryKind.FUTURE}
+
+    def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
+        known, problem = read_if_sound(self.location, name)
+        if problem:
+            return
+        merged = {
+            partition: offset
+            for partition, offset in {**known, **entries}.items()
+            if offset is not None
+        }
+        if merged != known:
+            self._store.write_file(name, encode_offset_checkpoint(merged))
+
+    def _revoke_claims(self) -> None:
+        """Wait for commits that are under way, and let none begin any more."""
+        for path in self._claims:
+            revoke_claim(path)
+        self._claims.clear()
+
+    def _set_claims_aside(self) -> None:
+        """Let no late task commit where this run could not bring its commits to their end."""
+        for path in self._claims:
+            try:
+                set_aside_claim(path)
+            except PylogError as error:
+                _log.warning("%s: left as it is: %s", path, error)
+
+
+def read_marker(store: LocalStore) -> CleanShutdown | None:
+    """Return what the marker of a clean shutdown says, None without one."""
+    if not store.has(CLEAN_SHUTDOWN_FILE):
+        return None
+    content = store.read_file(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    return parse_clean_shutdown(content)
+
+
+def newest_checkpoint_ms(location: str) -> int:
+    """Return when the newest checkpoint of a log directory was written, 0 without any."""
+    paths = [Path(location) / name for name in CHECKPOINT_FILES]
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
+    return max(times, default=0)

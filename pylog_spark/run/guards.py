@@ -1,0 +1,167 @@
+"""What is checked before a run touches anything."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.options import JobOptions
+from pylog_spark.roots.broker_root import newest_checkpoint_ms
+from pylog_spark.roots.managed_root import newest_write_ms
+from pylog_spark.roots.root_guards import check_local_directory, check_off_object
+from pylog_spark.run.catalogs import read_meta_properties
+from pylog_spark.run.missing_directories import check_configured
+from storage_core.catalog.roles import Role, local_path, require_said_role
+from storage_core.checkpoint.meta_properties import validate_one_broker
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
+from storage_core.redaction import has_password
+from storage_core.store.local import plain_path
+
+_LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
+_NOW_SWITCH: Final = "--now-ms"
+# The clock is read before Spark starts, and a broker that still runs writes checkpoints meanwhile:
+# that it runs is what has to be said then.
+_CLOCK_TOLERANCE_MS: Final = 120_000
+
+
+def check_roots(
+    roots: Sequence[LogRoot], options: JobOptions, *, may_write_mirror: bool = False
+) -> None:
+    """Refuse a run that may not be made on these roots.
+
+    Args:
+        roots: The log directories.
+        options: What is to be done.
+        may_write_mirror: Whether the owner allowed even a mirror to be changed.
+
+    Raises:
+        ConfigError: The ledger, the trash or the plan's file would lie inside a log directory, or
+            a URL is said to be a broker's.
+        LogDirectoryNotFoundError: The broker's own file does not have one of its directories.
+        GuardRefusedError: A role was not said or allows no writing, the roots are of several
+            brokers, the machine's own clock is behind the newest checkpoint, or a directory is
+            not to be changed, or not by this process.
+    """
+    for root in roots:
+        if root.role is Role.BROKER and local_path(root.location) is None:
+            raise ConfigError("--role", root.role, f"{root.location} is no directory of this host")
+        if root.role is Role.BROKER:
+            check_configured(root.location, options)
+        if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
+            require_said_role(root.role if root.is_said else None, root.location)
+        if not options.dry_run and local_path(root.location) is None:
+            check_off_object(root.location)
+        elif not options.dry_run:
+            check_local_directory(root.location, options)
+        _check_clock(root, options)
+    check_ledger(roots, options.ledger)
+    _check_trash(roots, options.trash)
+    check_outside("--plan-out", options.plan_out, roots)
+    _check_one_broker([root for root in roots if root.role is Role.BROKER])
+
+
+def _check_clock(root: LogRoot, options: JobOptions) -> None:
+    """Refuse the machine's clock if it is wrong for sure; one that was said is taken as it is."""
+    if options.now_is_said:
+        return
+    is_managed = root.role is Role.MANAGED
+    newest = (newest_write_ms if is_managed else newest_checkpoint_ms)(root.location)
+    if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
+        raise GuardRefusedError(
+            "CLOCK_BEFORE_CHECKPOINT",
+            f"{root.location}: this machine's clock says {options.now_ms} ms, the newest "
+            f"{'run' if is_managed else 'checkpoint'} is of {newest} ms",
+            f"{_NOW_SWITCH} {newest}",
+        )
+
+
+def check_ledger(roots: Sequence[LogRoot], ledger: str | None) -> None:
+    """Refuse a ledger in a log directory: a broker stops at a folder that is no partition.
+
+    Raises:
+        ConfigError: It lies in one of these, or in any other of this machine.
+    """
+    if ledger is None:
+        return
+    if has_password(ledger):
+        reason = "Spark writes a URL into its logs; give the password as a setting of spark.hadoop"
+        raise ConfigError("--ledger", ledger, reason)
+    scheme, path = _split_url(ledger)
+    if scheme in {"", "file"}:
+        # Spark takes the path of a URL as it stands, other programs without its escapes.
+        for place in {path, unquote(path)}:
+            check_outside("--ledger", place, roots, said=ledger)
+        return
+    for root in roots:
+        if _is_below(ledger, root.location):
+            raise ConfigError("--ledger", ledger, f"lies inside the root {root.location}")
+
+
+def _split_url(place: str) -> tuple[str, str]:
+    """Return scheme and path of what Hadoop takes for a URL: ``file:/a`` is one, too."""
+    parts = urlsplit(place)
+    if parts.scheme == "file" or "://" in place:
+        return parts.scheme, parts.path
+    return "", place
+
+
+def _is_below(url: str, root: str) -> bool:
+    """Whether a URL leads into a root that is one."""
+    (scheme, _, place), (of_root, _, folder) = url.partition("://"), root.partition("://")
+    is_same_store = {scheme, of_root} <= {"s3", "s3a", "s3n"} or scheme == of_root
+    return bool(folder) and is_same_store and f"{place}/".startswith(folder.rstrip("/") + "/")
+
+
+def _check_trash(roots: Sequence[LogRoot], trash: str | None) -> None:
+    """Refuse a trash in a log directory, for the same reason; managed roots put nothing there."""
+    if not roots or any(root.role is not Role.MANAGED for root in roots):
+        check_outside("--trash", trash, roots)
+
+
+def check_outside(
+    option: str, place: str | Path | None, roots: Sequence[LogRoot] = (), *, said: object = None
+) -> None:
+    """Refuse a place for files of ours inside of a log directory, of whatever broker.
+
+    What tells a log directory is that it is one of the run's, or what brokers and managed roots
+    keep at its top. A place is inside of all the folders that its name leads through, and of those
+    in which it lies once links are followed.
+
+    Args:
+        option: That names the place.
+        place: A path; None for none.
+        roots: Of the run.
+        said: What was said, where the place is only a part of it.
+
+    Raises:
+        ConfigError: It lies in one.
+    """
+    if place is None:
+        return
+    known = {path.resolve() for root in roots if (path := local_path(root.location)) is not None}
+    for path in dict.fromkeys((plain_path(Path(place)), Path(os.path.realpath(place)))):
+        for folder in (path, *path.parents):
+            is_marked = any(os.path.lexists(folder / name) for name in _LOG_DIRECTORY_MARKS)
+            if is_marked or folder in known:
+                reason = f"lies inside the log directory {folder}"
+                raise ConfigError(option, said or place, reason)
+
+
+def _check_one_broker(roots: Sequence[LogRoot]) -> None:
+    properties = {root.location: read_meta_properties(root.location) for root in roots}
+    try:
+        validate_one_broker({path: known for path, known in properties.items() if known})
+    except PylogError as error:
+        raise GuardRefusedError("MIXED_DIRECTORIES", str(error)) from error
+
+
+def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
+    """Refuse a folder for salvage in a log directory, where it would keep a broker from starting.
+
+    Raises:
+        ConfigError: It lies in one.
+    """
+    check_outside("--salvage", options.salvage, roots)

@@ -1,0 +1,215 @@
+"""What all steps of one run know, whatever its operation: its name, its roots, its options."""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.ledger import Ledger
+from pylog_spark.options import JobOptions
+from pylog_spark.roots.broker_root import read_marker
+from pylog_spark.roots.root_guards import has_remote_storage
+from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
+from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
+from pylog_spark.run.recording import Recorder
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock
+from storage_core.errors import ConfigError
+from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
+from storage_core.redaction import without_secrets
+from storage_core.store import LocalStore
+from storage_core.store.local import plain_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of an operation.
+
+    Attributes:
+        run_id: Its name.
+        action: The command that asked for it.
+        roots: The log directories.
+        options: What to do, and how.
+        unsaid: Reasons that a step of it does not write down: another step does.
+        undoes: Name of the run that it undoes, None if it is no undo.
+        saved: The plan that it applies, None if it makes its own. All steps work by this one, read
+            when the run began, whatever becomes of its file meanwhile.
+    """
+
+    run_id: str
+    action: str
+    roots: tuple[LogRoot, ...]
+    options: JobOptions
+    unsaid: frozenset[str] = frozenset()
+    undoes: str | None = None
+    saved: SavedPlan | None = field(default=None, repr=False)
+
+    @property
+    def title(self) -> str:
+        """Its name for Spark's user interface."""
+        return f"pylog {self.action}"
+
+    @property
+    def places(self) -> str:
+        """The log directories, for the same."""
+        return ", ".join(root.location for root in self.roots)
+
+
+def new_run_id(clock: Clock) -> str:
+    """Return a name for a run that sorts by time and that no other run has."""
+    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
+    return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+
+
+def job_by_plan(
+    action: str,
+    roots: tuple[LogRoot, ...],
+    options: JobOptions,
+    clock: Clock,
+    *,
+    saved: SavedPlan | None = None,
+    unsaid: frozenset[str] = frozenset(),
+) -> Job:
+    """Return a new run of an operation that can apply a saved plan.
+
+    Args:
+        action: The command that asked for it.
+        roots: The log directories.
+        options: What to do, and how; ``plan_in`` names the plan, if there is one.
+        clock: For its name.
+        saved: That plan where it was read already; None to read it here.
+        unsaid: As in ``Job``.
+
+    Raises:
+        ConfigError: The file of ``options.plan_in`` cannot be read, or is no plan.
+    """
+    return Job(
+        run_id=new_run_id(clock),
+        action=action,
+        roots=roots,
+        options=options,
+        unsaid=unsaid,
+        saved=saved or saved_plan(options),
+    )
+
+
+def run_context(job: Job, unclean: frozenset[str]) -> RunContext:
+    """Return what every task of a run is told.
+
+    Args:
+        job: The run.
+        unclean: Broker roots without the marker of a clean shutdown.
+
+    Raises:
+        CorruptClusterMetadataError: A root's metadata cannot be understood.
+        CheckpointError: A root's ``meta.properties`` is malformed.
+        StorageError: A file cannot be read.
+    """
+    options, saved = job.options, job.saved
+    return RunContext(
+        run_id=job.run_id,
+        now_ms=options.now_ms,
+        hash_key=secrets.token_bytes(HASH_KEY_BYTES),
+        cleaner=options.cleaner,
+        catalogs=build_catalogs(job.roots, options) if saved is None else saved.catalogs,
+        expected_recoveries=None if saved is None else expected_operations(saved, "recover"),
+        unclean_roots=unclean,
+        high_watermark=options.high_watermark,
+        remote_roots=_remote_roots(job),
+        from_start=options.from_start,
+    )
+
+
+def run_trash(job: Job) -> Path | None:
+    """Return the folder in which a run keeps what it takes out of local directories, if any."""
+    trash = job.options.trash
+    return None if trash is None else plain_path(Path(trash)) / job.run_id
+
+
+def _remote_roots(job: Job) -> frozenset[str]:
+    """Return the roots whose broker kept segments in remote storage, unless that is overridden."""
+    if "REMOTE_STORAGE" in job.options.limits.overrides:
+        return frozenset()
+    return frozenset(root.location for root in job.roots if has_remote_storage(root.location))
+
+
+def brokers_of(roots: Sequence[LogRoot]) -> dict[str, object]:
+    """Return what tells the broker of each root; a root that does not say stands for itself."""
+    brokers: dict[str, object] = {}
+    for root in roots:
+        known = read_meta_properties(root.location)
+        brokers[root.location] = (known.cluster_id, known.node_id) if known else root.location
+    return brokers
+
+
+def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
+    """Return the broker roots without the marker of a clean shutdown."""
+    return frozenset(
+        root.location
+        for root in roots
+        if root.role is Role.BROKER
+        and read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
+    )
+
+
+def open_recorder(
+    spark: SparkSession | None,
+    job: Job,
+    clock: Clock,
+    *,
+    request: Mapping[str, object] | None = None,
+) -> Recorder:
+    """Return what keeps the record of a run; a dry run keeps none.
+
+    Args:
+        spark: The session that writes the ledger; None where the run has none and needs none.
+        job: The run.
+        clock: For the times of its rows.
+        request: What its command was asked for besides the options of all jobs, recorded with them.
+
+    Raises:
+        ConfigError: There is a ledger, but no session.
+        pyspark.errors.PySparkException: The ledger cannot be written.
+    """
+    options = job.options
+    ledger = None
+    if options.ledger is not None and not options.dry_run:
+        if spark is None:
+            raise ConfigError("--ledger", options.ledger, "needs a Spark session")
+        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+    # Settings of the session may hold passwords; what is done does not depend on them.
+    said = {
+        name: value
+        for name, value in asdict(replace(options, topic_dump=None)).items()
+        if name != "spark_conf"
+    }
+    if options.topic_dump is not None:
+        # Of what was exported only where it stands: a cluster has many topics.
+        said["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
+    if job.undoes is not None:
+        said["undoes"] = job.undoes
+    said |= request or {}
+    return Recorder(
+        ledger=ledger,
+        clock=clock,
+        unsaid=job.unsaid,
+        facts={
+            "run_id": job.run_id,
+            "action": job.action,
+            "roots": [root.location for root in job.roots],
+            "now_ms": options.now_ms,
+            "options": without_secrets(json.dumps(said, default=_plain, sort_keys=True)),
+        },
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)

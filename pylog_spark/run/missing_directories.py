@@ -1,0 +1,80 @@
+"""Whether a run was given every log directory of its broker.
+
+The marker of a clean shutdown in one directory is a claim about the broker: if another directory of
+it lies elsewhere and was not recovered, the claim would be false.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.options import JobOptions
+from pylog_spark.run.catalogs import is_same_broker, read_meta_properties, read_metadata
+from storage_core.errors import LogDirectoryNotFoundError
+
+_LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
+
+
+def check_configured(location: str, options: JobOptions) -> None:
+    """Refuse a broker's log directory that the broker's own file does not have.
+
+    Without that file, or where it names no directories, any directory may be the broker's.
+
+    Raises:
+        LogDirectoryNotFoundError: ``log.dirs`` names others only.
+    """
+    configured = _paths_of(options)
+    if configured and Path(location).resolve() not in {Path(path).resolve() for path in configured}:
+        raise LogDirectoryNotFoundError(
+            location,
+            f"is not in log.dirs, which has {', '.join(configured)}; where the broker's disks are "
+            "mounted elsewhere, say --set log.dirs=... with their paths here",
+        )
+
+
+def find_missing_directories(roots: Sequence[LogRoot], options: JobOptions) -> dict[str, list[str]]:
+    """Return, by root, what says that its broker has a log directory that the run was not given.
+
+    Two sources are asked: the registration of the broker in the cluster's metadata, by the ids of
+    directories, and the broker's own file, by their paths.
+
+    Raises:
+        PylogError: A root's own files, or the cluster's metadata, cannot be read.
+    """
+    properties = {root.location: read_meta_properties(root.location) for root in roots}
+    metadata = read_metadata(roots)
+    given = {Path(root.location).resolve() for root in roots}
+    by_file = [path for path in _paths_of(options) if Path(path).resolve() not in given]
+    missing: dict[str, list[str]] = {}
+    for root in roots:
+        own = properties[root.location]
+        reasons = [f"the broker's log directory {path} was not given" for path in by_file]
+        if own is not None:
+            here = {
+                other.directory_id
+                for other in properties.values()
+                if other is not None and is_same_broker(own, other)
+            }
+            for location, cluster in metadata.items():
+                if not is_same_broker(own, properties[location]) or own.node_id is None:
+                    continue
+                registered = cluster.brokers.get(own.node_id)
+                ids = () if registered is None else registered.log_directories
+                absent = sorted(set(ids) - here)
+                if absent:
+                    reasons.append(
+                        f"log directories of the broker were not given: {', '.join(absent)} "
+                        "(directory.id)"
+                    )
+        if reasons:
+            missing[root.location] = reasons
+    return missing
+
+
+def _paths_of(options: JobOptions) -> list[str]:
+    settings = {**options.broker_settings, **options.broker_overrides}
+    for key in _LOG_DIR_KEYS:
+        if key in settings:
+            return [path.strip() for path in settings[key].split(",") if path.strip()]
+    return []

@@ -1,0 +1,358 @@
+"""A plan as a file: written by ``--plan-out``, read by ``pylog apply``.
+
+JSON, one object with a partition a line, or Parquet with a row a partition and the rest in the
+table's metadata under ``pylog-plan``. It holds what decided: the clock, the roots, the options, the
+topics' configs, and of each planned partition its plan and its files. It does not hold the key of
+the offset maps: that is drawn anew for each run, and no byte of a result depends on it.
+
+Which partitions a plan is for is decided here, what it does is decided again: planning is a pure
+function of files, configs and clock, so that a partition whose files and plan are the same gets
+exactly the plan that was saved.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.options import JobOptions, Strategy
+from pylog_spark.options.values import TUNING_KEYS
+from pylog_spark.run.plan_values import read_value
+from pylog_spark.tasks.fingerprints import FileFacts, digest_operations
+from storage_core import __version__
+from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.config.cleaner_config import CLEANER_KEYS
+from storage_core.config.values import render
+from storage_core.errors import ConfigError
+from storage_core.json_text import parse_json
+from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.local import write_record
+
+FORMAT: Final = "pylog-plan"
+VERSION: Final = 1
+_PARQUET_SUFFIX: Final = ".parquet"
+_METADATA_KEY: Final = b"pylog-plan"
+# Not part of a plan: where a run is recorded, by whom it is run, and what may hold a password.
+# The configs of what is planned stand in the plan by themselves.
+_LEFT_OUT: Final = frozenset(
+    {"spark_conf", "master", "plan_out", "plan_in", "dry_run", "exact", "topic_dump"}
+)
+# The files of a hundred thousand partitions.
+_MOST_BYTES: Final = 4 << 30
+
+_ROWS: Final = pa.schema(
+    [
+        pa.field("action", pa.string()),
+        pa.field("root", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("directory", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("figures", pa.string()),
+        pa.field("plan", pa.string()),
+        pa.field("files", pa.string()),
+    ]
+)
+
+PartitionKey = tuple[str, str, str | None, int | None, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPartition:
+    """One partition directory in a plan.
+
+    Attributes:
+        action: What is done to it: compact, retain, recover.
+        root: Its root, as the run was given it.
+        topic: Its topic, None where the name gives none.
+        partition: Its number, None as the topic is.
+        directory: Its own directory, or location.
+        status: planned, skipped or failed.
+        reason: Why it is left alone, or None.
+        figures: Upper bounds: bytes read, written, afterwards, on disk meanwhile; requests.
+        plan: What was decided; empty unless planned.
+        files: What its files looked like; none unless planned.
+    """
+
+    action: str
+    root: str
+    topic: str | None
+    partition: int | None
+    directory: str
+    status: str
+    reason: str | None
+    figures: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    files: tuple[FileFacts, ...]
+
+    @property
+    def key(self) -> PartitionKey:
+        """What tells it from the others."""
+        # Not the generation of a managed one: that it is another one is to be said.
+        directory = self.directory.partition(GENERATION_MARK)[0]
+        return self.action, self.root, self.topic, self.partition, directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan that was saved.
+
+    Attributes:
+        run_id: The run that made it.
+        action: The command that asked for it.
+        now_ms: Its clock, epoch milliseconds.
+        roots: Its roots.
+        options: Its options; what is no part of a plan is not in its file.
+        catalogs: What was known of the topics that are planned, by root.
+        partitions: What is to be done, and what is not.
+        program: Version of the program that made it.
+    """
+
+    run_id: str
+    action: str
+    now_ms: int
+    roots: tuple[LogRoot, ...]
+    options: JobOptions
+    catalogs: Mapping[str, TopicCatalog]
+    partitions: tuple[PlannedPartition, ...]
+    program: str = field(default=__version__)
+
+
+def encode_options(options: JobOptions) -> dict[str, Any]:
+    """Return options as plain values, without those that are no part of a plan."""
+    # A guard is switched off on the command line alone, each time anew.
+    options = replace(options, limits=replace(options.limits, overrides=frozenset()))
+    values = {name: value for name, value in asdict(options).items() if name not in _LEFT_OUT}
+    return dict(json.loads(json.dumps(values, default=_plain)))
+
+
+def decode_options(values: Mapping[str, Any]) -> JobOptions:
+    """Return the options that ``encode_options`` made plain; their clock is said.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        ValueError: They are no options.
+    """
+    # What settings of a session may run is not for a plan to say.
+    strange = _LEFT_OUT.intersection(values)
+    if strange:
+        raise ValueError(f"options.{min(strange)}: is no part of a plan")
+    options: JobOptions = read_value(JobOptions, dict(values), "options")
+    if options.limits.overrides:
+        codes = ", ".join(sorted(options.limits.overrides))
+        raise ValueError(
+            f"options.limits.overrides: a file switches no guard off ({codes}); say it with "
+            "--override to pylog apply"
+        )
+    for keys, config in ((TUNING_KEYS, options.tuning), (CLEANER_KEYS, options.cleaner)):
+        for key in keys.values():
+            said = getattr(config, key.attribute)
+            if said is not None:
+                key.type.parse(key.name, render(said))
+    limits = options.limits
+    amounts = (
+        options.now_ms,
+        options.max_truncate_bytes,
+        options.purge_after_ms,
+        limits.max_bytes or 0,
+        limits.max_duration_ms or 0,
+        limits.min_free_bytes,
+        (1 if limits.per_disk is None else limits.per_disk) - 1,
+    )
+    if min(amounts) < 0 or not 0 <= limits.max_delete_ratio <= 1:
+        raise ValueError("options: an amount is out of its range")
+    Strategy(options.strategy)
+    return replace(options, now_is_said=True)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset | set | tuple):
+        return sorted(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def write_plan_file(path: Path, plan: SavedPlan) -> None:
+    """Write a plan: Parquet if the file is named so, else JSON.
+
+    Raises:
+        StorageError: The disk failed.
+    """
+    if path.suffix == _PARQUET_SUFFIX:
+        write_record(path, _to_parquet(plan))
+        return
+    lines = [json.dumps(_row(partition), sort_keys=True) for partition in plan.partitions]
+    header = json.dumps(_header(plan), sort_keys=True)
+    body = ",\n".join(lines)
+    write_record(path, f'{header[:-1]}, "partitions": [\n{body}\n]}}\n'.encode())
+
+
+def read_plan_file(path: str | Path) -> SavedPlan:
+    """Read a plan that was saved.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no plan of this version.
+    """
+    try:
+        header, rows = _read_parquet(path) if _is_parquet(path) else _read_json(path)
+        return _decode(header, rows)
+    except OSError as error:
+        raise ConfigError("PLAN", path, error.strerror or str(error)) from error
+    except KeyError as error:
+        raise ConfigError("PLAN", path, f"is no saved plan: it has no {error}") from error
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise ConfigError("PLAN", path, f"is no saved plan: {error}") from error
+
+
+def _is_parquet(path: str | Path) -> bool:
+    return Path(path).suffix == _PARQUET_SUFFIX
+
+
+def _read_json(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
+    with Path(path).open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    _check_size(len(content))
+    header = _parse_header(content)
+    return header, header.pop("partitions")
+
+
+def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
+    with pq.ParquetFile(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
+        table = file.read().select(_ROWS.names)
+    header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
+    texts = ("figures", "plan", "files")
+    rows = [row | {name: _parse(row[name]) for name in texts} for row in table.to_pylist()]
+    return header, rows
+
+
+def _parse_header(content: bytes) -> dict[str, Any]:
+    header = _parse(content)
+    if not isinstance(header, dict):
+        raise TypeError(f"expected an object, found {type(header).__name__}")
+    found = (header.get("format"), header.get("version"))
+    if found != (FORMAT, VERSION):
+        raise ValueError(f"expected {FORMAT} {VERSION}, found {found[0]} {found[1]}")
+    return header
+
+
+def _parse(text: bytes | str) -> Any:
+    return parse_json(text, limit_bytes=_MOST_BYTES)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES:
+        raise ValueError(f"has more than the {_MOST_BYTES} bytes that a plan may have")
+
+
+def saved_plan(options: JobOptions) -> SavedPlan | None:
+    """Return the plan that options say is to be applied, None for none; reads its whole file.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no plan of this version.
+    """
+    return None if options.plan_in is None else read_plan_file(options.plan_in)
+
+
+def expected_operations(saved: SavedPlan, action: str) -> dict[str, str]:
+    """Return digests of the operations that a saved plan has, by directory."""
+    return {
+        partition.directory: digest_operations(json.dumps(partition.plan["operations"]))
+        for partition in saved.partitions
+        if partition.action == action and "operations" in partition.plan
+    }
+
+
+def planned_topics(partitions: Iterable[PlannedPartition], root: str) -> set[str]:
+    """Return the topics of a root that a plan works on."""
+    return {p.topic for p in partitions if p.topic is not None and p.plan and p.root == root}
+
+
+def restrict_catalog(catalog: TopicCatalog, topics: set[str]) -> TopicCatalog:
+    """Return what a catalogue knows of some topics."""
+    return TopicCatalog(
+        topics={name: entry for name, entry in catalog.topics.items() if name in topics},
+        explicit=catalog.explicit,
+        assume_defaults=catalog.assume_defaults,
+        broker=catalog.broker,
+        settings=catalog.settings,
+    )
+
+
+def _header(plan: SavedPlan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "program": plan.program,
+        "run_id": plan.run_id,
+        "action": plan.action,
+        "now_ms": plan.now_ms,
+        "roots": [
+            {"location": root.location, "role": root.role.value, "is_said": root.is_said}
+            for root in plan.roots
+        ],
+        "options": encode_options(plan.options),
+        "configs": {place: asdict(catalog) for place, catalog in plan.catalogs.items()},
+    }
+
+
+def _row(partition: PlannedPartition) -> dict[str, Any]:
+    names = ("action", "root", "topic", "partition", "directory", "status", "reason")
+    row: dict[str, Any] = {name: getattr(partition, name) for name in names}
+    row |= {"figures": dict(partition.figures), "plan": dict(partition.plan)}
+    return row | {"files": [list(file) for file in partition.files]}
+
+
+def _to_parquet(plan: SavedPlan) -> bytes:
+    rows = []
+    for partition in plan.partitions:
+        row = _row(partition)
+        texts = {name: json.dumps(row[name]) for name in ("figures", "plan", "files")}
+        rows.append(row | texts)
+    metadata = {_METADATA_KEY: json.dumps(_header(plan)).encode()}
+    table = pa.Table.from_pylist(rows, schema=_ROWS).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def _decode(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> SavedPlan:
+    """Return the plan, each value of it checked.
+
+    Raises:
+        ConfigError: A setting is out of its range.
+        KeyError: A value is missing.
+        TypeError: A value is of another kind.
+        ValueError: A value is another one than it can be.
+    """
+    return SavedPlan(
+        run_id=read_value(str, header["run_id"], "run_id"),
+        action=read_value(str, header["action"], "action"),
+        now_ms=read_value(int, header["now_ms"], "now_ms"),
+        roots=read_value(tuple[LogRoot, ...], header["roots"], "roots"),
+        options=decode_options(header["options"]),
+        catalogs=read_value(dict[str, TopicCatalog], header["configs"], "configs"),
+        partitions=tuple(_partition(row, number) for number, row in enumerate(rows)),
+        program=read_value(str, header["program"], "program"),
+    )
+
+
+def _partition(row: Mapping[str, Any], number: int) -> PlannedPartition:
+    where = f"partitions[{number}]"
+    files = tuple(map(_file, row["files"]))
+    found: PlannedPartition = read_value(PlannedPartition, {**row, "files": []}, where)
+    return replace(found, files=files)
+
+
+def _file(facts: Sequence[Any]) -> FileFacts:
+    """Return facts of a file; a plan has so many of them that they are read by themselves."""
+    name, size, time = facts
+    if type(name) is not str or type(size) is not int or type(time) is not int:
+        raise ValueError(f"expected name, size and time of a file, found {facts!r:.80}")
+    return name, size, time

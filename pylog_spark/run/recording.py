@@ -1,0 +1,180 @@
+"""Tell the ledger what a run does, as it does it."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.run.dispatch import run_apart
+from pylog_spark.run.run_report import RunSummary
+from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
+from pylog_spark.tasks.cells import slice_table
+from storage_core import __version__
+from storage_core.clock import Clock
+
+# What is behind a result row, beside the columns of ``schemas.RESULT``: steps of plans, described.
+STEPS: Final = "steps"
+# An append takes about a second, however few rows it has.
+_STEPS_AT_ONCE: Final = 20_000
+_ROWS_AT_ONCE: Final = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorder:
+    """Writes the rows of one run; without a ledger it writes nothing.
+
+    Attributes:
+        ledger: Where to; None for nowhere.
+        clock: For the times of the START and END rows.
+        facts: Columns of both of these rows.
+        unsaid: Reasons of result rows that are left out: another step has a row for the partition.
+    """
+
+    ledger: Ledger | None
+    clock: Clock
+    facts: Mapping[str, Any]
+    unsaid: frozenset[str] = frozenset()
+    _appended: dict[LedgerTable, int] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Write the START row, before anything is touched."""
+        self._write_run({"event": RunEvent.START.value})
+
+    def end(self, summary: RunSummary, *, exit_code: int) -> None:
+        """Write the END row."""
+        self._write_run(
+            {
+                "event": RunEvent.END.value,
+                "exit_code": exit_code,
+                "partitions_done": summary.done,
+                "partitions_skipped": summary.skipped,
+                "partitions_failed": summary.failed,
+                "bytes_before": summary.bytes_before,
+                "bytes_after": summary.bytes_after,
+                "duration_ms": summary.duration_ms,
+            }
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Write the END row of a run that an error ended."""
+        self._write_run(
+            {
+                "event": RunEvent.END.value,
+                "error_class": type(error).__name__,
+                "error": str(error),
+            }
+        )
+
+    def results(self, rows: pa.Table) -> None:
+        """Write result rows."""
+        said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
+        self._append(LedgerTable.RESULTS, rows.filter(said))
+
+    def each_result(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+        """Write result rows as they come, and the operations behind them; return the rows.
+
+        What was done is on record when whoever yields the rows raises.
+
+        Args:
+            rows: Columns of ``schemas.RESULT`` but for the run; under ``STEPS`` what was applied.
+        """
+        done: list[pa.Table] = []
+        results: list[dict[str, Any]] = []
+        steps: list[dict[str, Any]] = []
+
+        def write() -> None:
+            behind = _table(OPERATION, steps)
+            done.append(_table(RESULT, results))
+            results.clear()
+            steps.clear()
+            self.results(done[-1])
+            self._append(LedgerTable.OPERATIONS, behind)
+
+        try:
+            for row in rows:
+                columns = {"run_id": self.facts["run_id"], **row}
+                steps += self._steps(columns, columns.pop(STEPS, ()))
+                results.append(columns)
+                if len(results) >= _ROWS_AT_ONCE or len(steps) >= _STEPS_AT_ONCE:
+                    write()
+        finally:
+            write()
+        return pa.concat_tables(done)
+
+    def cleanings(self, rows: pa.Table) -> None:
+        """Write what rounds of compaction read and wrote."""
+        self._append(LedgerTable.CLEANINGS, rows)
+
+    def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
+        """Write the operations that commits applied.
+
+        Args:
+            partitions: A row a partition, with its root, topic and number.
+            texts: Operations as JSON, by row; None where there are none.
+        """
+        rows: list[dict[str, Any]] = []
+        for ordinal, text in texts.items():
+            if text is None:
+                continue
+            names = {
+                name: partitions[name][ordinal].as_py() for name in ("root", "topic", "partition")
+            }
+            rows += self._steps(names, json.loads(text))
+        self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
+
+    @contextmanager
+    def whole_run(self) -> Iterator[None]:
+        """Write the START row before the block, and the END row of what an error ended after it."""
+        self.start()
+        try:
+            yield
+        except BaseException as error:
+            run_apart("write the run's END row", partial(self.fail, error))
+            raise
+
+    def _steps(
+        self, place: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield rows of ``schemas.OPERATION`` for the operations on one partition or folder."""
+        names = {name: place.get(name) for name in ("root", "topic", "partition")}
+        for step, operation in enumerate(operations):
+            yield {"run_id": self.facts["run_id"], **names, "step": step, **_describe(operation)}
+
+    def _write_run(self, row: Mapping[str, Any]) -> None:
+        if self.ledger is not None:
+            at = datetime.fromtimestamp(self.clock.now_ms() / 1000, tz=UTC)
+            number = self._next(LedgerTable.RUNS)
+            content = {**self.facts, **row, "at": at, "version": __version__}
+            self.ledger.append_row(LedgerTable.RUNS, content, number=number)
+
+    def _append(self, table: LedgerTable, rows: pa.Table) -> None:
+        if self.ledger is not None:
+            for part in slice_table(rows):
+                self.ledger.append(table, part, number=self._next(table))
+
+    def _next(self, table: LedgerTable) -> int:
+        number = self._appended.get(table, 0)
+        self._appended[table] = number + 1
+        return number
+
+
+def _table(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_batches([rows_to_batch(schema, rows)], schema=schema)
+
+
+def _describe(operation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``schemas.OPERATION`` for one step of a plan."""
+    return {
+        "operation": operation["operation"],
+        "file": operation.get("name", operation.get("source")),
+        "target": operation.get("target"),
+        "size_bytes": operation.get("size_bytes"),
+        "reason": operation["reason"],
+    }

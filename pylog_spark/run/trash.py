@@ -1,0 +1,68 @@
+"""The trash of a run: what it says of itself there before it touches anything."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from pylog_spark.roots.broker_root import CHECKPOINT_FILES, read_marker
+from pylog_spark.run.job import Job, run_trash
+from pylog_spark.tasks.run_context import read_if_sound
+from storage_core.catalog.roles import Role
+from storage_core.clock import Clock
+from storage_core.commit.keep import is_same_filesystem
+from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
+from storage_core.store import LocalStore
+from storage_core.store.local import write_record
+
+
+def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
+    """Write down what a run found, so that it can be undone; nothing without a trash.
+
+    To be called under the locks of its log directories, before the first file is touched.
+
+    Args:
+        job: The run.
+        clock: For when it began.
+        held: Keeps the run's trash from a purge and from an undo until it is closed.
+
+    Returns:
+        What a reader of the report should know.
+
+    Raises:
+        StorageError: A file cannot be read or written.
+    """
+    folder = run_trash(job)
+    roots = [root for root in job.roots if root.role is not Role.MANAGED]
+    if folder is None or not roots or job.options.dry_run:
+        return ()
+    run = TrashedRun(
+        run_id=job.run_id,
+        action=job.action,
+        started_ms=clock.now_ms(),
+        roots=tuple(observe_root(root.location) for root in roots),
+    )
+    write_record(folder / RUN_FILE, run.encode())
+    held.enter_context(hold_run(folder))
+    return tuple(
+        f"{root.location}: the trash {job.options.trash} is on another filesystem, so what the run "
+        "replaces or removes is copied there, not renamed"
+        for root in roots
+        if not is_same_filesystem(Path(root.location), folder)
+    )
+
+
+def observe_root(location: str) -> TrashedRoot:
+    """Return a log directory as it is now: its marker, and the entries of its checkpoints.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    found = {name: read_if_sound(location, name) for name in CHECKPOINT_FILES}
+    return TrashedRoot(
+        location=location,
+        was_clean=read_marker(LocalStore(Path(location), may_be_link=True)) is not None,
+        checkpoints={
+            name: {str(partition): offset for partition, offset in entries.items()}
+            for name, (entries, problem) in found.items()
+            if not problem
+        },
+    )

@@ -1,0 +1,87 @@
+"""What keeps a run from changing a local directory at all."""
+
+import os
+
+import pytest
+
+from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.roots.root_guards import (
+    check_local_directory,
+    check_off_object,
+    has_remote_storage,
+)
+from storage_core.catalog.owners_word import OFF_SWITCH_FILE
+from storage_core.errors import GuardRefusedError
+from storage_core.store import filesystems, open_object_store
+
+
+def options_with(*overrides):
+    return JobOptions(now_ms=0, limits=RunLimits(overrides=frozenset(overrides)))
+
+
+def refusal(directory, *overrides):
+    with pytest.raises(GuardRefusedError) as caught:
+        check_local_directory(str(directory), options_with(*overrides))
+    return caught.value
+
+
+def test_a_directory_of_ones_own_on_a_disk_is_fine(tmp_path):
+    (tmp_path / "orders-0").mkdir()
+    check_local_directory(str(tmp_path), options_with())
+
+
+def test_the_owner_can_switch_everything_off_and_nothing_overrides_that(tmp_path):
+    (tmp_path / OFF_SWITCH_FILE).write_text("disks are being moved, ask Ana\n")
+    error = refusal(tmp_path, "FOREIGN_FORMAT", "NOT_THE_OWNER")
+    assert (error.code, error.override) == ("SWITCHED_OFF", None)
+    assert "disks are being moved, ask Ana" in str(error)
+
+
+def test_another_systems_directory_is_refused_by_its_name(tmp_path):
+    (tmp_path / "redpanda").mkdir()
+    error = refusal(tmp_path)
+    assert error.code == "FOREIGN_FORMAT"
+    assert "Redpanda" in str(error)
+    check_local_directory(str(tmp_path), options_with("FOREIGN_FORMAT"))
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "code"),
+    [
+        ("nfs4", "FILESYSTEM_UNSAFE"),
+        ("fuse.s3fs", "FILESYSTEM_UNSAFE"),
+        ("zfs", "FILESYSTEM_UNKNOWN"),
+    ],
+)
+def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem, code):
+    table = tmp_path / "mountinfo"
+    table.write_text(f"22 1 0:1 / / rw - {filesystem} somewhere rw\n")
+    monkeypatch.setattr(filesystems, "MOUNT_TABLE", table)
+    assert refusal(tmp_path).code == code
+    if code == "FILESYSTEM_UNKNOWN":
+        check_local_directory(str(tmp_path), options_with(code))
+    else:
+        assert refusal(tmp_path, "FILESYSTEM_UNKNOWN").code == code
+
+
+def test_somebody_elses_directory_is_left_to_them_or_to_root(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    error = refusal(tmp_path)
+    assert error.code == "NOT_THE_OWNER"
+    check_local_directory(str(tmp_path), options_with("NOT_THE_OWNER"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    check_local_directory(str(tmp_path), options_with())
+
+
+def test_a_cache_of_remote_indexes_tells_of_remote_storage(tmp_path):
+    assert not has_remote_storage(str(tmp_path))
+    (tmp_path / "remote-log-index-cache").mkdir()
+    assert has_remote_storage(str(tmp_path))
+
+
+def test_an_object_of_that_name_switches_a_url_off():
+    store = open_object_store("memory://switched/off")
+    check_off_object("memory://switched/off")
+    store.put("pylog-off", b"migration until Friday\n")
+    with pytest.raises(GuardRefusedError, match=r"SWITCHED_OFF: .*migration until Friday"):
+        check_off_object("memory://switched/off")

@@ -1,0 +1,236 @@
+"""A plan as a file: what goes in comes out, in both forms."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.discovery import LogRoot
+from pylog_spark.operations.apply import ApplyOptions, options_of
+from pylog_spark.options import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
+from pylog_spark.run.plan_file import (
+    PlannedPartition,
+    SavedPlan,
+    decode_options,
+    encode_options,
+    expected_operations,
+    planned_topics,
+    read_plan_file,
+    restrict_catalog,
+    write_plan_file,
+)
+from pylog_spark.tasks.fingerprints import decode_files, digest_operations, encode_files
+from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
+from storage_core.config import CleanerConfig, OffsetMapHash
+from storage_core.errors import ConfigError
+
+OPTIONS = JobOptions(
+    now_ms=1_700_000_000_000,
+    now_is_said=True,
+    role=Role.BROKER,
+    include=("orders-*",),
+    topic_configs={"orders": {"cleanup.policy": "compact"}},
+    broker_settings={"log.segment.bytes": "16384"},
+    cleaner=CleanerConfig(offset_map_hash=OffsetMapHash.MD5, dedupe_buffer_bytes=4096),
+    high_watermark=HighWatermarkSource.LOG_END,
+    tuning=Tuning(unit_min_bytes=7),
+    limits=RunLimits(order=Order.LARGEST),
+)
+ENTRY = TopicEntry(
+    topic="orders",
+    topic_id="rxVH_70DS8OS9FeZmp5wKQ",
+    config_overrides={"cleanup.policy": "compact"},
+    source=TopicConfigSource.CLUSTER_METADATA,
+    ignored_keys=("x",),
+)
+CATALOG = TopicCatalog(
+    topics={"orders": ENTRY, "others": replace(ENTRY, topic="others")},
+    explicit={"o*": {"retention.ms": "1"}},
+    assume_defaults=("a*",),
+    broker={"log.retention.ms": "5"},
+    settings={"segment.bytes": "9"},
+)
+PLANNED = PlannedPartition(
+    action="recover",
+    root="/logs",
+    topic="orders",
+    partition=3,
+    directory="/logs/orders-3",
+    status="planned",
+    reason=None,
+    figures={"bytes_before": 5},
+    plan={"operations": [{"operation": "DeleteFile", "name": "5.log", "reason": "cut"}]},
+    files=(("0.log", 12, 1_700_000_000_123), ("é.log", 0, 0)),
+)
+SKIPPED = replace(
+    PLANNED, topic=None, partition=None, status="skipped", reason="X", figures={}, plan={}, files=()
+)
+PLAN = SavedPlan(
+    run_id="20260102T030405Z-0a1b2c3d",
+    action="recover",
+    now_ms=OPTIONS.now_ms,
+    roots=(LogRoot(location="/logs", role=Role.BROKER, is_said=True),),
+    options=OPTIONS,
+    catalogs={"/logs": restrict_catalog(CATALOG, {"orders"})},
+    partitions=(PLANNED, SKIPPED),
+)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet", "plan"])
+def test_what_goes_into_a_plan_comes_out_of_it(tmp_path: Path, name: str):
+    path = tmp_path / name
+    write_plan_file(path, PLAN)
+    assert read_plan_file(path) == PLAN
+    assert path.read_bytes()[:4] == (b"PAR1" if name.endswith("parquet") else b'{"ac')
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_options_survive_and_secrets_of_a_session_are_left_out():
+    said = replace(
+        OPTIONS, spark_conf={"spark.password": "x"}, master="yarn", plan_out="p", dry_run=True
+    )
+    encoded = encode_options(said)
+    assert not {"spark_conf", "master", "plan_out", "plan_in", "dry_run"} & set(encoded)
+    assert decode_options(encoded) == OPTIONS
+    assert decode_options(encode_options(JobOptions(now_ms=1))).role is None
+
+
+def test_no_plan_switches_a_guard_off(tmp_path):
+    said = replace(OPTIONS, limits=replace(OPTIONS.limits, overrides=frozenset({"FOREIGN_FORMAT"})))
+    path = tmp_path / "plan.json"
+    write_plan_file(path, replace(PLAN, options=said))
+    assert read_plan_file(path) == PLAN
+    content = json.loads(path.read_text())
+    assert content["options"]["limits"]["overrides"] == []
+    content["options"]["limits"]["overrides"] = ["NOT_THE_OWNER", "FOREIGN_FORMAT"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"\(FOREIGN_FORMAT, NOT_THE_OWNER\); say it with --over"):
+        read_plan_file(path)
+    again = options_of(PLAN, path, ApplyOptions(overrides=frozenset({"NOT_THE_OWNER"})))
+    assert again.limits.overrides == {"NOT_THE_OWNER"}
+
+
+def test_only_the_configs_of_what_is_planned_are_kept():
+    assert planned_topics(PLAN.partitions, "/logs") == {"orders"}
+    assert planned_topics(PLAN.partitions, "/other") == set()
+    known = PLAN.catalogs["/logs"]
+    assert (set(known.topics), known.explicit, known.broker) == (
+        {"orders"},
+        CATALOG.explicit,
+        CATALOG.broker,
+    )
+
+
+def test_operations_are_told_apart_by_what_they_say_not_by_how_it_is_spaced():
+    (digest,) = expected_operations(PLAN, "recover").values()
+    spaced = '[ {"reason": "cut", "operation" : "DeleteFile", "name":"5.log"} ]'
+    assert digest_operations(spaced) == digest
+    assert digest_operations(spaced.replace("5", "6")) != digest
+    assert expected_operations(PLAN, "compact") == {}
+
+
+def test_a_managed_partition_is_the_same_whatever_its_generation():
+    place = "managed+s3://b/m/orders-3"
+    one = replace(PLANNED, directory=f"{place}#generation=4")
+    assert one.key == replace(PLANNED, directory=f"{place}#generation=5").key
+    assert one.key != PLANNED.key
+
+
+def test_listings_are_packed():
+    assert decode_files(encode_files(PLANNED.files)) == PLANNED.files
+    assert decode_files(None) == ()
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path: Path):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, PLAN)
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ConfigError, match="expected pylog-plan 1, found pylog-plan 2"):
+        read_plan_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("{}", "expected pylog-plan 1, found None None"),
+        ("[]", "expected an object, found list"),
+        ('{"format": "pylog-plan", "version": 1}', "it has no 'partitions'"),
+    ],
+)
+def test_what_is_no_plan_is_said_in_words(tmp_path: Path, content: str, what: str):
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=what):
+        read_plan_file(path)
+
+
+DEEP: Any = 1
+for _ in range(200):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("action",), ["compact"]),
+        (("run_id",), 7),
+        (("now_ms",), "7"),
+        (("now_ms",), True),
+        (("now_ms",), 2**80),
+        (("roots",), "/logs"),
+        (("roots", 0, "role"), "owner"),
+        (("roots", 0, "location"), None),
+        (("roots", 0, "more"), 1),
+        (("options",), []),
+        (("options", "now_ms"), -1),
+        (("options", "trash"), 5),
+        (("options", "strategy"), "magic"),
+        (("options", "limits", "max_delete_ratio"), 1.5),
+        (("options", "limits", "max_delete_ratio"), float("nan")),
+        (("options", "limits", "max_bytes"), -1),
+        (("options", "limits", "order"), ["name"]),
+        (("options", "tuning", "unit_min_bytes"), 0),
+        (("options", "tuning", "wave_max_tasks"), 2**64),
+        (("options", "cleaner", "threads"), -1),
+        (("options", "include"), "orders-*"),
+        (("options", "spark_conf"), {"spark.jars": "any.jar"}),
+        (("options", "master"), "spark://elsewhere"),
+        (("options", "dry_run"), False),
+        (("configs", "/logs", "topics", "orders", "source"), "hearsay"),
+        (("configs", "/logs", "topics"), []),
+        (("configs", "/logs", "broker", "log.retention.ms"), 5),
+        (("partitions",), {"orders": 1}),
+        (("partitions", 0, "directory"), ["/logs/orders-3"]),
+        (("partitions", 0, "directory"), "/logs/\udcff-3"),
+        (("partitions", 0, "partition"), 1.0),
+        (("partitions", 0, "status"), None),
+        (("partitions", 0, "plan"), [1]),
+        (("partitions", 0, "plan", "operations"), DEEP),
+        (("partitions", 0, "files", 0), ["0.log", 12]),
+        (("partitions", 0, "files", 0), ["0.log", "12", 1]),
+        (("partitions", 0, "more"), 1),
+    ],
+    ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else repr(part)[:20],
+)
+def test_a_plan_that_somebody_else_wrote_is_checked_value_by_value(tmp_path, place, value):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, PLAN)
+    content = json.loads(path.read_bytes())
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError):
+        read_plan_file(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b'"plan"', b"[]", b"{}", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet"])
+def test_any_other_file_is_no_plan(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_plan_file(tmp_path / name)

@@ -1,0 +1,309 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylog_spark.options import Strategy
+from pylog_spark.run.planning import (
+    ITEM_OVERHEAD_BYTES,
+    MAP_ENTRY_BYTES,
+    Demand,
+    MapBudgets,
+    WorkItem,
+    broadcast_budget,
+    choose_buckets,
+    choose_strategy,
+    choose_unit_bytes,
+    count_look_tasks,
+    cut_beside,
+    estimate_map_bytes,
+    pack_units,
+    plan_rounds,
+)
+
+MIB = 1024 * 1024
+
+
+def item(number: int, size_bytes: int) -> WorkItem[int]:
+    return WorkItem(value=number, size_bytes=size_bytes)
+
+
+def strategy(
+    *,
+    asked: Strategy = Strategy.AUTO,
+    is_one_unit: bool = False,
+    map_bytes: int = 10 * MIB,
+    can_broadcast: bool = True,
+    can_share_files: bool = True,
+    slots: int = 2,
+    is_bounded: bool = False,
+) -> Strategy:
+    return choose_strategy(
+        asked=asked,
+        is_one_unit=is_one_unit,
+        map_bytes=map_bytes,
+        budgets=MapBudgets(
+            broadcast_bytes=32 * MIB,
+            files_bytes=1024 * MIB,
+            can_broadcast=can_broadcast,
+            can_share_files=can_share_files,
+            slots=slots,
+        ),
+        is_bounded=is_bounded,
+    )
+
+
+def test_nothing_to_do_makes_no_unit():
+    assert pack_units([], unit_bytes=MIB) == []
+
+
+def test_a_big_item_has_a_unit_of_its_own_and_is_started_first():
+    units = pack_units([item(0, MIB), item(1, 900 * MIB), item(2, MIB)], unit_bytes=64 * MIB)
+    assert [unit.values for unit in units] == [[1], [0, 2]]
+
+
+def test_an_item_of_exactly_the_unit_is_not_packed_with_others():
+    exact = 64 * MIB - ITEM_OVERHEAD_BYTES
+    units = pack_units([item(0, exact), item(1, 0)], unit_bytes=64 * MIB)
+    assert [len(unit.items) for unit in units] == [1, 1]
+
+
+def test_two_items_that_just_fit_share_a_unit():
+    half = 32 * MIB - ITEM_OVERHEAD_BYTES
+    assert len(pack_units([item(0, half), item(1, half)], unit_bytes=64 * MIB)) == 1
+
+
+def test_two_items_that_just_do_not_fit_are_apart():
+    half = 32 * MIB - ITEM_OVERHEAD_BYTES
+    assert len(pack_units([item(0, half), item(1, half + 1)], unit_bytes=64 * MIB)) == 2
+
+
+def test_empty_items_are_spread_for_what_opening_them_costs():
+    units = pack_units([item(n, 0) for n in range(1000)], unit_bytes=64 * MIB)
+    assert len(units) == 1000 * ITEM_OVERHEAD_BYTES // (64 * MIB) + 1
+
+
+@given(
+    sizes=st.lists(st.integers(0, 200 * MIB), max_size=60),
+    unit_bytes=st.integers(ITEM_OVERHEAD_BYTES, 100 * MIB),
+)
+def test_packing_keeps_every_item_and_respects_the_bound(sizes, unit_bytes):
+    items = [item(number, size) for number, size in enumerate(sizes)]
+    units = pack_units(items, unit_bytes=unit_bytes)
+
+    packed = sorted((i for unit in units for i in unit.items), key=lambda i: i.value)
+    costs = [unit.cost_bytes for unit in units]
+    assert packed == items
+    assert all(u.cost_bytes <= unit_bytes for u in units if len(u.items) > 1)
+    assert costs == sorted(costs, reverse=True)
+    assert all(first + second > unit_bytes for first, second in itertools.pairwise(costs))
+
+
+def test_packing_does_not_depend_on_the_order_of_the_items():
+    items = [item(n, (n * 7919) % (5 * MIB)) for n in range(40)]
+    assert pack_units(items, unit_bytes=8 * MIB) == pack_units(reversed(items), unit_bytes=8 * MIB)
+
+
+def rounds_of(map_bytes: list[int], *, budget: int = 10, most: int = 9) -> list[list[int]]:
+    return plan_rounds(
+        [Demand(map_bytes=size, disk_bytes=0) for size in map_bytes],
+        budget=Demand(map_bytes=budget, disk_bytes=0),
+        most_partitions=most,
+    )
+
+
+def test_no_partitions_need_no_round():
+    assert rounds_of([]) == []
+
+
+def test_a_round_takes_maps_up_to_exactly_the_budget():
+    assert rounds_of([4, 6, 1]) == [[0, 1], [2]]
+
+
+def test_the_order_of_urgency_is_kept_even_where_a_later_one_would_fit():
+    assert rounds_of([4, 9, 4]) == [[0], [1], [2]]
+
+
+def test_a_map_above_the_budget_is_alone():
+    assert rounds_of([1, 11, 1]) == [[0], [1], [2]]
+
+
+def test_a_round_has_a_limit_of_partitions():
+    assert rounds_of([0] * 5, most=2) == [[0, 1], [2, 3], [4]]
+
+
+def test_a_round_fits_on_the_disk():
+    demands = [Demand(map_bytes=1, disk_bytes=size) for size in (60, 40, 1, 101)]
+    budget = Demand(map_bytes=10, disk_bytes=100)
+    assert plan_rounds(demands, budget=budget, most_partitions=9) == [[0, 1], [2], [3]]
+
+
+def test_a_wave_has_limits_of_bytes_and_of_tasks():
+    demands = [
+        Demand(map_bytes=0, disk_bytes=0, read_bytes=read, tasks=tasks)
+        for read, tasks in ((60, 1), (40, 1), (1, 5), (1, 5), (500, 1), (1, 1))
+    ]
+    budget = Demand(map_bytes=0, disk_bytes=0, read_bytes=100, tasks=9)
+    rounds = plan_rounds(demands, budget=budget, most_partitions=9)
+    assert rounds == [[0, 1], [2], [3], [4], [5]]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 20), max_size=50),
+    budget=st.integers(0, 40),
+    most=st.integers(1, 7),
+)
+def test_rounds_hold_every_partition_once_and_stay_within_the_budget(sizes, budget, most):
+    rounds = rounds_of(sizes, budget=budget, most=most)
+    assert [position for members in rounds for position in members] == list(range(len(sizes)))
+    for members in rounds:
+        assert 0 < len(members) <= most
+        assert len(members) == 1 or sum(sizes[position] for position in members) <= budget
+
+
+def test_what_is_one_unit_is_cleaned_whole_unless_no_task_could_hold_its_map():
+    assert strategy(is_one_unit=True, map_bytes=1024 * MIB) is Strategy.WHOLE
+    assert strategy(is_one_unit=True, map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(is_one_unit=False) is Strategy.FILES
+
+
+def test_scratch_files_are_taken_before_anything_that_passes_through_a_heap():
+    assert strategy(map_bytes=MIB) is Strategy.FILES
+    assert strategy(map_bytes=MIB, can_share_files=False) is Strategy.BROADCAST
+
+
+def test_a_map_above_the_budget_is_not_broadcast():
+    def asked(map_bytes: int) -> Strategy:
+        return strategy(map_bytes=map_bytes, asked=Strategy.BROADCAST)
+
+    assert [asked(32 * MIB), asked(32 * MIB + 1)] == [Strategy.BROADCAST, Strategy.FILES]
+
+
+def test_what_is_broadcast_is_small_beside_the_heap_that_is_there():
+    assert broadcast_budget(32 * MIB, heap_bytes=1024 * MIB) == 32 * MIB
+    assert broadcast_budget(256 * MIB, heap_bytes=1024 * MIB) == 32 * MIB
+    assert broadcast_budget(32 * MIB, heap_bytes=512 * MIB) == 16 * MIB
+
+
+def test_who_looks_at_partitions_are_tasks_by_their_number_up_to_some_for_each_slot():
+    assert [count_look_tasks(rows, slots=2) for rows in (0, 16, 17, 100, 10**6)] == [1, 1, 2, 7, 8]
+    assert count_look_tasks(100, slots=200) == 7
+    assert count_look_tasks(None, slots=2) == 8
+
+
+def test_a_map_that_no_task_can_merge_is_shuffled():
+    assert strategy(map_bytes=1024 * MIB) is Strategy.FILES
+    assert strategy(map_bytes=1024 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(map_bytes=1024 * MIB + 1, asked=Strategy.BROADCAST) is Strategy.SHUFFLE
+
+
+def test_with_many_slots_no_large_map_waits_for_one_task_that_merges():
+    assert strategy(slots=7, map_bytes=65 * MIB) is Strategy.FILES
+    assert strategy(slots=8, map_bytes=65 * MIB) is Strategy.SHUFFLE
+    assert strategy(slots=8, map_bytes=64 * MIB) is Strategy.FILES
+    assert strategy(slots=8, map_bytes=65 * MIB, asked=Strategy.FILES) is Strategy.FILES
+
+
+def test_small_partitions_beside_big_ones_make_jobs_of_equal_cost():
+    assert cut_beside([], slots=2) == []
+    assert cut_beside([5] * 3, slots=2) == [3]
+    assert cut_beside([5] * 16, slots=2) == [4, 4, 4, 4]
+    assert cut_beside([1] * 8 + [8] * 8, slots=2) == [10, 2, 2, 2]
+    assert len(cut_beside([1] * 500, slots=2)) == 16
+    assert len(cut_beside([1] * 500, slots=32)) == 7
+    assert sum(cut_beside(list(range(500)), slots=2)) == 500
+
+
+def test_a_session_without_broadcasts_shares_files():
+    assert strategy(can_broadcast=False) is Strategy.FILES
+    assert strategy(can_broadcast=False, asked=Strategy.BROADCAST) is Strategy.FILES
+    assert strategy(can_broadcast=False, is_one_unit=True) is Strategy.WHOLE
+
+
+def test_where_tasks_share_no_folder_large_maps_are_shuffled():
+    assert strategy(can_share_files=False) is Strategy.BROADCAST
+    assert strategy(can_share_files=False, map_bytes=32 * MIB + 1) is Strategy.SHUFFLE
+    assert strategy(can_share_files=False, asked=Strategy.FILES) is Strategy.SHUFFLE
+    assert strategy(can_share_files=False, can_broadcast=False) is Strategy.SHUFFLE
+
+
+def test_a_round_with_a_limit_of_keys_is_one_tasks_work():
+    assert {strategy(asked=asked, is_bounded=True) for asked in Strategy} == {Strategy.WHOLE}
+
+
+@pytest.mark.parametrize("asked", [s for s in Strategy if s is not Strategy.AUTO])
+def test_the_caller_may_ask_for_a_strategy(asked):
+    assert strategy(asked=asked) is asked
+    assert strategy(asked=asked, is_one_unit=True) is asked
+
+
+def test_files_and_shuffle_can_be_asked_for_at_any_size():
+    assert strategy(asked=Strategy.FILES, map_bytes=1 << 50) is Strategy.FILES
+    assert strategy(asked=Strategy.SHUFFLE, map_bytes=0) is Strategy.SHUFFLE
+
+
+def test_keys_are_dealt_into_buckets_that_fit_a_task_and_use_all_slots():
+    def buckets(entry_bytes: int) -> int:
+        return choose_buckets(entry_bytes=entry_bytes, bucket_bytes=32 * MIB, slots=8)
+
+    assert [buckets(0), buckets(MIB - 1), buckets(3 * MIB)] == [1, 1, 3]
+    assert [buckets(256 * MIB), buckets(256 * MIB + 1), buckets(3200 * MIB)] == [8, 9, 100]
+
+
+def test_a_map_has_at_most_one_entry_for_each_offset():
+    assert estimate_map_bytes(offset_span=80, dirty_bytes=10**9, capacity=None) == 80 * 24 + 10
+
+
+def test_offsets_with_gaps_of_billions_do_not_make_a_big_map():
+    estimate = estimate_map_bytes(offset_span=2**62, dirty_bytes=16_000, capacity=None)
+    assert estimate == 1000 * MAP_ENTRY_BYTES + 125
+
+
+def test_a_capacity_bounds_the_keys_but_not_the_bitmap():
+    assert estimate_map_bytes(offset_span=800, dirty_bytes=10**9, capacity=10) == 240 + 100
+
+
+def test_units_are_a_third_of_a_slots_share_within_bounds():
+    bounds = {"least_bytes": MIB, "most_bytes": 512 * MIB}
+    assert choose_unit_bytes(1200 * MIB, slots=4, **bounds) == 100 * MIB
+    assert choose_unit_bytes(12, slots=4, **bounds) == MIB
+    assert choose_unit_bytes(10**15, slots=4, **bounds) == 512 * MIB
+    assert choose_unit_bytes(6 * MIB, slots=0, **bounds) == 2 * MIB
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 64 * MIB), st.sampled_from([None, 1, 2, 3])), max_size=60),
+    st.integers(1, 4),
+)
+def test_what_lies_on_a_disk_is_in_so_many_units_as_may_be_there(drawn, per_disk: int):
+    items = [
+        WorkItem(value=number, size_bytes=size, disk=disk)
+        for number, (size, disk) in enumerate(drawn)
+    ]
+    units = pack_units(items, unit_bytes=4 * MIB, per_disk=per_disk)
+    packed = [item for unit in units for item in unit.items]
+    assert sorted(packed, key=lambda item: item.value) == items
+    costs = [unit.cost_bytes for unit in units]
+    assert costs == sorted(costs, reverse=True)
+    for disk in (1, 2, 3):
+        there = [unit for unit in units if any(item.disk == disk for item in unit.items)]
+        assert all({item.disk for item in unit.items} == {disk} for unit in there)
+        of_disk = [item for item in items if item.disk == disk]
+        assert len(there) == min(per_disk, len(of_disk))
+        if len(there) > 1:
+            # Dealt out evenly: without its last item, no unit has more to do than any other.
+            least = min(unit.cost_bytes for unit in there)
+            for unit in there:
+                assert unit.cost_bytes - unit.items[-1].size_bytes - ITEM_OVERHEAD_BYTES <= least
+    elsewhere = [replace(item, disk=None) for item in items if item.disk is None]
+    alone = pack_units(elsewhere, unit_bytes=4 * MIB)
+    assert [unit for unit in units if unit.items[0].disk is None] == alone
+
+
+def test_without_a_limit_a_disk_makes_no_difference():
+    items = [WorkItem(value=n, size_bytes=n * MIB, disk=n % 2) for n in range(9)]
+    plain = pack_units([replace(item, disk=None) for item in items], unit_bytes=4 * MIB)
+    packed = pack_units(items, unit_bytes=4 * MIB)
+    assert [unit.values for unit in packed] == [unit.values for unit in plain]

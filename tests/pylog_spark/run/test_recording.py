@@ -1,0 +1,111 @@
+"""What a run writes down as it goes: rows in portions, and what was done when it was stopped."""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.ledger import LedgerTable
+from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.run import recording
+from pylog_spark.run.job import Job, open_recorder
+from pylog_spark.run.recording import STEPS, Recorder
+from pylog_spark.schemas import RESULT
+from storage_core.catalog.topic_dump import TopicDump
+from storage_core.clock import ManualClock
+
+
+@dataclass
+class KeptRows:
+    """A ledger in memory: the appends to each table, in order."""
+
+    appends: dict[LedgerTable, list[list[dict]]] = field(default_factory=dict)
+    fails: bool = False
+
+    def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
+        known = self.appends.setdefault(table, [])
+        assert number == len(known)
+        known.append(rows.to_pylist())
+        if self.fails:
+            raise OSError("the answer was lost")
+
+    def append_row(self, table: LedgerTable, row: dict, *, number: int) -> None:
+        self.append(table, pa.Table.from_pylist([row]), number=number)
+
+
+def recorder_of(ledger: KeptRows | None) -> Recorder:
+    return Recorder(ledger=ledger, clock=ManualClock(1), facts={"run_id": "r"})
+
+
+def row(topic: str, steps: int = 0) -> dict:
+    done = [{"operation": "DeleteFile", "name": f"{n}.log", "reason": "why"} for n in range(steps)]
+    return {"topic": topic, "partition": 0, "status": "done", STEPS: done}
+
+
+def test_rows_are_written_in_portions_with_the_steps_behind_them(monkeypatch):
+    monkeypatch.setattr(recording, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(recording, "_STEPS_AT_ONCE", 3)
+    ledger = KeptRows()
+    rows = recorder_of(ledger).each_result([row("a"), row("b", 1), row("c", 3), row("d")])
+    assert rows.schema == RESULT
+    assert rows["topic"].to_pylist() == ["a", "b", "c", "d"]
+    assert set(rows["run_id"].to_pylist()) == {"r"}
+    results = [[row["topic"] for row in rows] for rows in ledger.appends[LedgerTable.RESULTS]]
+    assert results == [["a", "b"], ["c"], ["d"]]
+    steps = [
+        [(row["topic"], row["step"], row["file"]) for row in rows]
+        for rows in ledger.appends[LedgerTable.OPERATIONS]
+    ]
+    assert steps == [[("b", 0, "0.log")], [("c", 0, "0.log"), ("c", 1, "1.log"), ("c", 2, "2.log")]]
+
+
+def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
+    def rows():
+        yield row("a", 1)
+        raise KeyboardInterrupt
+
+    ledger = KeptRows()
+    recorder = recorder_of(ledger)
+    with pytest.raises(KeyboardInterrupt), recorder.whole_run():
+        recorder.each_result(rows())
+    assert [row["topic"] for rows in ledger.appends[LedgerTable.RESULTS] for row in rows] == ["a"]
+    start, end = (rows[0] for rows in ledger.appends[LedgerTable.RUNS])
+    assert (start["event"], end["event"], end["error_class"]) == (
+        "START",
+        "END",
+        "KeyboardInterrupt",
+    )
+
+
+def test_rows_that_could_not_be_written_are_not_written_a_second_time():
+    ledger = KeptRows(fails=True)
+    with pytest.raises(OSError, match="the answer was lost"):
+        recorder_of(ledger).each_result([row("a", 1)])
+    assert len(ledger.appends[LedgerTable.RESULTS]) == 1
+
+
+def test_without_a_ledger_the_rows_are_returned_and_nothing_is_written():
+    recorder = recorder_of(None)
+    with recorder.whole_run():
+        assert recorder.each_result([row("a", 5)]).num_rows == 1
+        assert recorder.each_result([]).schema == RESULT
+
+
+def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_exports():
+    dump = TopicDump(file="/exports/topics.json", taken_ms=7, topics={"orders": {"k": "v"}})
+    options = JobOptions(
+        now_ms=1,
+        topic_dump=dump,
+        limits=RunLimits(overrides=frozenset({"B", "A"})),
+        spark_conf={"spark.password": "x"},
+    )
+    job = Job(run_id="r", action="verify", roots=(), options=options)
+    recorder = open_recorder(None, job, ManualClock(1), request=asdict(VerifyRequest(shown=3)))
+    said = json.loads(recorder.facts["options"])
+    assert "spark_conf" not in said
+    assert said["topic_dump"] == [dump.file, dump.taken_ms]
+    assert said["limits"]["overrides"] == ["A", "B"]
+    assert (said["shown"], said["fail_on"]) == (3, "error")
+    assert "shown" not in json.loads(open_recorder(None, job, ManualClock(1)).facts["options"])
