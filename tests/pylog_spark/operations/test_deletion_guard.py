@@ -60,6 +60,7 @@ def plan_of(topic, partition=0, *, size=100, by_time=0, by_size=0, by_log_start=
         "by_time_bytes": by_time,
         "by_size_bytes": by_size,
         "by_log_start_bytes": by_log_start,
+        "removed": [],
         "retention_ms": DAY_MS,
         "retention_bytes": 50,
         "blocked_by": "WITHIN_TIME",

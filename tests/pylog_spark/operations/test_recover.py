@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pylog_spark.log_directory import LogDirectory
-from pylog_spark.operations.recover import RecoveryStep, recover
+from pylog_spark.operations.recover import recover
+from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
 from pylog_spark.run import open_run
 from pylog_spark.run.dispatch import Dispatcher
@@ -263,7 +264,7 @@ def test_it_loses_the_epoch_too_where_the_run_ends_before_it_takes_note(
     path = Golden("broker-dir").unpack(tmp_path)
     index = logs_of(path / "events-0")[0].with_suffix(".index")
     index.unlink()
-    monkeypatch.setattr(RecoveryStep, "_settle", interrupted)
+    monkeypatch.setattr(RecoveryStages, "settle", interrupted)
     with pytest.raises(KeyboardInterrupt):
         recover(spark, [path], killed_broker(tmp_path).options)
     assert index.exists()
@@ -443,8 +444,8 @@ def test_small_waves_change_no_byte_and_spark_shows_what_is_left(spark, tmp_path
     assert root.trees() == twin.trees()
     waves = [text for text in seen if "wave " in text]
     assert len(waves) > 2
-    assert f"wave 1 of {len(waves)}; about " in waves[0]
-    assert "segments left" in waves[0]
+    assert waves[0].endswith(f" segments left) (wave 1 of {len(waves)})")
+    assert " (about " in waves[0]
     assert "to go)" in waves[-1]
     assert (steps[-1].done_bytes, steps[-1].done_segments) == (
         steps[-1].total_bytes,
