@@ -30,7 +30,6 @@ from storage_core.filenames import (
 )
 from storage_core.local_files import open_file
 from storage_core.store.base import FileInfo, FileReader
-from storage_core.store.entry_reader import EntryReader
 from storage_core.store.generations import (
     Head,
     commit_generation,
@@ -48,21 +47,19 @@ from storage_core.store.manifest import (
     split_adopted,
     validate_file_name,
 )
-from storage_core.store.object_reader import BytesReader
+from storage_core.store.object_files import BytesReader, EntryReader
 from storage_core.store.object_store import ObjectStore
 from storage_core.store.uploads import (
     UPLOADED_PREFIX,
+    WaitingFile,
+    cut_file,
     is_log,
+    known_timestamps,
     object_name,
     object_stem,
     parse_location,
-    upload_companions,
-)
-from storage_core.store.waiting_files import (
-    WaitingFile,
-    cut_file,
-    known_timestamps,
     size_of,
+    upload_companions,
     waiting_timestamps,
 )
 

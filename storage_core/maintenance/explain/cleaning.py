@@ -111,10 +111,10 @@ def _bounds(
     transactions: Sequence[OpenTransaction],
 ) -> list[_Bound]:
     """Return what ends the range, the lowest first."""
-    found = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
+    bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
     if config.min_compaction_lag_ms > 0:
-        found += _young_bound(state, config, request, chosen)
-    return sorted(found, key=lambda bound: bound.offset)
+        bounds += _young_bound(state, config, request, chosen)
+    return sorted(bounds, key=lambda bound: bound.offset)
 
 
 def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _Bound:

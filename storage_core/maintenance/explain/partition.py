@@ -206,7 +206,7 @@ def explain_after_recovery(
     except PylogError as error:
         text = f"a recovery would fail: {error}"
         return unknowable("UNCLEANABLE", text, "what is wrong with its files is mended")
-    found = explain_partition(
+    explanation = explain_partition(
         PlannedStore(loading.view), config=config, cleaner=cleaner, request=request
     )
     text = (
@@ -221,7 +221,7 @@ def explain_after_recovery(
         rebuilt_segments=len(repairs.rebuilt),
         lost_bytes=repairs.truncated_bytes,
     )
-    return replace(found, statements=(*found.statements, recovery))
+    return replace(explanation, statements=(*explanation.statements, recovery))
 
 
 def _held(statement: Statement) -> Answer:
