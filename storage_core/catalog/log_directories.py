@@ -225,7 +225,7 @@ def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
     return LogDirectoryState(
         path=root.location,
         meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
-        clean_shutdown=_read_marker(root),
+        clean_shutdown=read_clean_shutdown(root),
         entries=tuple(
             map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
         ),
@@ -353,8 +353,8 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
     )
 
 
-def _read_marker(root: RootFiles) -> CleanShutdown | None:
-    """Return what the marker says; one that cannot be read is a marker all the same."""
+def read_clean_shutdown(root: RootFiles) -> CleanShutdown | None:
+    """Return what the marker says, None without one; one that cannot be read is one, too."""
     try:
         content = root.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     except StorageError:

@@ -320,7 +320,8 @@ class MetadataImage:
                 case ConfigRecord(resource_type=ResourceType.TOPIC):
                     self._configure_topic(record)
                 case ConfigRecord(resource_type=ResourceType.BROKER):
-                    self._configure_broker(record)
+                    if record.key in _KEPT_BROKER_KEYS:
+                        _configure(self.broker_configs, record.resource_name, record)
                 case FeatureLevelRecord():
                     self._set_feature_level(record)
                 case RegisterBrokerRecord():
@@ -369,10 +370,6 @@ class MetadataImage:
             self.ignored_topic_keys.get(topic, set()).discard(record.key)
         else:
             self.ignored_topic_keys.setdefault(topic, set()).add(record.key)
-
-    def _configure_broker(self, record: ConfigRecord) -> None:
-        if record.key in _KEPT_BROKER_KEYS:
-            _configure(self.broker_configs, record.resource_name, record)
 
     def _set_feature_level(self, record: FeatureLevelRecord) -> None:
         if record.level == 0:

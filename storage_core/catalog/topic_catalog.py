@@ -115,7 +115,7 @@ class TopicCatalog:
     def find(self, topic: str) -> TopicEntry | None:
         """Return what is known of a topic, None if no source knows it."""
         entry = self.topics.get(topic)
-        explicit = self._said(topic)
+        explicit = self._explicit_settings(topic)
         overrides: Mapping[str, str] = {}
         if entry is not None:
             overrides, source = entry.config_overrides, entry.source
@@ -141,7 +141,7 @@ class TopicCatalog:
         settings = self.settings
         if topic in INTERNAL_TOPICS:
             settings = without_deleting_keys(settings)
-        return {**(self._said(topic) or {}), **settings}
+        return {**(self._explicit_settings(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id, None if no source says it."""
@@ -171,7 +171,7 @@ class TopicCatalog:
             self.settings, broker=self.broker
         )
 
-    def _said(self, topic: str) -> dict[str, str] | None:
+    def _explicit_settings(self, topic: str) -> dict[str, str] | None:
         globs: list[Mapping[str, str]] = [
             settings
             for name, settings in self.explicit.items()

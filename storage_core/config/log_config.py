@@ -434,7 +434,7 @@ class LogConfig:
         """
         resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
         values: dict[str, Any] = {
-            TOPIC_KEYS[name].attribute: found.value for name, found in resolved.items()
+            TOPIC_KEYS[name].attribute: resolution.value for name, resolution in resolved.items()
         }
         config = cls(**values)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:

@@ -54,10 +54,10 @@ from storage_core.store.uploads import (
     WaitingFile,
     cut_file,
     is_log,
-    known_timestamps,
     object_name,
     object_stem,
     parse_location,
+    recorded_timestamps,
     size_of,
     upload_companions,
     waiting_timestamps,
@@ -153,7 +153,7 @@ class ManagedStore:
         Returns:
             By base offset; -1 for a segment whose records have none.
         """
-        return known_timestamps(self._changed())
+        return recorded_timestamps(self._changed())
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
@@ -363,7 +363,12 @@ class ManagedStore:
             checkpoints=self._checkpoints,
             result=result or {},
         )
-        if result is None and head.etag and _names_the_same(manifest, before):
+        is_unchanged = (manifest.files, manifest.checkpoints, manifest.topic_id) == (
+            before.files,
+            before.checkpoints,
+            before.topic_id,
+        )
+        if result is None and head.etag and is_unchanged:
             return before
         self._settle(commit_generation(self.objects, head, manifest, fence))
         for path in self._moved:
@@ -473,11 +478,3 @@ class ManagedStore:
 def _waiting_bytes(file: FileEntry | WaitingFile | None) -> int:
     """Return what a file holds in memory until it is uploaded."""
     return len(file.content) if isinstance(file, WaitingFile) else 0
-
-
-def _names_the_same(manifest: Manifest, other: Manifest) -> bool:
-    return (manifest.files, manifest.checkpoints, manifest.topic_id) == (
-        other.files,
-        other.checkpoints,
-        other.topic_id,
-    )

@@ -96,7 +96,7 @@ class MemoryObjectStore:
         return self._put_if(key, content, etag)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         content, etag, modified_ms = self._find(key)
         return ObjectInfo(key=key, size_bytes=len(content), etag=etag, modified_ms=modified_ms)
 
@@ -133,13 +133,6 @@ class MemoryObjectStore:
     def _path(self, key: str) -> str:
         return f"{self._url}/{validate_key(key)}"
 
-    def _find(self, key: str) -> tuple[bytes, str, int]:
-        path = self._path(key)
-        version = _OBJECTS.get(path)
-        if version is None:
-            raise ObjectNotFoundError(path, "there is no such object")
-        return version
-
     def _put_if(self, key: str, content: bytes, etag: str) -> str:
         path = self._path(key)
         with _LOCK:
@@ -149,6 +142,13 @@ class MemoryObjectStore:
         if current_etag and present == content:
             return current_etag
         raise ConditionFailedError(path, etag, current_etag)
+
+    def _find(self, key: str) -> tuple[bytes, str, int]:
+        path = self._path(key)
+        version = _OBJECTS.get(path)
+        if version is None:
+            raise ObjectNotFoundError(path, "there is no such object")
+        return version
 
     def _store(self, path: str, content: bytes) -> str:
         etag = f"m{next(_VERSIONS)}"

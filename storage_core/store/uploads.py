@@ -24,6 +24,7 @@ from storage_core.filenames import (
     offset_of,
     settled_name,
 )
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.json_text import parse_json
 from storage_core.local_files import facts_of
@@ -33,7 +34,6 @@ from storage_core.store.object_store import ObjectStore
 
 UPLOADED_PREFIX: Final = "pylog-object:"
 PARTITION_STEM: Final = "partition"
-NO_TIMESTAMP: Final = -1
 _MAX_LOCATION_BYTES: Final = 1 << 16
 
 
@@ -197,7 +197,7 @@ def cut_file(
     )
 
 
-def known_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
+def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
     """Return the largest timestamps of the segments of which an entry tells it.
 
     Returns:
@@ -218,7 +218,7 @@ def known_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, 
 
 def waiting_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
     """Return what waiting time indexes tell of segments of which nothing is known yet."""
-    recorded = known_timestamps(files)
+    recorded = recorded_timestamps(files)
     timestamps = {}
     for name, file in files.items():
         offset = offset_of(name)

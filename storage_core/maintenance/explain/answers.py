@@ -112,6 +112,18 @@ def tells(about: About, code: str, text: str, **facts: Number) -> Statement:
     return Statement(about=about, code=code, verdict=Verdict.TELLS, text=text, facts=facts)
 
 
+def held_back(statement: Statement) -> Answer:
+    """Return the answer where one predicate alone holds it back."""
+    return Answer(
+        about=statement.about,
+        is_due=False,
+        held_by=statement.code,
+        text=statement.text,
+        from_ms=statement.until_ms,
+        condition=statement.until,
+    )
+
+
 def held_until(
     explanation: Explanation, code: str, text: str, until: str, after: str
 ) -> Explanation:

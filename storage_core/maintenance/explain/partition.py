@@ -12,10 +12,10 @@ from storage_core.maintenance.compaction.candidates import CleanRequest, choose_
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.explain.answers import (
     About,
-    Answer,
     Explanation,
     Statement,
     blocks,
+    held_back,
     tells,
     unknowable,
 )
@@ -73,7 +73,7 @@ def explain_partition(
             "log.cleaner.enable is false: nothing is compacted",
             until="log.cleaner.enable is true",
         )
-        cleaning, statements = _held(off), [off, *statements]
+        cleaning, statements = held_back(off), [off, *statements]
     rules = RetentionRules.of(config)
     state = observe_retention(
         store,
@@ -222,13 +222,3 @@ def explain_after_recovery(
         lost_bytes=repairs.truncated_bytes,
     )
     return replace(explanation, statements=(*explanation.statements, recovery))
-
-
-def _held(statement: Statement) -> Answer:
-    return Answer(
-        about=statement.about,
-        is_due=False,
-        held_by=statement.code,
-        text=statement.text,
-        condition=statement.until,
-    )

@@ -11,12 +11,12 @@ from storage_core.catalog.log_directories import (
     classify_directory,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
+    read_clean_shutdown,
     read_topic_id,
 )
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import RootFiles, map_over_root, open_root
 from storage_core.checkpoint.broker_files import (
-    MAX_CLEAN_SHUTDOWN_BYTES,
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,
@@ -145,7 +145,7 @@ def verify_log_directories(
 
 
 def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> ObservedRoot:
-    surroundings = Surroundings(role=role, is_clean=_has_marker(files))
+    surroundings = Surroundings(role=role, is_clean=read_clean_shutdown(files) is not None)
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
@@ -167,14 +167,6 @@ def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> Observ
             name: _read_checkpoint(files, name, owners, findings) for name in CHECKPOINT_FILES
         },
     )
-
-
-def _has_marker(files: RootFiles) -> bool:
-    """Whether there is a marker of a clean shutdown; one that cannot be read is one."""
-    try:
-        return files.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES) is not None
-    except StorageError:
-        return True
 
 
 def _observe_entry(location: str, name: str) -> SubDirectory:

@@ -169,10 +169,6 @@ def fold_partition(
     return whole, findings.findings()
 
 
-def _milder(code: Code, surroundings: Surroundings) -> Severity:
-    return surroundings.copy_severity(severity_of(code))
-
-
 def _put_together(
     facts: Sequence[SegmentFacts], checkpoints: PartitionCheckpoints
 ) -> PartitionFacts:
@@ -307,7 +303,7 @@ def _check_checkpoints(
                 f"the checkpoint says {offset}, the log ends at {end}",
                 file=file,
                 offset=end,
-                severity=_milder(code, surroundings),
+                severity=surroundings.copy_severity(severity_of(code)),
             )
     point = checkpoints.cleaner_point
     if point is not None and not whole.log_start_offset <= point <= end:
