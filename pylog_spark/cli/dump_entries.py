@@ -7,21 +7,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from storage_core.checkpoint.clean_shutdown import parse_clean_shutdown
-from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
-from storage_core.checkpoint.meta_properties import (
+from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
+    MAX_QUORUM_STATE_BYTES,
+    parse_clean_shutdown,
     parse_meta_properties,
+    parse_quorum_state,
 )
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_OFFSET_CHECKPOINT_BYTES,
-    parse_offset_checkpoint,
-)
-from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
+    parse_leader_epochs,
+    parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from storage_core.checkpoint.quorum_state import MAX_QUORUM_STATE_BYTES, parse_quorum_state
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -40,7 +39,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
-from storage_core.index.entry_pieces import read_entries
+from storage_core.index.segment_indexes import read_entries
 from storage_core.index.transaction_index import read_transactions
 from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.producer_snapshot import MAX_SNAPSHOT_BYTES, parse_producer_snapshot

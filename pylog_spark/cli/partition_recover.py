@@ -26,12 +26,12 @@ from pylog_spark.text import to_json
 from storage_core.commit import Plan
 from storage_core.errors import GuardRefusedError
 from storage_core.log.loaded_log import LoadedLog
-from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import (
     RecoverResult,
     commit_recovery,
     plan_recovery,
 )
+from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.truncation import plan_truncation, truncate_partition
 from storage_core.store import LocalStore
 

@@ -19,7 +19,7 @@ from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps, partition_checkpoints
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition

@@ -40,7 +40,7 @@ from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ObjectStore, open_object_store
-from storage_core.store.bucket_remarks import inspect_bucket
+from storage_core.store.bucket_settings import inspect_bucket
 from storage_core.store.lease import LeaseProof
 from storage_core.store.managed_root import create_root, find_root, record_adopted
 

@@ -44,11 +44,11 @@ from storage_core.filenames import (
     REPLICATION_FILE,
     TopicPartition,
 )
-from storage_core.maintenance.materialize.partition import release_partition
-from storage_core.maintenance.materialize.target import (
+from storage_core.maintenance.materialize import (
     TargetState,
     hold_target,
     read_target,
+    release_partition,
     write_checkpoints,
     write_target,
 )

@@ -32,7 +32,7 @@ from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure, error_of
 from pylog_spark.tasks.listing import TopicFilter, directory_location, list_partitions
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.clock import Clock, SystemClock

@@ -37,7 +37,7 @@ from pylog_spark.schemas import RESULT, Action, Reason, Status
 from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import read_if_sound
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.commit.trash import (
@@ -71,9 +71,9 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
+from storage_core.json_text import parse_json_object
 from storage_core.log.leftovers import plan_settling
 from storage_core.store import LocalStore
-from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record
 
 # Each is mostly waiting for a disk.

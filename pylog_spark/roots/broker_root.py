@@ -28,15 +28,15 @@ from pylog_spark.roots.killed_runs import (
 from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.checkpoint.clean_shutdown import (
+from storage_core.checkpoint.broker_files import (
     MAX_CLEAN_SHUTDOWN_BYTES,
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
     encode_clean_shutdown,
     parse_clean_shutdown,
 )
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.commit.claim import create_claim, revoke_claim, set_aside_claim
 from storage_core.commit.scratch import (
     REMEMBERED_MARKER,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.checkpoint.clean_shutdown import UNKNOWN_BROKER_EPOCH, CleanShutdown
+from storage_core.checkpoint.broker_files import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from storage_core.commit.claim import current_boot, resume_claim, revoke_claim
 from storage_core.commit.fingerprint import digest_versions, observe_versions
 from storage_core.commit.scratch import find_claims, find_remembered_markers
@@ -29,8 +29,8 @@ from storage_core.filenames import (
     directory_state,
     parse_partition_directory,
 )
+from storage_core.json_text import JsonFields, parse_json_object
 from storage_core.local_files import read_small, scan_folder
-from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors, sync_folder
 
 _log: Final = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from storage_core.clock import Clock, SystemClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
-from storage_core.store.conditional_write import require_conditional_writes
 from storage_core.store.lease import DEFAULT_TTL_MS, Lease, acquire_lease, read_lease
 from storage_core.store.managed_root import find_root
+from storage_core.store.object_store import require_conditional_writes
 
 _log: Final = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
 from storage_core.catalog.root_files import LocalRoot
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
-from storage_core.checkpoint.meta_properties import (
+from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,

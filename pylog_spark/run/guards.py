@@ -14,7 +14,7 @@ from pylog_spark.roots.root_guards import check_local_directory, check_off_objec
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
 from storage_core.catalog.roles import Role, local_path, require_said_role
-from storage_core.checkpoint.meta_properties import validate_one_broker
+from storage_core.checkpoint.broker_files import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
 from storage_core.redaction import has_password

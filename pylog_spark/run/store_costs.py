@@ -14,8 +14,8 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.report import size_text
 from pylog_spark.schemas import Status
 from storage_core.catalog.roles import Role
-from storage_core.store.bucket_remarks import inspect_bucket
-from storage_core.store.object_reader import BLOCK_BYTES
+from storage_core.store.bucket_settings import inspect_bucket
+from storage_core.store.object_files import BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

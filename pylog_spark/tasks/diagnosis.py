@@ -19,7 +19,7 @@ from pylog_spark.tasks.verification import (
     verify_stretch,
 )
 from pylog_spark.tasks.verified_roots import VerifiedRoots
-from storage_core.checkpoint.lock_query import LockState, query_lock
+from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
 from storage_core.maintenance.verification.files import sort_files

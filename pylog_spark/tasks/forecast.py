@@ -12,8 +12,8 @@ from pylog_spark.schemas import FORECAST, rows_to_batches
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.verification import Target
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
+from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.verification.verdict import PartitionForecast
 from storage_core.store import LocalStore
 

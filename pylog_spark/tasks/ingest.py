@@ -27,7 +27,7 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import open_root
 from storage_core.clock import SystemClock

@@ -46,7 +46,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.entry_pieces import read_entries
+from storage_core.index.segment_indexes import read_entries
 from storage_core.log.batch_search import MAX_INDEX_BYTES
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log

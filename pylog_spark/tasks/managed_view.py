@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
-from storage_core.checkpoint.partition_metadata import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )

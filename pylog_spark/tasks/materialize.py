@@ -17,7 +17,7 @@ from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import rows_of
 from storage_core.errors import GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
-from storage_core.maintenance.materialize.partition import materialize_partition, read_pin
+from storage_core.maintenance.materialize import materialize_partition, read_pin
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.generations import require_no_remains
 from storage_core.store.manifest import Checkpoints

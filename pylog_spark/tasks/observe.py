@@ -29,7 +29,7 @@ from pylog_spark.tasks.managed_view import (
 )
 from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition

@@ -5,8 +5,8 @@ from contextlib import closing
 from typing import Final
 
 from storage_core.errors import BadBytesError
+from storage_core.records.payload import count_records_in
 from storage_core.records.reader import read_whole, scan_headers
-from storage_core.records.record_counts import count_records_in
 from storage_core.store import LogStore
 
 _WINDOW_BYTES: Final = 8 * 1024 * 1024

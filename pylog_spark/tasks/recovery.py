@@ -40,7 +40,7 @@ from pylog_spark.tasks.run_context import (
     read_recovery_checkpoints,
 )
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
@@ -56,9 +56,8 @@ from storage_core.filenames import (
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
-from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery
-from storage_core.maintenance.recovery.salvage import salvage_cuts
+from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
 from storage_core.store import LocalStore, LogStore, open_store
 
 

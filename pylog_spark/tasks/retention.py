@@ -41,7 +41,7 @@ from pylog_spark.tasks.run_context import (
     read_root_checkpoints,
 )
 from storage_core.catalog.log_directories import DirectoryKind
-from storage_core.catalog.owners_word import is_switched_off
+from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.config import LogConfig
 from storage_core.config.log_config import UNLIMITED

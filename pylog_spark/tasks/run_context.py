@@ -8,7 +8,7 @@ from pylog_spark.options import HighWatermarkSource
 from pylog_spark.tasks.root_access import RootAccess
 from storage_core.catalog.root_files import RootFiles, open_root
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
 )

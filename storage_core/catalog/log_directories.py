@@ -7,24 +7,23 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from storage_core.catalog.root_files import LocalRoot, RootFiles, map_over_root
-from storage_core.checkpoint.clean_shutdown import (
+from storage_core.checkpoint.broker_files import (
     MAX_CLEAN_SHUTDOWN_BYTES,
+    MAX_META_PROPERTIES_BYTES,
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
-    parse_clean_shutdown,
-)
-from storage_core.checkpoint.meta_properties import (
-    MAX_META_PROPERTIES_BYTES,
     MetaProperties,
+    parse_clean_shutdown,
     parse_meta_properties,
     validate_one_broker,
 )
-from storage_core.checkpoint.partition_metadata import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
@@ -226,7 +225,7 @@ def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
     return LogDirectoryState(
         path=root.location,
         meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
-        clean_shutdown=_read_marker(root),
+        clean_shutdown=read_clean_shutdown(root),
         entries=tuple(
             map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
         ),
@@ -270,9 +269,9 @@ def find_duplicate_partitions(states: Iterable[LogDirectoryState]) -> list[Dupli
         if entry.topic_partition is not None:
             paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
     return [
-        DuplicatePartitionError(str(partition), tuple(found))
-        for (partition, _), found in sorted(paths.items())
-        if len(found) > 1
+        DuplicatePartitionError(str(partition), tuple(directories))
+        for (partition, _), directories in sorted(paths.items())
+        if len(directories) > 1
     ]
 
 
@@ -286,11 +285,11 @@ def find_inconsistent_topic_ids(
         expected: Topic ids by name; of a topic that is not in it, the first directory's id is
             expected of the others. A directory without an id contradicts nothing.
     """
-    known = dict(expected)
+    topic_ids = dict(expected)
     errors = []
     for entry in _logs(states):
         if entry.topic_partition is not None and entry.topic_id is not None:
-            wanted = known.setdefault(entry.topic_partition.topic, entry.topic_id)
+            wanted = topic_ids.setdefault(entry.topic_partition.topic, entry.topic_id)
             if entry.topic_id != wanted:
                 errors.append(InconsistentTopicIdError(entry.path, wanted, entry.topic_id))
     return errors
@@ -354,10 +353,49 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
     )
 
 
-def _read_marker(root: RootFiles) -> CleanShutdown | None:
-    """Return what the marker says; one that cannot be read is a marker all the same."""
+def read_clean_shutdown(root: RootFiles) -> CleanShutdown | None:
+    """Return what the marker says, None without one; one that cannot be read is one, too."""
     try:
         content = root.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     except StorageError:
         return CleanShutdown()
     return None if content is None else parse_clean_shutdown(content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFormat:
+    """A system whose files are not Kafka's, although a log directory of it may look alike.
+
+    Attributes:
+        product: Its name.
+        evidence: The entry of the directory that only it has.
+    """
+
+    product: str
+    evidence: str
+
+
+# Entries that no log directory of Kafka's has: names of files and folders, and beginnings of names.
+_NAMES: Final = {
+    "redpanda": "Redpanda",
+    "kafka_internal": "Redpanda",
+    "commitlog": "Apache RocketMQ",
+    "consumequeue": "Apache RocketMQ",
+    "current": "Apache BookKeeper (Pulsar)",
+}
+_PREFIXES: Final = {"_confluent-tier-state-": "Confluent Server with Tiered Storage"}
+
+
+def find_foreign_format(entries: Collection[str]) -> ForeignFormat | None:
+    """Return whose directory this is if it is another system's, None if nothing speaks for that.
+
+    Args:
+        entries: Names of the directory's entries.
+    """
+    for name in sorted(entries):
+        if name in _NAMES:
+            return ForeignFormat(product=_NAMES[name], evidence=name)
+        for prefix, product in _PREFIXES.items():
+            if name.startswith(prefix):
+                return ForeignFormat(product=product, evidence=name)
+    return None

@@ -52,17 +52,17 @@ def guess_role(root: str | Path) -> Role:
     return Role.MIRROR
 
 
-def require_said_role(said: Role | None, root: str | Path) -> Role:
+def require_said_role(role: Role | None, root: str | Path) -> Role:
     """Return the role of a root that is going to be written.
 
     Args:
-        said: The role that the owner named, None if nobody did.
+        role: The role that the owner named, None if nobody did.
         root: The root, for the message.
 
     Raises:
         GuardRefusedError: Nobody said the role, or the root is a mirror.
     """
-    if said is None:
+    if role is None:
         guessed = guess_role(root)
         # A mirror's role would be no override: it is never written.
         is_writable = guessed is not Role.MIRROR
@@ -73,11 +73,11 @@ def require_said_role(said: Role | None, root: str | Path) -> Role:
             "root needs its role said",
             f"{_ROLE_SWITCH} {guessed if is_writable else 'broker or managed, if it is one'}",
         )
-    if said is Role.MIRROR:
+    if role is Role.MIRROR:
         raise GuardRefusedError(
             "ROLE_IS_READ_ONLY", f"{root} is a mirror, which is only read: its sync owns the files"
         )
-    return said
+    return role
 
 
 def local_path(root: str | Path) -> Path | None:

@@ -16,9 +16,47 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from storage_core.catalog.cluster_metadata import ClusterMetadata
-from storage_core.catalog.internal_topics import INTERNAL_TOPICS, without_deleting_keys
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig, merge_broker_layers
+
+_SEGMENT_BYTES: Final = "104857600"
+
+INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
+    "__consumer_offsets": {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": _SEGMENT_BYTES,
+    },
+    "__transaction_state": {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": _SEGMENT_BYTES,
+        "unclean.leader.election.enable": "false",
+    },
+    # Kafka trims this one itself, by raising its log start.
+    "__share_group_state": {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "min.insync.replicas": "2",
+        "retention.ms": "-1",
+        "segment.bytes": _SEGMENT_BYTES,
+    },
+    "__remote_log_metadata": {
+        "cleanup.policy": "delete",
+        "remote.storage.enable": "false",
+        "retention.ms": "-1",
+    },
+}
+
+# What decides whether records go: of an internal topic only its own name may say these.
+_DELETING_KEYS: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
+
+
+def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings that were said of many topics as far as an internal one hears of them."""
+    return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
+
 
 _GLOB_CHARACTERS: Final = frozenset("*?[")
 # Under this name a cluster keeps the settings of all its brokers.
@@ -76,12 +114,12 @@ class TopicCatalog:
 
     def find(self, topic: str) -> TopicEntry | None:
         """Return what is known of a topic, None if no source knows it."""
-        known = self.topics.get(topic)
-        said = self._said(topic)
+        entry = self.topics.get(topic)
+        explicit = self._explicit_settings(topic)
         overrides: Mapping[str, str] = {}
-        if known is not None:
-            overrides, source = known.config_overrides, known.source
-        elif said is not None:
+        if entry is not None:
+            overrides, source = entry.config_overrides, entry.source
+        elif explicit is not None:
             source = TopicConfigSource.EXPLICIT
         elif any(fnmatchcase(topic, glob) for glob in self.assume_defaults):
             source = TopicConfigSource.ASSUMED
@@ -91,11 +129,11 @@ class TopicCatalog:
             overrides = {**INTERNAL_TOPICS[topic], **overrides}
         return TopicEntry(
             topic=topic,
-            topic_id=None if known is None else known.topic_id,
+            topic_id=None if entry is None else entry.topic_id,
             config_overrides={**overrides, **self.said_of(topic)},
             source=source,
-            ignored_keys=() if known is None else known.ignored_keys,
-            taken_ms=None if known is None else known.taken_ms,
+            ignored_keys=() if entry is None else entry.ignored_keys,
+            taken_ms=None if entry is None else entry.taken_ms,
         )
 
     def said_of(self, topic: str) -> dict[str, str]:
@@ -103,12 +141,12 @@ class TopicCatalog:
         settings = self.settings
         if topic in INTERNAL_TOPICS:
             settings = without_deleting_keys(settings)
-        return {**(self._said(topic) or {}), **settings}
+        return {**(self._explicit_settings(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id, None if no source says it."""
-        known = self.topics.get(topic)
-        return None if known is None else known.topic_id
+        entry = self.topics.get(topic)
+        return None if entry is None else entry.topic_id
 
     def config_for(self, topic: str) -> LogConfig | None:
         """Return the config in force for a topic, None if no source knows it.
@@ -133,7 +171,7 @@ class TopicCatalog:
             self.settings, broker=self.broker
         )
 
-    def _said(self, topic: str) -> dict[str, str] | None:
+    def _explicit_settings(self, topic: str) -> dict[str, str] | None:
         globs: list[Mapping[str, str]] = [
             settings
             for name, settings in self.explicit.items()

@@ -22,21 +22,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from storage_core.config.log_config import TOPIC_KEYS
 from storage_core.config.values import render
 from storage_core.errors import CheckpointError, InvalidNameError, ManifestError
 from storage_core.filenames import validate_topic
-
-if TYPE_CHECKING:
-    from storage_core.store.json_fields import JsonFields
+from storage_core.json_text import JsonDocument, JsonFields
 
 # All settings of 20,000 topics as the tool prints them.
 MAX_DUMP_BYTES: Final = 256 * 1024 * 1024
-_FORMAT: Final = "pylog-topics"
-_VERSION: Final = 1
-_FIELDS: Final = ("format", "version", "taken_ms", "topics")
+_DUMP: Final = JsonDocument("pylog-topics", 1, ("taken_ms", "topics"))
 _LATEST_MS: Final = 253_402_300_799_999
 _SHOWN: Final = 80
 
@@ -136,22 +132,17 @@ def _find_setting(line: str) -> tuple[str, str] | None:
 
 
 def _parse_json(content: bytes, file: str) -> tuple[int, dict[str, dict[str, str]]]:
-    # With it comes NumPy, and options of jobs, which have this module's type, are shown by --help.
-    from storage_core.store.json_fields import parse_json_object  # noqa: PLC0415
-
-    fields = parse_json_object(content, file)
-    fields.require_format(_FORMAT, _VERSION)
-    fields.require_names(_FIELDS)
+    fields = _DUMP.parse(content, file)
     taken_ms = fields.integer("taken_ms", most=_LATEST_MS)
-    known = fields.fields("topics")
+    entries = fields.fields("topics")
     topics: dict[str, dict[str, str]] = {}
-    for topic in known.names():
+    for topic in entries.names():
         _check_topic(topic, topics, file, 0)
-        topics[topic] = _texts(known.fields(topic), known.mapping(topic))
+        topics[topic] = _texts(entries.fields(topic), entries.mapping(topic))
     return taken_ms, topics
 
 
-def _texts(fields: "JsonFields", settings: Mapping[str, Any]) -> dict[str, str]:
+def _texts(fields: JsonFields, settings: Mapping[str, Any]) -> dict[str, str]:
     for key, value in settings.items():
         if not isinstance(value, str | int):
             raise fields.error(key[:_SHOWN], "expected a text, a whole number or a truth")
@@ -176,12 +167,12 @@ def _line_of(error: BaseException | None) -> int:
     return error.lineno if isinstance(error, json.JSONDecodeError) else 0
 
 
-def _check_topic(topic: str, known: Mapping[str, object], file: str, line: int) -> None:
+def _check_topic(topic: str, topics: Mapping[str, object], file: str, line: int) -> None:
     try:
         validate_topic(topic)
     except InvalidNameError as error:
         raise CheckpointError(file, line, f"{topic[:_SHOWN]!r}: {error.reason}") from error
-    if topic in known:
+    if topic in topics:
         raise CheckpointError(file, line, f"the topic {topic} stands twice")
 
 

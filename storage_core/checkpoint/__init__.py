@@ -1,34 +1,28 @@
 """The small files of a log directory and of a partition: bytes to values and back, and the lock."""
 
-from storage_core.checkpoint.clean_shutdown import (
+from storage_core.checkpoint.broker_files import (
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
+    MetaProperties,
     encode_clean_shutdown,
     parse_clean_shutdown,
-)
-from storage_core.checkpoint.leader_epoch_file import (
-    EpochEntry,
-    encode_leader_epochs,
-    parse_leader_epochs,
-)
-from storage_core.checkpoint.lock import LockProof, LogDirectoryLock, validate_on_holder_host
-from storage_core.checkpoint.meta_properties import (
-    MetaProperties,
     parse_meta_properties,
     validate_one_broker,
 )
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_OFFSET_CHECKPOINT_BYTES,
+    EpochEntry,
     LogStart,
-    encode_offset_checkpoint,
-    log_start_entries,
-    parse_offset_checkpoint,
-)
-from storage_core.checkpoint.partition_metadata import (
     PartitionMetadata,
+    encode_leader_epochs,
+    encode_offset_checkpoint,
     encode_partition_metadata,
+    log_start_entries,
+    parse_leader_epochs,
+    parse_offset_checkpoint,
     parse_partition_metadata,
 )
+from storage_core.checkpoint.lock import LockProof, LogDirectoryLock, validate_on_holder_host
 
 __all__ = [
     "MAX_OFFSET_CHECKPOINT_BYTES",

@@ -2,7 +2,8 @@
 
 A broker takes a POSIX record lock on ``.lock`` in each of its log directories and keeps it as long
 as it runs. ``LogDirectoryLock`` takes the same lock, in a process of its own (``lock_holder``
-says why). Nothing else in the project opens that file.
+says why). ``query_lock`` asks who holds it, by such a process too, and takes nothing. Nothing else
+in the project opens that file.
 """
 
 import json
@@ -19,11 +20,13 @@ from typing import Any, Final, Self
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import LOCK_FILE
 from storage_core.import_path import safe_import_path
+from storage_core.local_files import is_there
 
 _HOLDER_MODULE: Final = "storage_core.checkpoint.lock_holder"
 # The holder answers in a fraction of a second; on a machine that swaps, it may need longer.
 _ANSWER_SECONDS: Final = 60.0
 _RELEASE_SECONDS: Final = 60.0
+_COMMAND_CHARACTERS: Final = 120
 # Containers of one machine may share a host name with others; the boot id is the kernel's own.
 _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -129,11 +132,11 @@ class LogDirectoryLock:
         if not self.log_directory.is_dir():
             raise StorageError(str(self.log_directory), "is not a directory")
         return subprocess.Popen(  # noqa: S603 - this interpreter, a module of ours, no shell
-            [sys.executable, "-P", "-m", _HOLDER_MODULE, str(self.log_directory)],
+            _holder_command(self.log_directory),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(safe_import_path())},
+            env=_holder_environment(),
             start_new_session=True,
         )
 
@@ -173,6 +176,14 @@ class LogDirectoryLock:
         return errors.decode("utf-8", "replace").strip()
 
 
+def _holder_command(log_directory: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", _HOLDER_MODULE, str(log_directory)]
+
+
+def _holder_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(safe_import_path())}
+
+
 def read_boot_id() -> str:
     """Return the id of this machine's kernel since its last start; empty where it has none."""
     try:
@@ -205,3 +216,62 @@ def validate_on_holder_host(proof: LockProof) -> None:
             "LOCK_LOST",
             f"{path} is another file: expected inode {proof.inode}, found {facts.st_ino}",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockState:
+    """Who holds the lock of a log directory.
+
+    Attributes:
+        is_held: Whether anybody does.
+        holder_pid: Process id of the holder; None where nobody is, or nobody who can be seen.
+        command: How the holder was started, cut; empty where that cannot be seen.
+    """
+
+    is_held: bool
+    holder_pid: int | None = None
+    command: str = ""
+
+
+def query_lock(log_directory: Path) -> LockState:
+    """Return who holds the lock of a log directory.
+
+    Raises:
+        StorageError: The lock file is there and cannot be looked at.
+    """
+    path = log_directory / LOCK_FILE
+    try:
+        has_lock_file = is_there(path, may_be_link=True)
+    except OSError as error:
+        raise StorageError(str(path), error.strerror or str(error)) from error
+    if not has_lock_file:
+        return LockState(is_held=False)
+    answer = subprocess.run(  # noqa: S603 - this interpreter, a module of ours, no shell
+        [*_holder_command(log_directory), "--query"],
+        capture_output=True,
+        timeout=_ANSWER_SECONDS,
+        check=False,
+        env=_holder_environment(),
+    )
+    if answer.returncode:
+        lines = answer.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise StorageError(str(path), lines[-1] if lines else "the lock cannot be looked at")
+    holder = json.loads(answer.stdout)["holder_pid"]
+    if holder is None:
+        return LockState(is_held=False)
+    if not holder:
+        return LockState(is_held=True)
+    return LockState(is_held=True, holder_pid=holder, command=_command_of(holder))
+
+
+def _command_of(pid: int) -> str:
+    """Return how a process was started: of a JVM the main class, which is what tells a broker."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return ""
+    words = [word for word in words if word]
+    if not words:
+        return ""
+    rest = [word for word in words[1:] if not word.startswith("-") and "/" not in word]
+    return " ".join([Path(words[0]).name, *rest])[:_COMMAND_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The process that holds the lock of one log directory; started by ``lock.LogDirectoryLock``.
+"""The process that holds the lock of one log directory, or asks who does; started by ``lock``.
 
 A POSIX record lock belongs to a process and is lost when that process closes *any* descriptor of
 the file. So the lock lives in a process that does nothing else::
@@ -9,6 +9,9 @@ It prints one line of JSON: ``{"state": "held", "pid", "device", "inode"}``, or
 ``{"state": "refused", "holder_pid"}`` (null if unknown), or ``{"state": "failed", "reason"}``.
 While it holds the lock it waits on standard input. At the end of that, which comes also when the
 parent dies, it removes the file, as a broker does, and ends.
+
+With ``--query`` behind the directory it takes nothing and prints ``{"holder_pid": N}``: null where
+nobody holds the lock, 0 for a process that it cannot see.
 """
 
 import fcntl
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.filenames import LOCK_FILE
-from storage_core.local_files import open_folder, open_in
+from storage_core.local_files import open_file, open_folder, open_in
 
 # Between another process's last unlink and our open, the file can be replaced under us. Each
 # replacement is the work of another process that took and released the lock: it does not go on.
@@ -59,9 +62,9 @@ def acquire(path: Path) -> int:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            holder_pid = _find_holder(descriptor)
+            holder_pid = _find_holder(descriptor) if sys.platform == "linux" else None
             os.close(descriptor)
-            raise LockRefusedError(holder_pid) from None
+            raise LockRefusedError(holder_pid or None) from None
         if _is_the_file(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -80,7 +83,9 @@ def release(descriptor: int, path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the lock of the directory named in the one argument until standard input ends."""
+    """Hold the lock of the directory named in the first argument until standard input ends."""
+    if arguments[1:] == ["--query"]:
+        return query(Path(arguments[0], LOCK_FILE))
     parent_pid = os.getppid()
     # The parent decides when to let go; a Ctrl-C at the terminal reaches this process as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -97,6 +102,21 @@ def main(arguments: list[str]) -> int:
     _report({"state": "held", "pid": os.getpid(), "device": facts.st_dev, "inode": facts.st_ino})
     _wait_for_parent(parent_pid)
     release(descriptor, path)
+    return 0
+
+
+def query(path: Path) -> int:
+    """Print who holds the lock on a file; the lock stays whose it is."""
+    try:
+        descriptor = open_file(path, may_be_link=True)
+    except FileNotFoundError:
+        holder_pid = None
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror}\n")
+        return 1
+    else:
+        holder_pid = _find_holder(descriptor)
+    _report({"holder_pid": holder_pid})
     return 0
 
 
@@ -123,13 +143,11 @@ def _is_the_file(descriptor: int, path: Path) -> bool:
 
 
 def _find_holder(descriptor: int) -> int | None:
-    """Ask the kernel who holds the lock; 0 is a process that this one cannot see."""
-    if sys.platform != "linux":
-        return None
+    """Ask the kernel who holds the lock: None is nobody, 0 a process that this one cannot see."""
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
     lock_type, holder_pid = int(answer[0]), int(answer[-1])
-    return holder_pid if lock_type != fcntl.F_UNLCK and holder_pid > 0 else None
+    return None if lock_type == fcntl.F_UNLCK else max(holder_pid, 0)
 
 
 def _wait_for_parent(parent_pid: int) -> None:

@@ -53,9 +53,9 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, SCRATCH_PREFIX
+from storage_core.json_text import JsonFields, parse_json_object
 from storage_core.local_files import open_file
 from storage_core.store import LocalStore
-from storage_core.store.json_fields import JsonFields, parse_json_object
 from storage_core.store.local import storage_errors
 
 _OPERATIONS: Final = "operations"

@@ -32,7 +32,7 @@ from storage_core.commit.plan import (
 from storage_core.commit.trash import find_run_folder
 from storage_core.errors import ManifestError
 from storage_core.filenames import SCRATCH_PREFIX
-from storage_core.store.json_fields import MAX_INTEGER, JsonFields
+from storage_core.json_text import MAX_INTEGER, JsonFields
 from storage_core.store.local import plain_path, storage_errors
 
 _KINDS: Final[Mapping[str, type[Operation]]] = {

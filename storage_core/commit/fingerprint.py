@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.json_text import MAX_INTEGER, JsonFields, parse_json_objects
 from storage_core.local_files import scan_folder
 from storage_core.store.base import LogStore
-from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_objects
 from storage_core.store.local import storage_errors
 
 SMALL_FILE_BYTES: Final = 64 * 1024

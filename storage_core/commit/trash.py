@@ -43,8 +43,8 @@ from storage_core.errors import (
     ManifestError,
     StorageError,
 )
+from storage_core.json_text import MAX_INTEGER, JsonFields, parse_json_object
 from storage_core.local_files import read_small, scan_folder
-from storage_core.store.json_fields import MAX_INTEGER, JsonFields, parse_json_object
 from storage_core.store.local import plain_path, storage_errors, write_record
 
 RECORD_FILE: Final = "record.json"

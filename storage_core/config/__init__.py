@@ -7,15 +7,13 @@ from storage_core.config.cleaner_config import (
     CleanerConfig,
     OffsetMapHash,
 )
-from storage_core.config.java_properties import parse_java_properties
-from storage_core.config.keys import BrokerName, ConfigKey, Scope
+from storage_core.config.keys import BrokerName, ConfigKey, Origin, Scope
 from storage_core.config.log_config import (
     BrokerCompressionType,
     CleanupPolicy,
     LogConfig,
     MessageTimestampType,
 )
-from storage_core.config.precedence import Origin
 from storage_core.config.settings import (
     EffectiveSetting,
     ServerProperties,
@@ -24,6 +22,7 @@ from storage_core.config.settings import (
     effective_settings,
     known_keys,
     merge_broker_layers,
+    parse_java_properties,
     parse_server_properties,
     split_settings,
 )

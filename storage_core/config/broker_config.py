@@ -179,14 +179,11 @@ class BrokerConfig:
         """
         values: dict[str, Any] = parse_settings(settings, BROKER_KEYS)
         config = cls(**values)
-        config._validate_node()
+        has_both = config.node_id is not None and config.broker_id is not None
+        if has_both and config.node_id != config.broker_id:
+            raise ConfigError("broker.id", config.broker_id, f"node.id says {config.node_id}")
         config._validate_cordoned()
         return config
-
-    def _validate_node(self) -> None:
-        both = self.node_id is not None and self.broker_id is not None
-        if both and self.node_id != self.broker_id:
-            raise ConfigError("broker.id", self.broker_id, f"node.id says {self.node_id}")
 
     def _validate_cordoned(self) -> None:
         key = "cordoned.log.dirs"

@@ -12,8 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from storage_core.config.keys import BrokerName, ConfigKey, Scope, keys_of, setting
-from storage_core.config.precedence import ResolvedValue, resolve
+from storage_core.config.keys import (
+    BrokerName,
+    ConfigKey,
+    ResolvedValue,
+    Scope,
+    keys_of,
+    resolve,
+    setting,
+)
 from storage_core.config.values import (
     INT_MAX,
     LONG_MAX,
@@ -427,7 +434,7 @@ class LogConfig:
         """
         resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
         values: dict[str, Any] = {
-            TOPIC_KEYS[name].attribute: found.value for name, found in resolved.items()
+            TOPIC_KEYS[name].attribute: resolution.value for name, resolution in resolved.items()
         }
         config = cls(**values)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
@@ -448,7 +455,7 @@ TOPIC_KEY_OF_BROKER_KEY: Final[Mapping[str, str]] = {
 def resolve_topic_settings(
     overrides: Mapping[str, str], broker: Mapping[str, str]
 ) -> dict[str, ResolvedValue]:
-    """Return the values that somebody set, by topic key; see ``precedence.resolve``.
+    """Return the values that somebody set, by topic key; see ``keys.resolve``.
 
     ``segment.bytes`` is what ``internal.segment.bytes`` says, if that is set.
 

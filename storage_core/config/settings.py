@@ -4,21 +4,43 @@ One ``--set`` may name a topic key, a broker's default for one, a cleaner key, a
 key of ours. Here each finds its place.
 """
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import javaproperties
+
 from storage_core.config.broker_config import BROKER_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
-from storage_core.config.java_properties import parse_java_properties
-from storage_core.config.keys import ConfigKey, unknown_key
+from storage_core.config.keys import ConfigKey, Origin, find_broker_default, unknown_key
 from storage_core.config.log_config import (
     TOPIC_KEY_OF_BROKER_KEY,
     TOPIC_KEYS,
     resolve_topic_settings,
 )
-from storage_core.config.precedence import Origin, find_broker_default
 from storage_core.config.values import render
+from storage_core.errors import CheckpointError
+
+
+def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
+    """Parse a properties file as ``java.util.Properties`` does.
+
+    Args:
+        data: The whole file, ISO 8859-1 with escapes.
+        file: Its name, for the error.
+
+    Returns:
+        Values by key, the last one of a key; an entry without a separator has an empty value.
+
+    Raises:
+        CheckpointError: An escape is malformed.
+    """
+    try:
+        return dict(javaproperties.load(io.BytesIO(data)))
+    except javaproperties.InvalidUEscapeError as error:
+        raise CheckpointError(file, 0, f"expected \\uXXXX, found {error.escape}") from error
+
 
 _ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}
 # Each group is one setting in several units: a layer that sets one of them hides all of them
@@ -134,13 +156,13 @@ def parse_server_properties(data: bytes, *, file: str) -> ServerProperties:
     Raises:
         CheckpointError: The file is no properties text.
     """
-    known, unknown = {}, []
+    settings, unknown_keys = {}, []
     for name, text in parse_java_properties(data, file=file).items():
         if name in TOPIC_KEY_OF_BROKER_KEY or name in CLEANER_KEYS or name in BROKER_KEYS:
-            known[name] = text
+            settings[name] = text
         else:
-            unknown.append(name)
-    return ServerProperties(settings=known, unknown_keys=tuple(sorted(unknown)))
+            unknown_keys.append(name)
+    return ServerProperties(settings=settings, unknown_keys=tuple(sorted(unknown_keys)))
 
 
 def merge_broker_layers(*layers: Mapping[str, str]) -> dict[str, str]:
@@ -170,13 +192,13 @@ def effective_settings(
     resolved = resolve_topic_settings(overrides, broker if broker is not None else {})
     settings = []
     for name in sorted(TOPIC_KEYS):
-        found = resolved.get(name)
+        resolution = resolved.get(name)
         settings.append(
             EffectiveSetting(
                 key=name,
-                value=TOPIC_KEYS[name].default if found is None else render(found.value),
-                origin=Origin.DEFAULT if found is None else found.origin,
-                source_key=name if found is None else found.source_key,
+                value=TOPIC_KEYS[name].default if resolution is None else render(resolution.value),
+                origin=Origin.DEFAULT if resolution is None else resolution.origin,
+                source_key=name if resolution is None else resolution.source_key,
             )
         )
     return settings

@@ -204,10 +204,10 @@ def audit_time_index(
         return findings
     _compare_times(check, offset, timestamp, batches)
     largest = int(batches.max_timestamp.max(initial=NO_TIMESTAMP))
-    found = int(timestamp[-1]) if last >= 0 else NO_TIMESTAMP
+    indexed = int(timestamp[-1]) if last >= 0 else NO_TIMESTAMP
     # A record of timestamp 0 alone looks like padding, see count_used_entries.
-    if is_closed and found < largest and largest > 0:
-        check.entry(IndexFault.LARGEST_TIMESTAMP_MISSING, len(offset), largest, found)
+    if is_closed and indexed < largest and largest > 0:
+        check.entry(IndexFault.LARGEST_TIMESTAMP_MISSING, len(offset), largest, indexed)
     return findings
 
 
@@ -248,11 +248,11 @@ def audit_transaction_index(
     names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
     rows = list(zip(*(entries[name].tolist() for name in names), strict=True))
     wanted = [tuple(getattr(txn, name) for name in names) for txn in aborted]
-    known, found = set(wanted), set(rows)
-    unknown = np.array([row not in known for row in rows], np.bool_)
+    expected_rows, present_rows = set(wanted), set(rows)
+    is_unknown = np.array([row not in expected_rows for row in rows], np.bool_)
     nothing = np.full(count, -1, np.int64)
-    check.rows(IndexFault.TRANSACTION_UNKNOWN, unknown, nothing, last)
-    missing = [row for row in wanted if row not in found]
+    check.rows(IndexFault.TRANSACTION_UNKNOWN, is_unknown, nothing, last)
+    missing = [row for row in wanted if row not in present_rows]
     if missing:
         check.entry(IndexFault.TRANSACTION_MISSING, count, missing[0][2], -1, count=len(missing))
     return findings
@@ -319,10 +319,15 @@ def _compare_times(
     # finds and the log has findings of its own.
     row, is_there = _find_holder(batches, offset)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
-    found = _at(batches.max_timestamp, row)
-    check.rows(IndexFault.WRONG_TIMESTAMP, is_there & (found != timestamp), found, timestamp)
+    batch_timestamp = _at(batches.max_timestamp, row)
+    check.rows(
+        IndexFault.WRONG_TIMESTAMP,
+        is_there & (batch_timestamp != timestamp),
+        batch_timestamp,
+        timestamp,
+    )
     largest = _at(np.maximum.accumulate(batches.max_timestamp), row)
-    is_newer = is_there & (found == timestamp) & (largest > timestamp)
+    is_newer = is_there & (batch_timestamp == timestamp) & (largest > timestamp)
     check.rows(IndexFault.NEWER_RECORD_BEFORE, is_newer, largest, timestamp)
 
 

@@ -116,21 +116,16 @@ class IndexBuilder:
 
     def encode(self) -> tuple[bytes, bytes]:
         """Return the bytes of (.index, .timeindex) as they are now, without a last time entry."""
-        return self._encode_offsets(), self._encode_times()
-
-    def _encode_offsets(self) -> bytes:
-        rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_parts])
-        entries = np.empty(len(rows), OFFSET_INDEX_ENTRY)
-        entries["relative_offset"] = rows[:, 0] - self._base_offset
-        entries["position"] = rows[:, 1]
-        return entries.tobytes()
-
-    def _encode_times(self) -> bytes:
-        rows = np.concatenate([np.empty((0, 2), np.int64), *self._time_parts])
-        entries = np.empty(len(rows), TIME_INDEX_ENTRY)
-        entries["timestamp"] = rows[:, 0]
-        entries["relative_offset"] = rows[:, 1] - self._base_offset
-        return entries.tobytes()
+        nothing = np.empty((0, 2), np.int64)
+        rows = np.concatenate([nothing, *self._offset_parts])
+        offsets = np.empty(len(rows), OFFSET_INDEX_ENTRY)
+        offsets["relative_offset"] = rows[:, 0] - self._base_offset
+        offsets["position"] = rows[:, 1]
+        rows = np.concatenate([nothing, *self._time_parts])
+        times = np.empty(len(rows), TIME_INDEX_ENTRY)
+        times["timestamp"] = rows[:, 0]
+        times["relative_offset"] = rows[:, 1] - self._base_offset
+        return offsets.tobytes(), times.tobytes()
 
     def _error(self, status: int, offset: int) -> BadBytesError:
         position = self.size_bytes

@@ -105,14 +105,22 @@ def collect_aborted(
         upper_bound_offset: Transactions that began at or above it do not count; the search ends
             with the first whose last stable offset has reached it.
     """
-    found = []
+    aborted = []
     for index in indexes:
         for transaction in index:
             if (
                 transaction.last_offset >= fetch_offset
                 and transaction.first_offset < upper_bound_offset
             ):
-                found.append(transaction)
+                aborted.append(transaction)
             if transaction.last_stable_offset >= upper_bound_offset:
-                return found
-    return found
+                return aborted
+    return aborted
+
+
+def truncate_aborted(aborted: Sequence[AbortedTxn], offset: int) -> tuple[AbortedTxn, ...]:
+    """Return the entries of a transaction index before the first that ends at offset or later."""
+    kept = next(
+        (row for row, entry in enumerate(aborted) if entry.last_offset >= offset), len(aborted)
+    )
+    return tuple(aborted[:kept])

@@ -24,7 +24,7 @@ from storage_core.formats.batch_v2 import (
     NO_TIMESTAMP,
 )
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.segment_indexes import OffsetIndex
 from storage_core.log.directory_view import DirectoryView
 from storage_core.records.payload import Limits, open_batches
 from storage_core.records.reader import (

@@ -38,7 +38,7 @@ from storage_core.filenames import (
     offset_of,
 )
 from storage_core.store.base import FileInfo, FileReader, LogStore
-from storage_core.store.object_reader import BytesReader
+from storage_core.store.object_files import BytesReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 
 NO_EPOCH = -1
 NO_END_OFFSET = -1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.commit import Operation
 from storage_core.log.log_segment import SegmentState
 from storage_core.log.producer_snapshot import ProducerEntry

@@ -6,7 +6,7 @@ Whatever changes the log goes through here, so that what is lost is noted once, 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from storage_core.checkpoint.leader_epoch_file import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
     encode_leader_epochs,
     parse_leader_epochs,

@@ -7,7 +7,7 @@ a load whose operations nobody applies.
 from bisect import insort
 from collections.abc import Callable, Mapping
 
-from storage_core.checkpoint.partition_metadata import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from storage_core.errors import InvalidFetchSizeError, OffsetOutOfRangeError
 from storage_core.filenames import log_file
-from storage_core.index.lazy_index import LazyIndexes
+from storage_core.index.segment_indexes import LazyIndexes
 from storage_core.index.transaction_index import AbortedTxn, collect_aborted
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,

@@ -15,7 +15,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.time_index import TimeIndex
+from storage_core.index.segment_indexes import TimeIndex
 from storage_core.index.transaction_index import AbortedTxn, parse_transaction_index
 from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp
 from storage_core.log.directory_view import DirectoryView

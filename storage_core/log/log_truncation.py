@@ -13,13 +13,12 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.index.time_index import TimeIndex
-from storage_core.index.transaction_index import encode_transaction_index
-from storage_core.index.truncation import (
-    truncate_aborted,
+from storage_core.index.segment_indexes import (
+    TimeIndex,
     truncate_offset_index,
     truncate_time_index,
 )
+from storage_core.index.transaction_index import encode_transaction_index, truncate_aborted
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     find_position,

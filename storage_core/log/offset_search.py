@@ -12,7 +12,7 @@ from storage_core.filenames import TIME_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH, NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.formats.legacy import MAGIC_V0
-from storage_core.index.entry_pieces import read_entries
+from storage_core.index.segment_indexes import read_entries
 from storage_core.log.batch_search import (
     MAX_INDEX_BYTES,
     ListedSegment,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from storage_core.errors import CorruptRecordError, IndexFullError
 from storage_core.filenames import TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.index_entries import MAX_RELATIVE_OFFSET
-from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.segment_indexes import OffsetIndex
 from storage_core.index.transaction_index import AbortedTxn, encode_transaction_index
 from storage_core.log.batch_search import find_position, next_offset_by_index
 from storage_core.log.loading_log import LoadingLog

@@ -27,8 +27,7 @@ from storage_core.filenames import (
 )
 from storage_core.log.directory_view import DirectoryView, SliceReader
 from storage_core.log.leftovers import settle_leftovers
-from storage_core.store.base import FileInfo, FileReader, IdentifyingStore, LogStore
-from storage_core.store.read_only import ReadOnlyStore
+from storage_core.store.base import FileInfo, FileReader, IdentifyingStore, LogStore, ReadOnlyStore
 
 # How long to wait before each attempt to see a directory that stands still, in seconds.
 _PAUSES: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)

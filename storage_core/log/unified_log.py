@@ -45,9 +45,8 @@ from storage_core.log.producer_state import (
     AppendOrigin,
     ProducerChanges,
 )
-from storage_core.records.batch_builder import build_batches
+from storage_core.records.batch_builder import build_batches, end_txn_marker
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.control_batches import end_txn_marker
 from storage_core.records.new_records import NewRecords
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Window

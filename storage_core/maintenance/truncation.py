@@ -32,10 +32,10 @@ class TruncateResult:
 
     def to_json(self) -> str:
         """Return the result as one JSON object on one line."""
-        said = asdict(self)
+        fields = asdict(self)
         if self.cleaner_checkpoint is None:
-            del said["cleaner_checkpoint"]
-        return json.dumps(said)
+            del fields["cleaner_checkpoint"]
+        return json.dumps(fields)
 
 
 def truncated_cleaner_point(point: int, *, to: int, active_before: int, active_after: int) -> int:

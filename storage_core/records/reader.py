@@ -254,7 +254,7 @@ def _read_header(
 def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bool:
     """Whether a batch's checksum is right, read in pieces."""
     is_modern = batches.magic[0] >= MAGIC_V2
-    found = 0
+    checksum = 0
     place = position + (CRC_START if is_modern else ENTRY_CRC_START)
     end = position + int(batches.size[0])
     piece = np.empty(_PIECE_BYTES, np.uint8)
@@ -263,9 +263,9 @@ def _has_right_crc(reader: FileReader, position: int, batches: BatchTable) -> bo
         if not filled:
             return False
         data = piece[:filled].data
-        found = crc32c.crc32c(data, found) if is_modern else zlib.crc32(data, found)
+        checksum = crc32c.crc32c(data, checksum) if is_modern else zlib.crc32(data, checksum)
         place += filled
-    return found == int(batches.crc[0])
+    return checksum == int(batches.crc[0])
 
 
 def _bytes_of_first_batch(

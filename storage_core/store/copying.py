@@ -52,10 +52,10 @@ def copy_object(
             _download(source, key, etag, path)
             tag = target.put_file(target_key, str(path))
     if etag:
-        found = source.head(key).etag
-        if found != etag:
+        current_etag = source.head(key).etag
+        if current_etag != etag:
             raise ChangedWhileReadError(
-                f"{source.url}/{key}", f"version {etag}", f"version {found}"
+                f"{source.url}/{key}", f"version {etag}", f"version {current_etag}"
             )
     return tag
 

@@ -63,10 +63,10 @@ class FsspecObjectStore:
     def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
         """Return a stretch of an object."""
         if etag:
-            found = self.head(key).etag
-            if found != etag:
+            current_etag = self.head(key).etag
+            if current_etag != etag:
                 raise ChangedWhileReadError(
-                    f"{self._url}/{key}", f"version {etag}", f"version {found}"
+                    f"{self._url}/{key}", f"version {etag}", f"version {current_etag}"
                 )
         with self._errors(key):
             return bytes(self._fs.cat_file(self._path(key), start=start, end=start + size_bytes))
@@ -118,8 +118,8 @@ class FsspecObjectStore:
         """Yield every object whose key begins with prefix, in order of keys."""
         folder, _, _ = validate_prefix(prefix).rpartition("/")
         with self._errors(prefix):
-            found = self._fs.find(f"{self._root}/{folder}".rstrip("/"), detail=True)
-        for path, facts in sorted(found.items()):
+            files = self._fs.find(f"{self._root}/{folder}".rstrip("/"), detail=True)
+        for path, facts in sorted(files.items()):
             key = str(path)[len(self._root) + 1 :]
             if key.startswith(prefix):
                 yield self._info(facts, key)

@@ -25,12 +25,11 @@ from storage_core.filenames import (
     MANAGED_ROOT_FILE,
     TopicPartition,
 )
-from storage_core.store.conditional_write import PROBE_FOLDER
 from storage_core.store.generations import raise_fence, read_head, read_history
 from storage_core.store.local_objects import TEMPORARY_FOLDER
 from storage_core.store.managed_root import find_root, own_places
 from storage_core.store.manifest import URL_MARK, FileEntry, Manifest, split_adopted
-from storage_core.store.object_store import KeepsParts, ObjectInfo, ObjectStore
+from storage_core.store.object_store import PROBE_FOLDER, KeepsParts, ObjectInfo, ObjectStore
 from storage_core.store.open_objects import open_object_store
 
 # What S3 deletes by one request.
@@ -181,10 +180,10 @@ def delete_garbage(
     for url, entry in garbage.adopted.items():
         elsewhere, name = _folder_of(url, objects.url)
         try:
-            found = elsewhere.head(name)
+            info = elsewhere.head(name)
         except ObjectNotFoundError:
             continue
-        if found.etag == entry.etag:
+        if info.etag == entry.etag:
             fence()
             elsewhere.delete([name])
     for infos in (garbage.histories, garbage.data):

@@ -184,22 +184,22 @@ def raise_fence(
         ConditionFailedError: Somebody replaces it at this moment.
         StorageError: The store failed.
     """
-    found = read_head(objects, partition)
-    if found.manifest.generation != head.generation:
+    current = read_head(objects, partition)
+    if current.manifest.generation != head.generation:
         raise ChangedWhileReadError(
             partition_location(objects, partition),
             f"generation {head.generation}",
-            f"generation {found.manifest.generation}",
+            f"generation {current.manifest.generation}",
         )
-    if found.manifest.fencing_token > token:
+    if current.manifest.fencing_token > token:
         raise LeaseLostError(
             partition_location(objects, partition),
             "this run",
-            f"has token {token}, but somebody with token {found.manifest.fencing_token} was here",
+            f"has token {token}, but somebody with token {current.manifest.fencing_token} was here",
         )
-    if found.manifest.fencing_token < token:
-        content = encode_manifest(replace(found.manifest, fencing_token=token))
-        objects.put_if_match(manifest_key(partition), content, found.etag)
+    if current.manifest.fencing_token < token:
+        content = encode_manifest(replace(current.manifest, fencing_token=token))
+        objects.put_if_match(manifest_key(partition), content, current.etag)
 
 
 def _keep_history(objects: ObjectStore, head: Head) -> None:

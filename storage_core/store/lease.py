@@ -23,27 +23,19 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import LEASE_FILE
-from storage_core.store.json_fields import encode_json_object, parse_json_object
+from storage_core.json_text import JsonDocument
 from storage_core.store.object_store import ObjectStore
 
-FORMAT: Final = "pylog-lease"
-VERSION: Final = 1
 MAX_LEASE_BYTES: Final = 64 << 10
 DEFAULT_TTL_MS: Final = 120_000
 _RENEWALS_A_LEASE: Final = 4
 # The holder stops this part of the duration before the end: how far two clocks may differ.
 _MARGIN_PARTS: Final = 10
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
-_FIELDS: Final = (
-    "format",
-    "version",
-    "holder",
-    "token",
-    "nonce",
-    "acquired_ms",
-    "ttl_ms",
-    "expires_ms",
-    "is_released",
+_LEASE: Final = JsonDocument(
+    "pylog-lease",
+    1,
+    ("holder", "token", "nonce", "acquired_ms", "ttl_ms", "expires_ms", "is_released"),
 )
 
 
@@ -103,10 +95,10 @@ def require_lease(objects: ObjectStore, proof: LeaseProof, *, now_ms: int) -> No
         LeaseLostError: It ended, was released, or somebody else has it.
         StorageError: The store failed.
     """
-    found = read_lease(objects)
-    if found is None:
+    lease = read_lease(objects)
+    if lease is None:
         raise LeaseLostError(objects.url, proof.holder, "is gone")
-    facts, _ = found
+    facts, _ = lease
     if facts.proof != proof:
         raise LeaseLostError(
             objects.url,
@@ -252,10 +244,10 @@ def acquire_lease(
     """
     clock = clock or SystemClock()
     now_ms = clock.now_ms()
-    found = read_lease(objects)
-    if found is not None and not found[0].is_free(now_ms):
-        raise LeaseHeldError(objects.url, found[0].proof.holder, found[0].expires_ms)
-    token = found[0].proof.token + 1 if found else 1
+    former = read_lease(objects)
+    if former is not None and not former[0].is_free(now_ms):
+        raise LeaseHeldError(objects.url, former[0].proof.holder, former[0].expires_ms)
+    token = former[0].proof.token + 1 if former else 1
     facts = LeaseFacts(
         proof=LeaseProof(holder=holder, token=token, nonce=secrets.token_hex(16)),
         acquired_ms=now_ms,
@@ -266,10 +258,10 @@ def acquire_lease(
     content = _encode(facts)
     _parse(content, f"{objects.url}/{LEASE_FILE}")  # a holder that nobody could read back
     try:
-        if found is None:
+        if former is None:
             etag = objects.put_if_absent(LEASE_FILE, content)
         else:
-            etag = objects.put_if_match(LEASE_FILE, content, found[1])
+            etag = objects.put_if_match(LEASE_FILE, content, former[1])
     except ConditionFailedError:
         winner = read_lease(objects)
         if winner is None:
@@ -279,10 +271,8 @@ def acquire_lease(
 
 
 def _encode(facts: LeaseFacts) -> bytes:
-    return encode_json_object(
+    return _LEASE.encode(
         {
-            "format": FORMAT,
-            "version": VERSION,
             "holder": facts.proof.holder,
             "token": facts.proof.token,
             "nonce": facts.proof.nonce,
@@ -295,9 +285,7 @@ def _encode(facts: LeaseFacts) -> bytes:
 
 
 def _parse(content: bytes, file: str) -> LeaseFacts:
-    fields = parse_json_object(content, file)
-    fields.require_format(FORMAT, VERSION)
-    fields.require_names(_FIELDS)
+    fields = _LEASE.parse(content, file)
     proof = LeaseProof(
         holder=fields.word("holder"),
         token=fields.integer("token", least=1),

@@ -127,16 +127,16 @@ class S3Listing:
     def files(self, directories: Sequence[str]) -> Iterator[tuple[str, list[ListedFile]]]:
         """Yield each of the directories with its files, from flat pages."""
         end = self._prefix + directories[-1] + _AFTER_SLASH
-        found: dict[str, list[ListedFile]] = {name: [] for name in directories}
+        files: dict[str, list[ListedFile]] = {name: [] for name in directories}
         for page in self._pages(StartAfter=self._prefix + directories[0] + "/"):
             contents = page.get("Contents", ())
             for entry in contents:
                 directory, _, name = entry["Key"][len(self._prefix) :].partition("/")
-                if directory in found and is_plain_name(name):
-                    found[directory].append(_s3_file(name, entry))
+                if directory in files and is_plain_name(name):
+                    files[directory].append(_s3_file(name, entry))
             if contents and contents[-1]["Key"] >= end:
                 break
-        yield from found.items()
+        yield from files.items()
 
     def _pages(self, **more: str) -> Iterator[Mapping[str, Any]]:
         arguments = {"Prefix": self._prefix, **more}
@@ -170,13 +170,13 @@ class FolderListing:
         """Yield each of the directories with its files."""
         for directory in directories:
             with listing_errors(f"{self._store.url}/{directory}"):
-                found = [
+                files = [
                     ListedFile(
                         info.key.rpartition("/")[2], info.size_bytes, info.modified_ms, info.etag
                     )
                     for info in self._store.list_folder(directory + "/")
                 ]
-            yield directory, sorted(file for file in found if is_plain_name(file.name))
+            yield directory, sorted(file for file in files if is_plain_name(file.name))
 
 
 def _s3_file(name: str, entry: Mapping[str, Any]) -> ListedFile:

@@ -42,11 +42,11 @@ from storage_core.local_files import (
     read_limited,
     scan_open,
 )
-from storage_core.store.conditional_write import settle_write
 from storage_core.store.local import PUBLIC_MODE, make_folder, storage_errors
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
+    settle_write,
     validate_key,
     validate_prefix,
 )
@@ -95,9 +95,9 @@ class LocalObjectStore:
         view = target.data
         filled = 0
         with _errors(path), self._open(path) as file:
-            found = _etag(os.fstat(file.fileno()))
-            if etag and found != etag:
-                raise ChangedWhileReadError(str(path), f"version {etag}", f"version {found}")
+            current_etag = _etag(os.fstat(file.fileno()))
+            if etag and current_etag != etag:
+                raise ChangedWhileReadError(str(path), f"version {etag}", f"version {current_etag}")
             while filled < len(view):
                 count = os.preadv(file.fileno(), [view[filled:]], start + filled)
                 if count == 0:
@@ -244,10 +244,10 @@ class LocalObjectStore:
             try:
                 with (
                     open_folder(self._folder, may_be_link=True) as root,
-                    open_folder_below(root, Path(folder).parts) as found,
+                    open_folder_below(root, Path(folder).parts) as below,
                 ):
                     # A key is text; what has another name is no object.
-                    return [entry for entry in scan_open(found) if is_text(entry.name)]
+                    return [entry for entry in scan_open(below) if is_text(entry.name)]
             except FileNotFoundError:
                 return []  # an object store knows no empty folders
 
@@ -275,8 +275,8 @@ class LocalObjectStore:
     def _owner_of(self, path: Path) -> os.stat_result | None:
         """Return whose the folder of a path is, None where it is still to be made."""
         try:
-            with self._folder_of(path) as found:
-                return os.fstat(found)
+            with self._folder_of(path) as folder:
+                return os.fstat(folder)
         except FileNotFoundError:
             return None
 

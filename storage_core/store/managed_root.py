@@ -8,10 +8,9 @@ from typing import Final
 
 from storage_core.errors import InvalidNameError, ObjectNotFoundError
 from storage_core.filenames import MANAGED_ROOT_FILE, TopicPartition, parse_partition_directory
-from storage_core.store.conditional_write import require_conditional_writes
-from storage_core.store.json_fields import encode_json_object, parse_json_object
+from storage_core.json_text import encode_json_object, parse_json_object
 from storage_core.store.manifest import URL_MARK
-from storage_core.store.object_store import ObjectStore
+from storage_core.store.object_store import ObjectStore, require_conditional_writes
 
 FORMAT: Final = "pylog-root"
 VERSION: Final = 1

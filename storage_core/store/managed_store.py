@@ -30,7 +30,6 @@ from storage_core.filenames import (
 )
 from storage_core.local_files import open_file
 from storage_core.store.base import FileInfo, FileReader
-from storage_core.store.entry_reader import EntryReader
 from storage_core.store.generations import (
     Head,
     commit_generation,
@@ -48,21 +47,19 @@ from storage_core.store.manifest import (
     split_adopted,
     validate_file_name,
 )
-from storage_core.store.object_reader import BytesReader
+from storage_core.store.object_files import BytesReader, EntryReader
 from storage_core.store.object_store import ObjectStore
 from storage_core.store.uploads import (
     UPLOADED_PREFIX,
+    WaitingFile,
+    cut_file,
     is_log,
     object_name,
     object_stem,
     parse_location,
-    upload_companions,
-)
-from storage_core.store.waiting_files import (
-    WaitingFile,
-    cut_file,
-    known_timestamps,
+    recorded_timestamps,
     size_of,
+    upload_companions,
     waiting_timestamps,
 )
 
@@ -156,7 +153,7 @@ class ManagedStore:
         Returns:
             By base offset; -1 for a segment whose records have none.
         """
-        return known_timestamps(self._changed())
+        return recorded_timestamps(self._changed())
 
     def read_file(self, name: str, *, limit_bytes: int) -> bytes:
         """Return a small file whole."""
@@ -366,7 +363,12 @@ class ManagedStore:
             checkpoints=self._checkpoints,
             result=result or {},
         )
-        if result is None and head.etag and _names_the_same(manifest, before):
+        is_unchanged = (manifest.files, manifest.checkpoints, manifest.topic_id) == (
+            before.files,
+            before.checkpoints,
+            before.topic_id,
+        )
+        if result is None and head.etag and is_unchanged:
             return before
         self._settle(commit_generation(self.objects, head, manifest, fence))
         for path in self._moved:
@@ -476,11 +478,3 @@ class ManagedStore:
 def _waiting_bytes(file: FileEntry | WaitingFile | None) -> int:
     """Return what a file holds in memory until it is uploaded."""
     return len(file.content) if isinstance(file, WaitingFile) else 0
-
-
-def _names_the_same(manifest: Manifest, other: Manifest) -> bool:
-    return (manifest.files, manifest.checkpoints, manifest.topic_id) == (
-        other.files,
-        other.checkpoints,
-        other.topic_id,
-    )

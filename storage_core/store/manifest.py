@@ -24,16 +24,13 @@ from storage_core.filenames import (
     MANIFEST_FILE,
     TopicPartition,
 )
-from storage_core.store.json_fields import (
+from storage_core.json_text import (
     MAX_INTEGER,
+    JsonDocument,
     JsonFields,
-    encode_json_object,
-    parse_json_object,
 )
 from storage_core.store.object_store import validate_key
 
-FORMAT: Final = "pylog-manifest"
-VERSION: Final = 1
 # Some 100,000 segments with their companions.
 MAX_MANIFEST_BYTES: Final = 128 << 20
 
@@ -43,20 +40,22 @@ _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _RUN: Final = re.compile(r"[A-Za-z0-9._:-]{0,128}")
 _ETAG: Final = re.compile(r"[\x21\x23-\x7e]{0,200}")
-_MANIFEST_FIELDS: Final = (
-    "format",
-    "version",
-    "topic",
-    "partition",
-    "topic_id",
-    "generation",
-    "run_id",
-    "attempt_id",
-    "fencing_token",
-    "committed_ms",
-    "checkpoints",
-    "result",
-    "files",
+_MANIFEST: Final = JsonDocument(
+    "pylog-manifest",
+    1,
+    (
+        "topic",
+        "partition",
+        "topic_id",
+        "generation",
+        "run_id",
+        "attempt_id",
+        "fencing_token",
+        "committed_ms",
+        "checkpoints",
+        "result",
+        "files",
+    ),
 )
 _FILE_FIELDS: Final = ("key", "start", "size", "etag", "modified_ms", "largest_timestamp")
 _CHECKPOINT_FIELDS: Final = (
@@ -163,10 +162,8 @@ def validate_file_name(name: str) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the JSON of a manifest; equal manifests give equal bytes."""
-    return encode_json_object(
+    return _MANIFEST.encode(
         {
-            "format": FORMAT,
-            "version": VERSION,
             "topic": manifest.partition.topic,
             "partition": manifest.partition.partition,
             "topic_id": manifest.topic_id,
@@ -206,9 +203,7 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
     Raises:
         ManifestError: It is not a manifest of that partition, with file and field.
     """
-    fields = parse_json_object(content, file)
-    fields.require_format(FORMAT, VERSION)
-    fields.require_names(_MANIFEST_FIELDS)
+    fields = _MANIFEST.parse(content, file)
     if (fields.word("topic"), fields.integer("partition")) != (
         partition.topic,
         partition.partition,

@@ -60,9 +60,11 @@ class MemoryObjectStore:
 
     def get_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
         """Return a stretch of an object."""
-        content, found, _ = self._find(key)
-        if etag and found != etag:
-            raise ChangedWhileReadError(self._path(key), f"version {etag}", f"version {found}")
+        content, current_etag, _ = self._find(key)
+        if etag and current_etag != etag:
+            raise ChangedWhileReadError(
+                self._path(key), f"version {etag}", f"version {current_etag}"
+            )
         return content[start : start + size_bytes]
 
     def read_into(self, key: str, start: int, target: NDArray[np.uint8], *, etag: str = "") -> int:
@@ -94,7 +96,7 @@ class MemoryObjectStore:
         return self._put_if(key, content, etag)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         content, etag, modified_ms = self._find(key)
         return ObjectInfo(key=key, size_bytes=len(content), etag=etag, modified_ms=modified_ms)
 
@@ -102,9 +104,9 @@ class MemoryObjectStore:
         """Yield every object whose key begins with prefix, in order of keys."""
         start = f"{self._url}/{validate_prefix(prefix)}"
         for path in sorted(_OBJECTS):
-            found = _OBJECTS.get(path)
-            if path.startswith(start) and found is not None:
-                content, etag, modified_ms = found
+            version = _OBJECTS.get(path)
+            if path.startswith(start) and version is not None:
+                content, etag, modified_ms = version
                 yield ObjectInfo(
                     key=path[len(self._url) + 1 :],
                     size_bytes=len(content),
@@ -131,22 +133,22 @@ class MemoryObjectStore:
     def _path(self, key: str) -> str:
         return f"{self._url}/{validate_key(key)}"
 
-    def _find(self, key: str) -> tuple[bytes, str, int]:
-        path = self._path(key)
-        found = _OBJECTS.get(path)
-        if found is None:
-            raise ObjectNotFoundError(path, "there is no such object")
-        return found
-
     def _put_if(self, key: str, content: bytes, etag: str) -> str:
         path = self._path(key)
         with _LOCK:
-            present, found, _ = _OBJECTS.get(path, (b"", "", 0))
-            if found == etag:
+            present, current_etag, _ = _OBJECTS.get(path, (b"", "", 0))
+            if current_etag == etag:
                 return self._store(path, content)
-        if found and present == content:
-            return found
-        raise ConditionFailedError(path, etag, found)
+        if current_etag and present == content:
+            return current_etag
+        raise ConditionFailedError(path, etag, current_etag)
+
+    def _find(self, key: str) -> tuple[bytes, str, int]:
+        path = self._path(key)
+        version = _OBJECTS.get(path)
+        if version is None:
+            raise ObjectNotFoundError(path, "there is no such object")
+        return version
 
     def _store(self, path: str, content: bytes) -> str:
         etag = f"m{next(_VERSIONS)}"

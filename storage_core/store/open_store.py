@@ -20,7 +20,7 @@ from storage_core.store.base import LogStore
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.object_directory import ObjectDirectory
+from storage_core.store.object_files import ObjectDirectory
 from storage_core.store.open_objects import (
     MANAGED_PREFIX,
     is_managed,

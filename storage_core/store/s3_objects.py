@@ -27,11 +27,11 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.local_files import open_file
-from storage_core.store.conditional_write import settle_write
 from storage_core.store.local import storage_errors
 from storage_core.store.object_store import (
     DEFAULT_LIMIT_BYTES,
     ObjectInfo,
+    settle_write,
     validate_key,
     validate_prefix,
 )

@@ -7,7 +7,7 @@ into one object, one after another: requests are what an object store charges fo
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +17,14 @@ from storage_core.errors import InvalidNameError, StorageError
 from storage_core.filenames import (
     COMPANIONS_SUFFIX,
     LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
     TopicPartition,
     kind_of,
     log_file,
     offset_of,
     settled_name,
 )
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.json_text import parse_json
 from storage_core.local_files import facts_of
@@ -32,7 +34,6 @@ from storage_core.store.object_store import ObjectStore
 
 UPLOADED_PREFIX: Final = "pylog-object:"
 PARTITION_STEM: Final = "partition"
-NO_TIMESTAMP: Final = -1
 _MAX_LOCATION_BYTES: Final = 1 << 16
 
 
@@ -140,8 +141,8 @@ def parse_location(location: str) -> FileEntry:
     """
     try:
         text = location.removeprefix(UPLOADED_PREFIX)
-        found = parse_json(text, limit_bytes=_MAX_LOCATION_BYTES)
-        return FileEntry(**{field.name: found[field.name] for field in fields(FileEntry)})
+        entry = parse_json(text, limit_bytes=_MAX_LOCATION_BYTES)
+        return FileEntry(**{field.name: entry[field.name] for field in fields(FileEntry)})
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidNameError(location[:80], "is no location of an uploaded object") from error
 
@@ -161,3 +162,73 @@ def last_timestamp(time_index: bytes) -> int | None:
     if stamps[-1] <= 0 or (stamps.size > 1 and stamps[-1] <= stamps[-2]):
         return None
     return int(stamps[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFile:
+    """A small file that has no object yet.
+
+    Attributes:
+        content: All of it.
+        modified_ms: Its modification time, epoch milliseconds.
+    """
+
+    content: bytes
+    modified_ms: int
+
+
+def size_of(file: FileEntry | WaitingFile) -> int:
+    """Return a file's length in bytes."""
+    return len(file.content) if isinstance(file, WaitingFile) else file.size_bytes
+
+
+def cut_file(
+    file: FileEntry | WaitingFile, start: int, size_bytes: int, modified_ms: int
+) -> FileEntry | WaitingFile:
+    """Return a stretch of a file as a file; what is known of its records is not known of that."""
+    if isinstance(file, WaitingFile):
+        return WaitingFile(file.content[start : start + size_bytes], modified_ms)
+    return FileEntry(
+        key=file.key if size_bytes else "",
+        start=file.start + start if size_bytes else 0,
+        size_bytes=size_bytes,
+        etag=file.etag if size_bytes else "",
+        modified_ms=modified_ms,
+    )
+
+
+def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
+    """Return the largest timestamps of the segments of which an entry tells it.
+
+    Returns:
+        By base offset; -1 for a segment whose records have none.
+    """
+    found = {}
+    for name, file in files.items():
+        offset = offset_of(name)
+        if (
+            isinstance(file, FileEntry)
+            and offset is not None
+            and kind_of(name) == LOG_SUFFIX
+            and file.largest_timestamp is not None
+        ):
+            found[offset] = file.largest_timestamp
+    return found
+
+
+def waiting_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
+    """Return what waiting time indexes tell of segments of which nothing is known yet."""
+    recorded = recorded_timestamps(files)
+    timestamps = {}
+    for name, file in files.items():
+        offset = offset_of(name)
+        if (
+            isinstance(file, WaitingFile)
+            and offset is not None
+            and kind_of(name) == TIME_INDEX_SUFFIX
+            and offset not in recorded
+        ):
+            timestamp = last_timestamp(file.content)
+            if timestamp is not None:
+                timestamps[offset] = timestamp
+    return timestamps

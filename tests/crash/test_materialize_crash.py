@@ -11,7 +11,7 @@ import pytest
 
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.materialize.partition import (
+from storage_core.maintenance.materialize import (
     materialize_partition,
     read_pin,
     release_partition,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs, parse_leader_epochs
+from storage_core.checkpoint.checkpoint_files import encode_leader_epochs, parse_leader_epochs
 from storage_core.commit import Plan, commit
 from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.maintenance.recovery.salvage import salvage_cuts

@@ -21,8 +21,8 @@ from pylog_spark.options import JobOptions
 from pylog_spark.roots import broker_root
 from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.run.trash import observe_root
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.commit import commit
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.keep import with_trash

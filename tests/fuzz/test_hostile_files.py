@@ -26,11 +26,16 @@ import pytest
 
 from pylog_spark.cli.dump_files import dump_path
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.clean_shutdown import encode_clean_shutdown, parse_clean_shutdown
-from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
-from storage_core.checkpoint.meta_properties import parse_meta_properties
-from storage_core.checkpoint.offset_checkpoint import parse_offset_checkpoint
-from storage_core.checkpoint.partition_metadata import parse_partition_metadata
+from storage_core.checkpoint.broker_files import (
+    encode_clean_shutdown,
+    parse_clean_shutdown,
+    parse_meta_properties,
+)
+from storage_core.checkpoint.checkpoint_files import (
+    parse_leader_epochs,
+    parse_offset_checkpoint,
+    parse_partition_metadata,
+)
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX

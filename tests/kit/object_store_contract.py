@@ -22,8 +22,7 @@ from storage_core.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from storage_core.store.conditional_write import require_conditional_writes
-from storage_core.store.object_store import ObjectStore
+from storage_core.store.object_store import ObjectStore, require_conditional_writes
 
 KEY = "topic-0/data/a1/00000000000000000000.log"
 

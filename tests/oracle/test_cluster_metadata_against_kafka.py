@@ -14,13 +14,13 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
 )
 from storage_core.catalog.metadata_decoder import decode_metadata_record
-from storage_core.catalog.metadata_image import MetadataImage
-from storage_core.catalog.metadata_records import (
+from storage_core.catalog.metadata_image import (
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
     ConfigRecord,
     FeatureLevelRecord,
     Fencing,
+    MetadataImage,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,

@@ -6,7 +6,7 @@ from typing import Any
 import jpype
 import pytest
 
-from storage_core.catalog.internal_topics import INTERNAL_TOPICS
+from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
 from storage_core.config import (
     BrokerConfig,
     CleanerConfig,

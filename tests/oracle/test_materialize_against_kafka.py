@@ -6,7 +6,7 @@ import pytest
 
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.materialize.partition import materialize_partition, release_partition
+from storage_core.maintenance.materialize import materialize_partition, release_partition
 from storage_core.store import ManagedStore
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.compare import read_tree

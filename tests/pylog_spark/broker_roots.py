@@ -14,7 +14,7 @@ from typing import Any
 from pylog_spark.options import JobOptions
 from storage_core.catalog.cluster_metadata import CLUSTER_METADATA_DIRECTORY
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )

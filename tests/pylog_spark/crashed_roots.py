@@ -9,7 +9,7 @@ from typing import Any
 from pylog_spark.options import JobOptions
 from pylog_spark.tasks.run_context import read_recovery_checkpoints
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

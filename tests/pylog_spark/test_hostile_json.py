@@ -36,8 +36,7 @@ from storage_core.commit.trash import (
 from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
-from storage_core.maintenance.materialize.partition import PIN_FILE, read_pin
-from storage_core.maintenance.materialize.target import STATE_FILE, read_target
+from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root
@@ -218,7 +217,6 @@ def test_every_reader_is_named_above():
         "pylog_spark/tasks/fingerprints.py",
         "pylog_spark/tasks/verification.py",
         "storage_core/checkpoint/lock.py",  # a process of this one's
-        "storage_core/checkpoint/lock_query.py",
         "storage_core/json_text.py",
         "storage_core/maintenance/compaction/exchanged_index.py",  # from task to task
         "storage_core/maintenance/compaction/plan.py",

@@ -69,7 +69,7 @@ def test_the_processes_of_the_lock_take_none_from_there(hostile, tmp_path):
         "import sys; here = sys.path.pop(0)\n"
         "from pathlib import Path\n"
         "from storage_core.checkpoint.lock import LogDirectoryLock\n"
-        "from storage_core.checkpoint.lock_query import query_lock\n"
+        "from storage_core.checkpoint.lock import query_lock\n"
         "sys.path.insert(0, here)\n"
         f"with LogDirectoryLock(Path({str(tmp_path / 'log')!r})):\n"
         f"    assert query_lock(Path({str(tmp_path / 'log')!r})).is_held\n"

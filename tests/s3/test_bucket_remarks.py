@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.store.bucket_remarks import RemarkCode, inspect_bucket
+from storage_core.store.bucket_settings import RemarkCode, inspect_bucket
 from storage_core.store.s3_objects import S3ObjectStore
 from tests.s3.fault_proxy import Fault, FaultKind
 

@@ -15,10 +15,9 @@ import pytest
 from pylog_spark.cli.partition import named_log_directory, named_partition_directory
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
 from storage_core.catalog.log_directories import observe_log_directory
-from storage_core.catalog.owners_word import read_off_switch
+from storage_core.catalog.off_switch import read_off_switch
 from storage_core.catalog.root_files import LocalRoot, locate_directory
-from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.checkpoint.lock_query import query_lock
+from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
 from storage_core.commit.purge import plan_purge_partition
 from storage_core.commit.scratch import create_scratch, find_claims, sweep_scratch
 from storage_core.errors import ConfigError, PylogError, StorageError

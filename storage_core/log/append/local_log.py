@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry, encode_leader_epochs
+from storage_core.checkpoint.checkpoint_files import EpochEntry, encode_leader_epochs
 from storage_core.commit import (
     CreateEmptyFile,
     DeleteFile,
@@ -36,8 +36,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import MAGIC_V2
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.offset_index import OffsetIndex
-from storage_core.index.time_index import TimeIndex
+from storage_core.index.segment_indexes import OffsetIndex, TimeIndex
 from storage_core.log.append.roll import choose_segment_jitter_ms
 from storage_core.log.append.segment import AppendFiles, AppendSegment, IndexTail
 from storage_core.log.batch_search import MAX_INDEX_BYTES, first_batch_timestamp

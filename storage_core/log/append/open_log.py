@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.clock import Clock, SystemClock
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig

@@ -41,8 +41,8 @@ from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.survival import ProducerLookup, SegmentFilter, Verdict
 from storage_core.maintenance.throttler import UNLIMITED, Throttler
 from storage_core.records.codecs import compress
+from storage_core.records.payload import count_records_in
 from storage_core.records.reader import CrcCheck, Window, scan_windows
-from storage_core.records.record_counts import count_records_in
 from storage_core.store.base import LogStore
 
 SCRATCH_SUFFIX = ".part"

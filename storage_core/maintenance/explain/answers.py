@@ -112,11 +112,25 @@ def tells(about: About, code: str, text: str, **facts: Number) -> Statement:
     return Statement(about=about, code=code, verdict=Verdict.TELLS, text=text, facts=facts)
 
 
-def held_until(found: Explanation, code: str, text: str, until: str, after: str) -> Explanation:
+def held_back(statement: Statement) -> Answer:
+    """Return the answer where one predicate alone holds it back."""
+    return Answer(
+        about=statement.about,
+        is_due=False,
+        held_by=statement.code,
+        text=statement.text,
+        from_ms=statement.until_ms,
+        condition=statement.until,
+    )
+
+
+def held_until(
+    explanation: Explanation, code: str, text: str, until: str, after: str
+) -> Explanation:
     """Return an explanation of what holds once something has happened, before it has.
 
     Args:
-        found: What holds then.
+        explanation: What holds then.
         code: What has to happen first, as the stable code of a predicate.
         text: The same for a person.
         until: What has to happen.
@@ -138,11 +152,11 @@ def held_until(found: Explanation, code: str, text: str, until: str, after: str)
                 text=f"{text}; {after} {told(answer)}",
                 condition=until,
             )
-            for answer in found.answers
+            for answer in explanation.answers
         ),
         statements=(
-            *(blocks(answer.about, code, text, until=until) for answer in found.answers),
-            *found.statements,
+            *(blocks(answer.about, code, text, until=until) for answer in explanation.answers),
+            *explanation.statements,
         ),
     )
 

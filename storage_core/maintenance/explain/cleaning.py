@@ -20,6 +20,7 @@ from storage_core.maintenance.explain.answers import (
     Statement,
     Verdict,
     blocks,
+    held_back,
     passes,
     tells,
 )
@@ -69,7 +70,7 @@ def explain_cleaning(
         text = f"cleanup.policy is {policy}: such a log is never compacted"
         until = "cleanup.policy has compact in it"
         statement = blocks(_ABOUT, "NOT_COMPACTED", text, until=until, policy=policy)
-        return _held(statement), [statement]
+        return held_back(statement), [statement]
     transactions = list_open_transactions(producers, now_ms=request.now_ms)
     bounds = _bounds(state, config, request, chosen, transactions)
     statements = [
@@ -111,10 +112,10 @@ def _bounds(
     transactions: Sequence[OpenTransaction],
 ) -> list[_Bound]:
     """Return what ends the range, the lowest first."""
-    found = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
+    bounds = [_stable_bound(state, transactions), _active_bound(state, config, request.now_ms)]
     if config.min_compaction_lag_ms > 0:
-        found += _young_bound(state, config, request, chosen)
-    return sorted(found, key=lambda bound: bound.offset)
+        bounds += _young_bound(state, config, request, chosen)
+    return sorted(bounds, key=lambda bound: bound.offset)
 
 
 def _stable_bound(state: PartitionState, open_ones: Sequence[OpenTransaction]) -> _Bound:
@@ -323,14 +324,3 @@ def _dirty_bytes(segments: Sequence[ObservedSegment], first_dirty: int) -> int:
     end = segments[-1].base_offset
     closed = segments_between(segments, first_dirty, end) if first_dirty < end else []
     return sum(s.size_bytes for s in closed) + segments[-1].size_bytes
-
-
-def _held(statement: Statement) -> Answer:
-    return Answer(
-        about=_ABOUT,
-        is_due=False,
-        held_by=statement.code,
-        text=statement.text,
-        from_ms=statement.until_ms,
-        condition=statement.until,
-    )

@@ -12,10 +12,10 @@ from storage_core.maintenance.compaction.candidates import CleanRequest, choose_
 from storage_core.maintenance.compaction.partition import load_for_round
 from storage_core.maintenance.explain.answers import (
     About,
-    Answer,
     Explanation,
     Statement,
     blocks,
+    held_back,
     tells,
     unknowable,
 )
@@ -73,7 +73,7 @@ def explain_partition(
             "log.cleaner.enable is false: nothing is compacted",
             until="log.cleaner.enable is true",
         )
-        cleaning, statements = _held(off), [off, *statements]
+        cleaning, statements = held_back(off), [off, *statements]
     rules = RetentionRules.of(config)
     state = observe_retention(
         store,
@@ -206,7 +206,7 @@ def explain_after_recovery(
     except PylogError as error:
         text = f"a recovery would fail: {error}"
         return unknowable("UNCLEANABLE", text, "what is wrong with its files is mended")
-    found = explain_partition(
+    explanation = explain_partition(
         PlannedStore(loading.view), config=config, cleaner=cleaner, request=request
     )
     text = (
@@ -221,14 +221,4 @@ def explain_after_recovery(
         rebuilt_segments=len(repairs.rebuilt),
         lost_bytes=repairs.truncated_bytes,
     )
-    return replace(found, statements=(*found.statements, recovery))
-
-
-def _held(statement: Statement) -> Answer:
-    return Answer(
-        about=statement.about,
-        is_due=False,
-        held_by=statement.code,
-        text=statement.text,
-        condition=statement.until,
-    )
+    return replace(explanation, statements=(*explanation.statements, recovery))

@@ -11,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs
-from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
+from storage_core.checkpoint.checkpoint_files import (
+    PartitionMetadata,
+    encode_leader_epochs,
+    encode_partition_metadata,
+)
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from storage_core.maintenance.ingest.partition import (
@@ -77,12 +80,12 @@ def commit_ingest(
         _adopt_all(plan, mirror, target)
     else:
         _copy_all(planned, mirror, target, threads)
-    known = {
+    timestamps = {
         one.segment.base_offset: one.largest_timestamp
         for one in plan.taken
         if one.largest_timestamp is not None
     }
-    target.set_largest_timestamps(known)
+    target.set_largest_timestamps(timestamps)
     _write_small_files(plan, target)
     target.set_checkpoints(_checkpoints(plan, target.checkpoints, is_new=planned.is_new))
     target.publish(
@@ -164,16 +167,16 @@ def _write_small_files(plan: IngestPlan, target: ManagedStore) -> None:
             target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
 
 
-def _checkpoints(plan: IngestPlan, known: Checkpoints, *, is_new: bool) -> Checkpoints:
+def _checkpoints(plan: IngestPlan, current: Checkpoints, *, is_new: bool) -> Checkpoints:
     """Return the checkpoints of the next generation.
 
     Where the log starts, and where its cleaner goes on, is the managed root's own business from
     its first generation on: the mirror's broker may keep less than it does.
     """
-    marks = [mark for mark in (known.high_watermark, plan.high_watermark) if mark is not None]
+    marks = [mark for mark in (current.high_watermark, plan.high_watermark) if mark is not None]
     return Checkpoints(
-        log_start_offset=plan.log_start_offset if is_new else known.log_start_offset,
+        log_start_offset=plan.log_start_offset if is_new else current.log_start_offset,
         recovery_point=plan.end_offset,
         high_watermark=max(marks, default=None),
-        cleaner_offset=plan.cleaner_offset if is_new else known.cleaner_offset,
+        cleaner_offset=plan.cleaner_offset if is_new else current.cleaner_offset,
     )

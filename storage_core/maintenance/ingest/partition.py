@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from storage_core.checkpoint.leader_epoch_file import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
     EpochEntry,
     parse_leader_epochs,
@@ -13,6 +13,10 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.maintenance.ingest.observe import (
     MAX_COMPANION_BYTES,
+    Attested,
+    Ingested,
+    MirrorListing,
+    group_files,
     read_edges,
     read_epochs,
     read_topic_id,
@@ -23,12 +27,6 @@ from storage_core.maintenance.ingest.plan import (
     choose_candidates,
     cost_of,
     plan_ingest,
-)
-from storage_core.maintenance.ingest.state import (
-    Attested,
-    Ingested,
-    MirrorListing,
-    group_files,
 )
 from storage_core.store.base import LogStore
 from storage_core.store.copying import is_server_side

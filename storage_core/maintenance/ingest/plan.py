@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry
+from storage_core.checkpoint.checkpoint_files import EpochEntry
 from storage_core.errors import CorruptRecordError, GuardRefusedError, InconsistentTopicIdError
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH
-from storage_core.maintenance.ingest.state import (
+from storage_core.maintenance.ingest.observe import (
     Attested,
     Ingested,
     Left,
@@ -92,10 +92,10 @@ class IngestPlan:
     @property
     def files(self) -> tuple[ListedFile, ...]:
         """All files that are taken, records first in each segment."""
-        found = [file for one in self.taken for file in one.segment.files]
-        if self.taken and self.snapshot is not None and self.snapshot not in found:
-            found.append(self.snapshot)
-        return tuple(found)
+        files = [file for one in self.taken for file in one.segment.files]
+        if self.taken and self.snapshot is not None and self.snapshot not in files:
+            files.append(self.snapshot)
+        return tuple(files)
 
     @property
     def record_bytes(self) -> int:
@@ -223,9 +223,9 @@ def plan_ingest(
 
 
 def _check_topic(location: str, attested: Attested, ingested: Ingested) -> None:
-    known, found = ingested.topic_id, attested.topic_id
-    if known is not None and found is not None and known != found:
-        raise InconsistentTopicIdError(location, known, found)
+    expected, topic_id = ingested.topic_id, attested.topic_id
+    if expected is not None and topic_id is not None and expected != topic_id:
+        raise InconsistentTopicIdError(location, expected, topic_id)
 
 
 def _check_range(location: str, segment: MirrorSegment, edge: SegmentEdges, end: int) -> None:
@@ -283,31 +283,31 @@ def _check_continuation(
             "what lies between is in no segment of its own any more",
         )
     for entry in ingested.epochs:
-        known = _epoch_at(attested.epochs, entry.start_offset)
-        if known not in {NO_LEADER_EPOCH, entry.epoch}:
+        epoch = _epoch_at(attested.epochs, entry.start_offset)
+        if epoch not in {NO_LEADER_EPOCH, entry.epoch}:
             raise _mixed(
-                f"{location}: its leader epoch file has epoch {known} at offset "
+                f"{location}: its leader epoch file has epoch {epoch} at offset "
                 f"{entry.start_offset}, what was taken before has {entry.epoch}"
             )
 
 
 def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
     """Return the leader epoch of an offset, -1 where the entries do not say."""
-    found = [entry.epoch for entry in epochs if entry.start_offset <= offset]
-    return max(found, default=NO_LEADER_EPOCH)
+    earlier = [entry.epoch for entry in epochs if entry.start_offset <= offset]
+    return max(earlier, default=NO_LEADER_EPOCH)
 
 
 def _merge_epochs(
-    known: Sequence[EpochEntry], found: Sequence[EpochEntry], end_offset: int | None
+    ingested: Sequence[EpochEntry], attested: Sequence[EpochEntry], end_offset: int | None
 ) -> tuple[EpochEntry, ...]:
     """Return what is known and what is new of the mirror's entries, up to where it was taken."""
-    newest = max((entry.epoch for entry in known), default=NO_LEADER_EPOCH)
+    newest = max((entry.epoch for entry in ingested), default=NO_LEADER_EPOCH)
     new = [
         entry
-        for entry in sorted(found)
+        for entry in sorted(attested)
         if entry.epoch > newest and end_offset is not None and entry.start_offset < end_offset
     ]
-    return (*known, *new)
+    return (*ingested, *new)
 
 
 def _bounded(offset: int | None, end_offset: int | None) -> int | None:
@@ -318,8 +318,8 @@ def _first_log_start(taken: Sequence[TakenSegment], attested: Attested) -> int |
     if not taken:
         return None
     first = taken[0].segment.base_offset
-    said = attested.log_start_offset
-    return first if said is None else min(max(first, said), taken[-1].end_offset)
+    log_start = attested.log_start_offset
+    return first if log_start is None else min(max(first, log_start), taken[-1].end_offset)
 
 
 def _mixed(reason: str) -> GuardRefusedError:

@@ -28,8 +28,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY, TIME_INDEX_ENTRY
-from storage_core.index.offset_index import OffsetIndex
-from storage_core.index.time_index import TimeIndex
+from storage_core.index.segment_indexes import OffsetIndex, TimeIndex
 from storage_core.log.batch_search import next_offset_by_index
 from storage_core.log.directory_view import DirectoryView
 from storage_core.maintenance.partition_state import (

@@ -9,7 +9,7 @@ left lies below the log start: the next sweep takes it. The next run of ours doe
 
 from collections.abc import Collection
 
-from storage_core.checkpoint.leader_epoch_file import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
     encode_leader_epochs,
     parse_leader_epochs,

@@ -181,7 +181,9 @@ class BatchStream:
         sizes = _numbers(data, places + BATCH_LENGTH_AT, 4) + LENGTH_OVERHEAD
         offsets = _numbers(data, places, 8)
         largest = self._base_offset + MAX_RELATIVE_OFFSET
-        is_sane = (sizes >= HEADER_BYTES) & (sizes <= np.minimum(left - places, _limit()))
+        is_sane = (sizes >= HEADER_BYTES) & (
+            sizes <= np.minimum(left - places, _MAX_CANDIDATE_BYTES)
+        )
         is_sane &= (offsets > self._largest_offset) & (offsets <= largest)
         return places[is_sane]
 
@@ -195,10 +197,6 @@ class BatchStream:
     def _read(self, position: int, size_bytes: int) -> NDArray[np.uint8]:
         target = np.empty(size_bytes, np.uint8)
         return target[: self._reader.read_into(position, target)]
-
-
-def _limit() -> np.int64:
-    return np.int64(_MAX_CANDIDATE_BYTES)
 
 
 def _numbers(data: NDArray[np.uint8], places: NDArray[np.int64], width: int) -> NDArray[np.int64]:

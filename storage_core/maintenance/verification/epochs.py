@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from storage_core.checkpoint.leader_epoch_file import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_LEADER_EPOCH_BYTES,
     EpochEntry,
     parse_leader_epochs,
@@ -87,12 +87,12 @@ def _compare(
             continue
         for offset in (max(run.first_offset, log_start_offset), run.last_offset):
             at = bisect_right(starts, offset) - 1
-            said = entries[at].epoch if at >= 0 else None
-            if said != run.epoch:
+            file_epoch = entries[at].epoch if at >= 0 else None
+            if file_epoch != run.epoch:
                 findings.add(
                     Code.EPOCH_FILE_WRONG,
                     f"the batch at offset {offset} has leader epoch {run.epoch}, the file says "
-                    f"{'nothing' if said is None else said}",
+                    f"{'nothing' if file_epoch is None else file_epoch}",
                     file=LEADER_EPOCH_FILE,
                     offset=offset,
                 )

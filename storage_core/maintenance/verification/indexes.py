@@ -171,8 +171,8 @@ def check_time_index(
     if segment.time_index is None:
         return
     name = segment.time_index.name
-    known = batches if is_rising else None
-    for fault in audit_time_index(segment.base_offset, data, known, is_closed=is_closed):
+    told_batches = batches if is_rising else None
+    for fault in audit_time_index(segment.base_offset, data, told_batches, is_closed=is_closed):
         if fault.fault is not IndexFault.LARGEST_TIMESTAMP_MISSING:
             _report(name, fault, Code.TIME_INDEX_WRONG, findings)
     used = np.frombuffer(data, TIME_INDEX_ENTRY, len(data) // TIME_INDEX_ENTRY.itemsize)
@@ -287,5 +287,5 @@ def _is_in(
     if not wanted.size:
         return np.zeros(first.size, np.bool_)
     at = np.minimum(np.searchsorted(wanted, first), wanted.size - 1)
-    found: NDArray[np.bool_] = (wanted[at] >= first) & (wanted[at] <= last)
-    return found
+    is_in: NDArray[np.bool_] = (wanted[at] >= first) & (wanted[at] <= last)
+    return is_in

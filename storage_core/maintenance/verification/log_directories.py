@@ -11,18 +11,18 @@ from storage_core.catalog.log_directories import (
     classify_directory,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
+    read_clean_shutdown,
     read_topic_id,
 )
 from storage_core.catalog.roles import Role
 from storage_core.catalog.root_files import RootFiles, map_over_root, open_root
-from storage_core.checkpoint.clean_shutdown import MAX_CLEAN_SHUTDOWN_BYTES
-from storage_core.checkpoint.meta_properties import (
+from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,
     validate_one_broker,
 )
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_OFFSET_CHECKPOINT_BYTES,
     parse_offset_checkpoint,
 )
@@ -138,14 +138,14 @@ def verify_log_directories(
         findings = FindingCollector()
         root = _observe(open_root(location, role=role), role, findings)
         observed.append(root)
-        placed += [PlacedFinding(root=location, finding=found) for found in findings.findings()]
+        placed += [PlacedFinding(root=location, finding=finding) for finding in findings.findings()]
         placed += _special_directories(root)
     placed += _check_together(observed)
     return observed, placed
 
 
 def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> ObservedRoot:
-    surroundings = Surroundings(role=role, is_clean=_has_marker(files))
+    surroundings = Surroundings(role=role, is_clean=read_clean_shutdown(files) is not None)
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
@@ -167,14 +167,6 @@ def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> Observ
             name: _read_checkpoint(files, name, owners, findings) for name in CHECKPOINT_FILES
         },
     )
-
-
-def _has_marker(files: RootFiles) -> bool:
-    """Whether there is a marker of a clean shutdown; one that cannot be read is one."""
-    try:
-        return files.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES) is not None
-    except StorageError:
-        return True
 
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
@@ -239,8 +231,10 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
         severity = Severity.INFO if is_foreign_copy or is_unseen else None
         message = NOT_TEXT if is_unseen else message
         findings.add(code, message, file=entry.name, severity=severity)
-        for found in findings.findings():
-            yield PlacedFinding(root=root.location, finding=found, partition=entry.topic_partition)
+        for finding in findings.findings():
+            yield PlacedFinding(
+                root=root.location, finding=finding, partition=entry.topic_partition
+            )
 
 
 def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
@@ -266,9 +260,9 @@ def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
 
 
 def _check_owner(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
-    known = {root.location: root.meta_properties for root in roots if root.meta_properties}
+    properties = {root.location: root.meta_properties for root in roots if root.meta_properties}
     try:
-        validate_one_broker(known)
+        validate_one_broker(properties)
     except (InconsistentClusterIdError, InconsistentDirectoriesError) as error:
         is_copy = any(root.surroundings.is_copy for root in roots)
         severity = Severity.WARN if is_copy else None
@@ -293,9 +287,9 @@ def _brokers(roots: Sequence[ObservedRoot]) -> Iterable[list[ObservedRoot]]:
     """Return the roots by the broker they belong to; one that does not say stands for itself."""
     brokers: dict[object, list[ObservedRoot]] = {}
     for root in roots:
-        known = root.meta_properties
+        properties = root.meta_properties
         key: object = root.location
-        if known is not None:
-            key = (known.cluster_id, known.node_id)
+        if properties is not None:
+            key = (properties.cluster_id, properties.node_id)
         brokers.setdefault(key, []).append(root)
     return brokers.values()

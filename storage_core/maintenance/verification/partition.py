@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from storage_core.checkpoint.partition_metadata import (
+from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
@@ -88,9 +88,9 @@ def verify_partition(
         StorageError: It cannot be listed.
     """
     files = sort_files(store.list_files())
-    facts, found = verify_segments(store, files, files.segments, surroundings, options)
+    facts, of_segments = verify_segments(store, files, files.segments, surroundings, options)
     whole, of_whole = fold_partition(store, files, facts, surroundings, options, checkpoints)
-    return whole, [*found, *of_whole]
+    return whole, [*of_segments, *of_whole]
 
 
 def verify_segments(
@@ -105,11 +105,11 @@ def verify_segments(
     Returns:
         The facts, one a segment, and what was found in them.
     """
-    facts, found = [], []
+    facts, all_findings = [], []
     for segment in segments:
         of_segment, findings = verify_segment(store, segment, surroundings, options)
         facts.append(of_segment)
-        found += findings
+        all_findings += findings
         if options.is_deep:
             replayed = FindingCollector()
             try:
@@ -117,8 +117,8 @@ def verify_segments(
                 check_by_replay(store, files, segment, options, replayed, end_offset=end_offset)
             except StorageError as error:
                 report_unreadable(segment.log.name, error, store, options, replayed)
-            found += replayed.findings()
-    return facts, found
+            all_findings += replayed.findings()
+    return facts, all_findings
 
 
 def fold_partition(
@@ -167,10 +167,6 @@ def fold_partition(
     if not options.is_live:
         _check_checkpoints(whole, checkpoints, surroundings, findings)
     return whole, findings.findings()
-
-
-def _milder(code: Code, surroundings: Surroundings) -> Severity:
-    return surroundings.copy_severity(severity_of(code))
 
 
 def _put_together(
@@ -307,7 +303,7 @@ def _check_checkpoints(
                 f"the checkpoint says {offset}, the log ends at {end}",
                 file=file,
                 offset=end,
-                severity=_milder(code, surroundings),
+                severity=surroundings.copy_severity(severity_of(code)),
             )
     point = checkpoints.cleaner_point
     if point is not None and not whole.log_start_offset <= point <= end:

@@ -87,39 +87,43 @@ def check_by_replay(
         state = ProducerState()
         before = [] if is_first else _read(store, segment.base_offset)
         state.load(before, now_ms=0, expiration_ms=1)
-        said = {entry.producer_id: entry for entry in _read(store, offset)}
+        after = {entry.producer_id: entry for entry in _read(store, offset)}
         with closing(store.open_file(log_file(segment.base_offset))) as reader:
             windows = scan_headers(reader, window_bytes=options.window_bytes)
             state.replay(reader.name, events_of_windows(windows))
     except BadBytesError:
         return  # damage of the segment or of a snapshot, reported where it is looked for
-    known = {entry.producer_id: entry for entry in before}
+    loaded = {entry.producer_id: entry for entry in before}
     for producer_id, entry in state.producers.items():
-        if producer_id in said and entry != known.get(producer_id):
-            _compare(snapshot_file(offset), said[producer_id], entry, findings)
+        if producer_id in after and entry != loaded.get(producer_id):
+            _compare(snapshot_file(offset), after[producer_id], entry, findings)
 
 
 def _compare(
-    name: str, said: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
+    name: str, snapshot: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
 ) -> None:
     """Report a snapshot that knows less than the log, or other things.
 
     It may well know more: compaction removes batches that stood in the log when it was taken.
     """
-    wrong = [f"last offset {said.last_offset}"] if said.last_offset < replayed.last_offset else []
-    if said.last_offset == replayed.last_offset:
+    wrong = (
+        [f"last offset {snapshot.last_offset}"]
+        if snapshot.last_offset < replayed.last_offset
+        else []
+    )
+    if snapshot.last_offset == replayed.last_offset:
         wrong += [
-            f"{field.replace('_', ' ')} {getattr(said, field)}"
+            f"{field.replace('_', ' ')} {getattr(snapshot, field)}"
             for field in ("producer_epoch", "last_sequence")
-            if getattr(said, field) != getattr(replayed, field)
+            if getattr(snapshot, field) != getattr(replayed, field)
         ]
     first = replayed.current_txn_first_offset
-    if first >= 0 and not 0 <= said.current_txn_first_offset <= first:
-        wrong.append(f"first offset of the open transaction {said.current_txn_first_offset}")
+    if first >= 0 and not 0 <= snapshot.current_txn_first_offset <= first:
+        wrong.append(f"first offset of the open transaction {snapshot.current_txn_first_offset}")
     if wrong:
         findings.add(
             Code.SNAPSHOT_WRONG,
-            f"producer {said.producer_id}: found {', '.join(wrong)}; the log says: last offset "
+            f"producer {snapshot.producer_id}: found {', '.join(wrong)}; the log says: last offset "
             f"{replayed.last_offset}, epoch {replayed.producer_epoch}, last sequence "
             f"{replayed.last_sequence}, open transaction from {first}",
             file=name,

@@ -111,9 +111,9 @@ class TransactionScan:
             return
         is_plain = is_good & batches.has_producer_id & ~batches.is_transactional
         is_plain &= ~batches.is_control
-        known = np.array(open_producers, np.int64)
-        known = np.concatenate([known, np.unique(batches.producer_id[in_play])])
-        in_play |= is_plain & np.isin(batches.producer_id, known)
+        producers = np.array(open_producers, np.int64)
+        producers = np.concatenate([producers, np.unique(batches.producer_id[in_play])])
+        in_play |= is_plain & np.isin(batches.producer_id, producers)
         rows = np.flatnonzero(in_play)
         if rows.size:
             self._add_groups(window, rows[np.argsort(batches.producer_id[rows], kind="stable")])
@@ -296,6 +296,6 @@ def missing_and_unknown(
         for abort in expected
         if by_marker.get((abort.producer_id, abort.last_offset), _FAR) > abort.first_offset
     ]
-    known = set(abort_markers)
-    unknown = [entry for entry in entries if entry[2] not in known]
-    return missing, unknown
+    marked = set(abort_markers)
+    unmarked = [entry for entry in entries if entry[2] not in marked]
+    return missing, unmarked

@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Final
 
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.lock_query import LockState
+from storage_core.checkpoint.lock import LockState
 from storage_core.maintenance.verification.finding_kinds import salvage_folder
 
 # One thread of Kafka 4.4 checks so many bytes a second where the file cache has them all: what
@@ -203,10 +203,10 @@ def forecast_start(partitions: Sequence[PartitionForecast], pace: Pace) -> Start
     for partition in partitions:
         by_root.setdefault(partition.root, []).append(partition)
     broker_seconds = 0.0
-    for found in by_root.values():
+    for of_root in by_root.values():
         costs = [
             entry.read_bytes / broker_rate + entry.rebuilt_segments * SECONDS_A_SEGMENT
-            for entry in found
+            for entry in of_root
         ]
         shared = fsum(costs) / pace.broker_threads
         broker_seconds = max(broker_seconds, shared, *costs)

@@ -10,8 +10,8 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import open_run
 from pylog_spark.run.dispatch import Dispatcher
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.config import CleanerConfig
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import (

@@ -12,8 +12,8 @@ from pylog_spark.roots import broker_root
 from pylog_spark.roots.killed_runs import Resumed
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import SystemClock
 from storage_core.commit.trash import RUN_FILE, TrashedRun, hold_run
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError

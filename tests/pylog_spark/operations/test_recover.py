@@ -14,8 +14,8 @@ from pylog_spark.options import Tuning
 from pylog_spark.run import open_run
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.progress import Progress, progress_text
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,

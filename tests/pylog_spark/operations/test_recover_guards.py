@@ -15,7 +15,7 @@ from pylog_spark.options import Tuning
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.schemas import Reason
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (

@@ -11,7 +11,7 @@ from pylog_spark.roots import broker_root
 from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core import local_files
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.commit import Plan, WriteFile
 from storage_core.commit.claim import hold_claim, set_aside_claim
 from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch

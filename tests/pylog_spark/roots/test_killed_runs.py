@@ -10,7 +10,7 @@ import pytest
 from pylog_spark.roots import killed_runs
 from pylog_spark.roots.broker_root import BrokerRoot, read_marker
 from pylog_spark.roots.killed_runs import resume_killed_runs
-from storage_core.checkpoint.clean_shutdown import CleanShutdown, encode_clean_shutdown
+from storage_core.checkpoint.broker_files import CleanShutdown, encode_clean_shutdown
 from storage_core.commit import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import CommitClaim, create_claim, hold_claim

@@ -10,7 +10,7 @@ from pylog_spark.roots.root_guards import (
     check_off_object,
     has_remote_storage,
 )
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
 from storage_core.store import filesystems, open_object_store
 

@@ -8,7 +8,7 @@ from pylog_spark.tasks import record_count
 from pylog_spark.tasks.record_count import count_records
 from storage_core.errors import InvalidRecordError
 from storage_core.formats.batch_v2 import Codec
-from storage_core.records import payload, record_counts
+from storage_core.records import payload
 from storage_core.store import LocalStore
 from tests.kit.builders import log_with
 from tests.kit.legacy import LegacyMessage, LegacySet, encode_entry
@@ -45,7 +45,7 @@ def test_nothing_is_opened_that_counts_its_records(tmp_path: Path, monkeypatch):
     def refuse(*_: object) -> None:
         raise AssertionError("a batch was opened")
 
-    monkeypatch.setattr(record_counts, "open_batches", refuse)
+    monkeypatch.setattr(payload, "open_batches", refuse)
     assert counted(tmp_path, log_with(batches=2, codec=Codec.GZIP) + PLAIN) == 7
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.catalog.foreign_formats import find_foreign_format
+from storage_core.catalog.log_directories import find_foreign_format
 
 KAFKAS = [
     ".lock",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.catalog.metadata_decoder import decode_metadata_record
-from storage_core.catalog.metadata_records import (
+from storage_core.catalog.metadata_image import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     Fencing,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.catalog.metadata_fields import FieldReader
+from storage_core.catalog.metadata_decoder import FieldReader
 from storage_core.errors import CorruptClusterMetadataError
 from tests.storage_core.catalog.metadata_bytes import string, tags, unsigned_varint
 

@@ -10,9 +10,12 @@ from storage_core.catalog.cluster_metadata import (
     ClusterMetadata,
     read_cluster_metadata,
 )
-from storage_core.catalog.internal_topics import INTERNAL_TOPICS
 from storage_core.catalog.metadata_image import TopicMetadata
-from storage_core.catalog.topic_catalog import TopicConfigSource, build_topic_catalog
+from storage_core.catalog.topic_catalog import (
+    INTERNAL_TOPICS,
+    TopicConfigSource,
+    build_topic_catalog,
+)
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError

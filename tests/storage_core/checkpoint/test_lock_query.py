@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.checkpoint.lock import LogDirectoryLock
-from storage_core.checkpoint.lock_query import LockState, query_lock
+from storage_core.checkpoint.lock import LockState, LogDirectoryLock, query_lock
 from storage_core.errors import StorageError
 
 NOBODY = LockState(is_held=False)

@@ -228,7 +228,7 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_old_or_the_new_file(
 def test_a_file_of_any_content_takes_no_multiple_of_its_size(
     content: bytes, reason: str, monkeypatch
 ):
-    monkeypatch.setattr("storage_core.checkpoint.checkpoint_text.MAX_ENTRIES", 1000)
+    monkeypatch.setattr("storage_core.checkpoint.checkpoint_files.MAX_ENTRIES", 1000)
     tracemalloc.start()
     with pytest.raises(CheckpointError, match=reason):
         parse_offset_checkpoint(content, file="f")

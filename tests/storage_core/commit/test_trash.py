@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage_core.checkpoint.offset_checkpoint import (
+from storage_core.checkpoint.checkpoint_files import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
 )

@@ -20,8 +20,8 @@ from storage_core.filenames import (
     segment_file,
 )
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
-from storage_core.index import entry_pieces
-from storage_core.index.entry_pieces import read_entries
+from storage_core.index import segment_indexes
+from storage_core.index.segment_indexes import read_entries
 from storage_core.log import offset_search
 from storage_core.log.batch_search import ListedSegment
 from storage_core.store import FileInfo
@@ -109,7 +109,7 @@ def test_pieces_say_the_same_as_the_whole(count: int, tmp_path: Path, monkeypatc
     entries = [(90, 1), (80, 2), (0, 3), (95, 4), (120, 5), (0, 6), (0, 7)]
     data = b"".join(struct.pack(">qi", *entry) for entry in entries)
     (tmp_path / TIMES).write_bytes(data + b"torn")
-    monkeypatch.setattr(entry_pieces, "_PIECE_BYTES", count * 12 + 5)
+    monkeypatch.setattr(segment_indexes, "_PIECE_BYTES", count * 12 + 5)
     store = LocalStore(tmp_path)
     pieces = read_entries(store, TIMES, TIME_INDEX_ENTRY, limit_bytes=1 << 20)
     assert [entry for piece in pieces for entry in piece.tolist()] == entries

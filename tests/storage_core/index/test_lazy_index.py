@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.errors import StorageError
-from storage_core.index.lazy_index import LazyIndexes
+from storage_core.index.segment_indexes import LazyIndexes
 from storage_core.store.local import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition

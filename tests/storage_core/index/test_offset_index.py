@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
-from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.segment_indexes import OffsetIndex
 
 BASE = 5000
 WARM_ENTRIES = 8192 // 8

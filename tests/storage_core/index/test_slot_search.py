@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.index.slot_search import NO_SLOT, WARM_BYTES, find_slots
+from storage_core.index.segment_indexes import NO_SLOT, WARM_BYTES, find_slots
 
 
 @pytest.mark.item("IDX-11", "IDX-12", "IDX-14")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.index.time_index import TimeIndex
+from storage_core.index.segment_indexes import TimeIndex
 
 ENTRIES = np.array([(70, 2), (90, 8)], TIME_INDEX_ENTRY).tobytes()
 

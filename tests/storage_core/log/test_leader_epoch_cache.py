@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_core.checkpoint.leader_epoch_file import (
+from storage_core.checkpoint.checkpoint_files import (
     EpochEntry,
     encode_leader_epochs,
     parse_leader_epochs,

@@ -8,12 +8,12 @@ from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
 from storage_core.filenames import INDEX_SUFFIXES, TXN_INDEX_SUFFIX, log_file, segment_file
 from storage_core.formats.control import ControlType
-from storage_core.index.offset_index import OffsetIndex
+from storage_core.index.segment_indexes import OffsetIndex
 from storage_core.index.transaction_index import parse_transaction_index
 from storage_core.log.segment_split import SegmentSplit, find_parts
 from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.records.payload import Limits
-from storage_core.store.object_reader import BytesReader
+from storage_core.store.object_files import BytesReader
 from tests.kit.builders import (
     SOME_TIME_MS,
     BatchSpec,

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage_core.checkpoint.leader_epoch_file import EpochEntry, parse_leader_epochs
+from storage_core.checkpoint.checkpoint_files import EpochEntry, parse_leader_epochs
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import (

@@ -11,9 +11,13 @@ from storage_core.errors import InvalidColumnError, UnsupportedForMessageFormatE
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from storage_core.kernels import batch_scan
 from storage_core.records import batch_builder
-from storage_core.records.batch_builder import BatchSettings, build_all, build_batches
+from storage_core.records.batch_builder import (
+    BatchSettings,
+    build_all,
+    build_batches,
+    end_txn_marker,
+)
 from storage_core.records.batch_table import BatchTable
-from storage_core.records.control_batches import end_txn_marker
 from tests.kit import builders
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch
 from tests.kit.strategies import segments

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage_core.errors import StorageError
 from storage_core.records.reader import scan_windows
 from storage_core.store.memory_objects import MemoryObjectStore
-from storage_core.store.object_reader import BLOCKS_AHEAD, BytesReader, ObjectFileReader
+from storage_core.store.object_files import BLOCKS_AHEAD, BytesReader, ObjectFileReader
 from tests.kit.builders import log_with
 
 BLOCK = 1 << 20

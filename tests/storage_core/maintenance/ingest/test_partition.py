@@ -12,12 +12,12 @@ from storage_core.errors import (
 )
 from storage_core.filenames import log_file
 from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
+from storage_core.maintenance.ingest.observe import Left
 from storage_core.maintenance.ingest.partition import (
     IngestRules,
     has_candidates,
     observe_and_plan,
 )
-from storage_core.maintenance.ingest.state import Left
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from tests.kit.directories import SegmentSpec
 from tests.storage_core.maintenance.ingest.mirrors import (

@@ -5,7 +5,7 @@ import pytest
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition, log_file
 from storage_core.maintenance.ingest.partition import IngestRules
-from storage_core.maintenance.materialize.partition import (
+from storage_core.maintenance.materialize import (
     PIN_FILE,
     materialize_partition,
     read_pin,

@@ -20,8 +20,8 @@ from storage_core.filenames import (
     log_file,
     segment_file,
 )
-from storage_core.maintenance.recovery.lost_records import count_lost_records
 from storage_core.maintenance.recovery.partition import plan_recovery, recover_partition
+from storage_core.maintenance.recovery.salvage import count_lost_records
 from storage_core.maintenance.retention.partition import retain_partition
 from storage_core.maintenance.truncation import truncate_partition
 from storage_core.store.local import LocalStore

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from storage_core.catalog.roles import Role
-from storage_core.checkpoint.lock_query import LockState
+from storage_core.checkpoint.lock import LockState
 from storage_core.maintenance.verification.verdict import (
     ASSUMED_BYTES_PER_SECOND,
     BROKER_BYTES_PER_SECOND,

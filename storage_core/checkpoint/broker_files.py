@@ -1,15 +1,26 @@
-"""``meta.properties``: which node of which cluster a log directory belongs to.
+"""What a broker keeps of itself in a log directory: whose it is, how it ended, the last election.
 
-Java properties text. Version 0, or none, is ZooKeeper's and may name ``broker.id``; version 1 is
-KRaft's and needs ``cluster.id`` and ``node.id``; both may have ``directory.id``. Source:
+``meta.properties``: which node of which cluster the directory belongs to. Java properties text.
+Version 0, or none, is ZooKeeper's and may name ``broker.id``; version 1 is KRaft's and needs
+``cluster.id`` and ``node.id``; both may have ``directory.id``. Source:
 ``org.apache.kafka.metadata.properties.MetaProperties`` and ``MetaPropertiesEnsemble``.
+
+``.kafka_cleanshutdown``: the broker closed every log of the directory. JSON
+``{"version":0,"brokerEpoch":N}`` without a newline. That the file exists is all that recovery
+asks; what it holds tells the controller which reign of the broker ended cleanly. Content that
+cannot be read therefore only means that no broker epoch is known. Source:
+``org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler``.
+
+``quorum-state``: the node's last election of the metadata log's leader, as JSON. Version 0 names
+the voters, and who was voted for by its id; in version 1 the voters stand in the log, and who was
+voted for has a directory id too.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from storage_core.checkpoint.checkpoint_text import INT_MAX, parse_number
+from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX, parse_number
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
 from storage_core.config import parse_java_properties
 from storage_core.errors import (
@@ -17,6 +28,7 @@ from storage_core.errors import (
     InconsistentClusterIdError,
     InconsistentDirectoriesError,
 )
+from storage_core.json_text import parse_json
 
 MAX_META_PROPERTIES_BYTES: Final = 1 << 20
 _ZOOKEEPER_VERSION: Final = 0
@@ -52,7 +64,7 @@ def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
             needs, or holds an id or number that is none.
     """
     properties = parse_java_properties(data, file=file)
-    version = _number(properties.get("version", "0").strip(), "version", file)
+    version = _parse_node_number(properties.get("version", "0").strip(), "version", file)
     if version not in {_ZOOKEEPER_VERSION, _KRAFT_VERSION}:
         raise CheckpointError(file, 0, f"version: expected 0 or 1, found {version}")
     node_key = "broker.id" if version == _ZOOKEEPER_VERSION else "node.id"
@@ -65,7 +77,7 @@ def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
     return MetaProperties(
         version=version,
         cluster_id=cluster_id,
-        node_id=None if node_text is None else _number(node_text, node_key, file),
+        node_id=None if node_text is None else _parse_node_number(node_text, node_key, file),
         directory_id=_directory_id(properties.get("directory.id"), file),
     )
 
@@ -109,7 +121,7 @@ def _validate_directory_id(path: str, directory_id: str | None, owners: dict[str
         raise InconsistentDirectoriesError(path, reason)
 
 
-def _number(text: str, key: str, file: str) -> int:
+def _parse_node_number(text: str, key: str, file: str) -> int:
     try:
         return parse_number(text, INT_MAX, file=file, line=0)
     except CheckpointError as error:
@@ -123,3 +135,66 @@ def _directory_id(text: str | None, file: str) -> str | None:
         return parse_uuid(text)
     except ValueError as error:
         raise CheckpointError(file, 0, f"directory.id: {error}") from error
+
+
+UNKNOWN_BROKER_EPOCH: Final = -1
+MAX_CLEAN_SHUTDOWN_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanShutdown:
+    """What the marker says.
+
+    Attributes:
+        broker_epoch: Epoch of the broker that wrote it, or UNKNOWN_BROKER_EPOCH.
+    """
+
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+
+
+def parse_clean_shutdown(data: bytes) -> CleanShutdown:
+    """Parse the marker; whatever it holds, it is one."""
+    try:
+        content = parse_json(data, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    except ValueError:
+        return CleanShutdown()
+    epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
+    if type(epoch) is not int or not -LONG_MAX - 1 <= epoch <= LONG_MAX:
+        return CleanShutdown()
+    return CleanShutdown(broker_epoch=epoch)
+
+
+def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
+    """Return the exact bytes that Kafka 4.4 writes."""
+    return f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode("ascii")
+
+
+MAX_QUORUM_STATE_BYTES: Final = 1 << 20
+_QUORUM_STATE_FIELDS: Final = {
+    "clusterId": "cluster_id",
+    "leaderId": "leader_id",
+    "leaderEpoch": "leader_epoch",
+    "votedId": "voted_id",
+    "votedDirectoryId": "voted_directory_id",
+    "appliedOffset": "applied_offset",
+    "currentVoters": "current_voters",
+    "data_version": "data_version",
+}
+
+
+def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
+    """Return the fields by Kafka's names in snake case, in the file's order.
+
+    Raises:
+        CheckpointError: It is no JSON object, or has a field that no version has.
+    """
+    try:
+        parsed = parse_json(data, limit_bytes=MAX_QUORUM_STATE_BYTES)
+    except ValueError as error:
+        raise CheckpointError(file, 0, f"expected JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise CheckpointError(file, 0, f"expected a JSON object, found a {type(parsed).__name__}")
+    for name in parsed:
+        if name not in _QUORUM_STATE_FIELDS:
+            raise CheckpointError(file, 0, f"expected the fields of versions 0 and 1, found {name}")
+    return {_QUORUM_STATE_FIELDS[name]: value for name, value in parsed.items()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off, read_off_switch
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off, read_off_switch
 from storage_core.errors import StorageError
 
 

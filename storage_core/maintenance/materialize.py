@@ -1,0 +1,323 @@
+"""The directory that partitions are written into: whose it is, and its checkpoint files.
+
+A file of ours, which Kafka ignores, says which managed root the directory is from and what is in
+it; only an absent, an empty or such a directory is written. It stays when all is done: a second
+run finds that there is nothing to do.
+"""
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from storage_core.checkpoint.checkpoint_files import (
+    MAX_OFFSET_CHECKPOINT_BYTES,
+    PartitionMetadata,
+    encode_offset_checkpoint,
+    encode_partition_metadata,
+    parse_offset_checkpoint,
+)
+from storage_core.errors import (
+    GuardRefusedError,
+    InvalidNameError,
+    ManifestError,
+    StorageError,
+)
+from storage_core.filenames import (
+    PARTITION_METADATA_FILE,
+    SCRATCH_PREFIX,
+    TEMPORARY_SUFFIX,
+    TopicPartition,
+    parse_partition_directory,
+)
+from storage_core.json_text import parse_json_object
+from storage_core.local_files import PUBLIC_FILE_MODE, create_in, facts_of, open_folder, scan_folder
+from storage_core.store.base import FileInfo
+from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
+from storage_core.store.managed_store import ManagedStore
+from storage_core.store.manifest import Checkpoints, validate_file_name
+
+STATE_FILE: Final = "pylog-materialize.json"
+_FORMAT: Final = "pylog-materialize"
+_VERSION: Final = 1
+_MAX_STATE_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """What the directory says of itself.
+
+    Attributes:
+        root: Path or URL of the managed root.
+        root_id: Its id.
+        generations: What finished runs have written, by partition's directory.
+    """
+
+    root: str
+    root_id: str
+    generations: Mapping[str, int]
+
+
+@contextmanager
+def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetState]:
+    """Make the directory ours, if it may be, for the time of the block.
+
+    Raises:
+        GuardRefusedError: It has somebody else's files, is from another root, or another run
+            writes it at this moment.
+        StorageError: It cannot be read, written or locked.
+    """
+    state = read_target(directory, root=root, root_id=root_id)
+    with storage_errors(directory):
+        make_folder(directory, mode=PUBLIC_MODE)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with storage_errors(directory):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise GuardRefusedError(
+                    "TARGET_IN_USE", f"another run writes {directory} at this moment"
+                ) from None
+        state = read_target(directory, root=root, root_id=root_id)
+        if not LocalStore(directory, may_be_link=True).has(STATE_FILE):
+            write_target(directory, state)
+        yield state
+    finally:
+        os.close(descriptor)
+
+
+def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
+    """Return what a directory says of itself; one that is absent or empty says nothing yet.
+
+    Raises:
+        GuardRefusedError: It has somebody else's files, or is from another root.
+        StorageError: It cannot be read.
+    """
+    with storage_errors(directory):
+        is_there = directory.exists()
+        entries = scan_folder(directory, may_be_link=True) if is_there else []
+    names = {entry.name for entry in entries}
+    # A run that was killed in its first write has left this much.
+    if names <= {STATE_FILE + TEMPORARY_SUFFIX}:
+        return TargetState(root=root, root_id=root_id, generations={})
+    if STATE_FILE not in names:
+        raise GuardRefusedError(
+            "TARGET_NOT_EMPTY",
+            f"{directory} has {min(names)} and was not begun by this program; name an empty one",
+        )
+    content = LocalStore(directory, may_be_link=True).read_file(
+        STATE_FILE, limit_bytes=_MAX_STATE_BYTES
+    )
+    state = _parse(content, directory / STATE_FILE)
+    if state.root_id != root_id:
+        raise GuardRefusedError(
+            "TARGET_NOT_EMPTY",
+            f"{directory} was written from {state.root}, which is another managed root than {root}",
+        )
+    return state
+
+
+def write_target(directory: Path, state: TargetState) -> None:
+    """Write down what the directory holds."""
+    content: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "root": state.root,
+        "root_id": state.root_id,
+        "generations": dict(sorted(state.generations.items())),
+    }
+    LocalStore(directory, may_be_link=True).write_file(
+        STATE_FILE, json.dumps(content, indent=1).encode()
+    )
+
+
+def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+    """Write a log directory's checkpoint files; lines of other partitions stay.
+
+    Args:
+        directory: The log directory.
+        files: By the name of the file: offsets by partition.
+
+    Raises:
+        CheckpointError: A file that is there is malformed.
+        StorageError: The disk failed.
+    """
+    store = LocalStore(directory, may_be_link=True)
+    for name, offsets in files.items():
+        current: dict[TopicPartition, int] = {}
+        if store.has(name):
+            content = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
+            current = parse_offset_checkpoint(content, file=str(directory / name))
+        merged = {**current, **offsets}
+        if merged != current or not store.has(name):
+            store.write_file(name, encode_offset_checkpoint(merged))
+
+
+def _parse(content: bytes, path: Path) -> TargetState:
+    try:
+        fields = parse_json_object(content, str(path))
+        fields.require_format(_FORMAT, _VERSION)
+        generations = fields.fields("generations")
+        return TargetState(
+            root=fields.text("root"),
+            root_id=fields.text("root_id"),
+            generations={
+                str(parse_partition_directory(name)): generations.integer(name, least=1)
+                for name in generations.names()
+            },
+        )
+    except (ManifestError, InvalidNameError) as error:
+        raise StorageError(str(path), f"is not what this program writes: {error}") from error
+
+
+# Kafka ignores names like this one, and removes none.
+PIN_FILE: Final = f"{SCRATCH_PREFIX}materialize"
+_TEMPORARY: Final = f"{SCRATCH_PREFIX}part-"
+_WINDOW_BYTES: Final = 16 << 20
+_MAX_PIN_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialized:
+    """What a directory holds now.
+
+    Attributes:
+        generation: Of the partition.
+        checkpoints: Of that generation.
+        files: How many files it has.
+        written_files: How many of them were written now; the others were there.
+        record_bytes: Bytes of all ``.log`` files.
+        segments: How many there are.
+    """
+
+    generation: int
+    checkpoints: Checkpoints
+    files: int
+    written_files: int
+    record_bytes: int
+    segments: int
+
+
+def read_pin(directory: Path) -> int | None:
+    """Return the generation that a directory was begun with, None where it was not begun.
+
+    Raises:
+        StorageError: The file that says so is damaged, or cannot be read.
+    """
+    path = directory / PIN_FILE
+    store = LocalStore(directory)
+    if not store.has(PIN_FILE):
+        return None
+    content = store.read_file(PIN_FILE, limit_bytes=_MAX_PIN_BYTES)
+    try:
+        return parse_json_object(content, str(path)).integer("generation", least=1)
+    except ManifestError as error:
+        raise StorageError(str(path), "says no generation; remove its directory") from error
+
+
+def materialize_partition(source: ManagedStore, directory: Path) -> Materialized:
+    """Write all files of a generation.
+
+    Args:
+        source: The partition, opened at the generation that ``read_pin`` returned, if it did.
+        directory: Named ``<topic>-<n>``; absent, empty, or begun by a former call.
+
+    Raises:
+        GuardRefusedError: The directory has files that are not the partition's.
+        PartitionNotFoundError: The generation is not there any more.
+        StorageError: A store failed.
+    """
+    manifest = source.manifest
+    files = [file for file in source.list_files() if validate_file_name(file.name)]
+    with storage_errors(directory):
+        make_folder(directory, mode=PUBLIC_MODE)
+    target = LocalStore(directory)
+    _refuse_foreign(target, files)
+    if read_pin(directory) is None:
+        pin = {"generation": manifest.generation, "source": source.location}
+        target.write_file(PIN_FILE, json.dumps(pin).encode())
+    written = 0
+    for file in files:
+        if not _is_there(directory / file.name, file):
+            _write(source, file, directory)
+            written += 1
+    if manifest.topic_id is not None and not target.has(PARTITION_METADATA_FILE):
+        metadata = PartitionMetadata(version=0, topic_id=manifest.topic_id)
+        target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
+    for file in target.list_files():
+        if file.name.startswith(_TEMPORARY) or file.name.endswith(TEMPORARY_SUFFIX):
+            target.delete(file.name)
+    target.sync_directory()
+    logs = [file for file in files if file.name.endswith(".log")]
+    return Materialized(
+        generation=manifest.generation,
+        checkpoints=manifest.checkpoints,
+        files=len(files),
+        written_files=written,
+        record_bytes=sum(file.size_bytes for file in logs),
+        segments=len(logs),
+    )
+
+
+def release_partition(directory: Path) -> None:
+    """Remove the file that says which generation a finished directory holds."""
+    store = LocalStore(directory)
+    store.delete(PIN_FILE)
+    store.sync_directory()
+
+
+def _refuse_foreign(target: LocalStore, files: list[FileInfo]) -> None:
+    """Refuse a directory that has more than a former call may have left."""
+    own_names: set[str] = set()
+    if read_pin(target.directory) is not None:
+        own_names = {file.name for file in files} | {PARTITION_METADATA_FILE}
+        own_names.add(PARTITION_METADATA_FILE + TEMPORARY_SUFFIX)
+    for file in target.list_files():
+        if file.name not in own_names and not file.name.startswith(SCRATCH_PREFIX):
+            raise GuardRefusedError(
+                "TARGET_NOT_EMPTY",
+                f"{target.location}/{file.name} is not what this program has written there",
+            )
+
+
+def _is_there(path: Path, file: FileInfo) -> bool:
+    with storage_errors(path):
+        facts = facts_of(path)
+    if facts is None or not stat.S_ISREG(facts.st_mode):
+        return False
+    return (facts.st_size, facts.st_mtime_ns // 1_000_000) == (file.size_bytes, file.modified_ms)
+
+
+def _write(source: ManagedStore, file: FileInfo, directory: Path) -> None:
+    temporary = f"{_TEMPORARY}{file.name}"
+    buffer = np.empty(min(_WINDOW_BYTES, max(1, file.size_bytes)), np.uint8)
+    with (
+        closing(source.open_file(file.name)) as reader,
+        storage_errors(directory / file.name),
+        open_folder(directory) as folder,
+    ):
+        with os.fdopen(create_in(folder, temporary, mode=PUBLIC_FILE_MODE), "wb") as out:
+            position = 0
+            while position < file.size_bytes:
+                wanted = min(buffer.size, file.size_bytes - position)
+                count = reader.read_into(position, buffer[:wanted])
+                if count < wanted:
+                    raise StorageError(
+                        f"{source.location}/{file.name}",
+                        f"ends after {position + count} of its {file.size_bytes} bytes",
+                    )
+                out.write(buffer[:count].data)
+                position += count
+            out.flush()
+            nanoseconds = file.modified_ms * 1_000_000
+            os.utime(out.fileno(), ns=(nanoseconds, nanoseconds))
+            os.fsync(out.fileno())
+        os.replace(temporary, file.name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,321 @@
+"""Files that lie in objects: ranged reads, the files of a manifest, a mirror's partition directory.
+
+A reader that goes through a large file from front to back would wait for the store before every
+window. So, once reads follow each other, the blocks that come next are fetched meanwhile, a bounded
+number of them; a window may begin a little before the last one's end, as windows of whole batches
+do. One large read is cut into ranges that are fetched side by side. Small reads here and there,
+those of an index, are asked for as they are.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.errors import ObjectNotFoundError, PartitionNotFoundError, StorageError
+from storage_core.filenames import COMPANIONS_SUFFIX
+from storage_core.store.base import FileInfo, FileReader, ReadOnlyStore
+from storage_core.store.manifest import URL_MARK, FileEntry, split_adopted
+from storage_core.store.object_store import ObjectInfo, ObjectStore
+from storage_core.store.open_objects import open_object_store
+
+BLOCK_BYTES: Final = 16 << 20
+# Beside the blocks that a window touches, one or two: at most 64 MiB a reader.
+BLOCKS_AHEAD: Final = 2
+_SEQUENTIAL_BYTES: Final = 1 << 20
+# More of them do not pay: on loopback two to four gave most, and a host runs many processes.
+_THREADS: Final = 4
+
+
+class ObjectFileReader:
+    """One file that is a stretch of one version of an object.
+
+    Args:
+        objects: Where the object is.
+        key: Its key.
+        name: Of the file, for messages.
+        size_bytes: Length of the file.
+        start: Where in the object it begins.
+        etag: Version to read; empty for whichever there is.
+
+    Attributes:
+        name: Of the file.
+        size_bytes: Its length.
+        block_bytes: Size of the ranges of large reads and of reads ahead.
+    """
+
+    block_bytes = BLOCK_BYTES
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        key: str,
+        *,
+        name: str,
+        size_bytes: int,
+        start: int = 0,
+        etag: str = "",
+    ) -> None:
+        self.name = name
+        self.size_bytes = size_bytes
+        self._objects = objects
+        self._key = key
+        self._start = start
+        self._etag = etag
+        self._blocks: dict[int, Future[NDArray[np.uint8]]] = {}
+        self._last_start = -1
+        self._last_end = 0
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        wanted = min(target.size, self.size_bytes - position)
+        if wanted <= 0:
+            return 0
+        if wanted > 2 * self.block_bytes:
+            filled = self._read_side_by_side(position, target[:wanted])
+        elif self._goes_on(position, wanted):
+            filled = self._read_blocks(position, target[:wanted])
+        else:
+            filled = self._read(position, target[:wanted])
+        self._last_start, self._last_end = position, position + filled
+        return filled
+
+    def close(self) -> None:
+        """Drop what was read ahead."""
+        for block in self._blocks.values():
+            block.cancel()
+        self._blocks.clear()
+
+    def _goes_on(self, position: int, wanted: int) -> bool:
+        """Tell whether reading ahead will pay."""
+        if self.size_bytes <= self.block_bytes:
+            return False
+        if position // self.block_bytes in self._blocks:
+            return True
+        follows = self._last_start < position <= self._last_end
+        return follows and wanted >= min(_SEQUENTIAL_BYTES, self.block_bytes)
+
+    def _read_blocks(self, position: int, target: NDArray[np.uint8]) -> int:
+        first, last = (at // self.block_bytes for at in (position, position + target.size - 1))
+        end = min(last + BLOCKS_AHEAD, (self.size_bytes - 1) // self.block_bytes)
+        for number in [number for number in self._blocks if not first <= number <= end]:
+            self._blocks.pop(number).cancel()
+        for number in range(first, end + 1):
+            if number not in self._blocks:
+                self._blocks[number] = _pool(os.getpid()).submit(self._load_block, number)
+        filled = 0
+        while filled < target.size:
+            number, skipped = divmod(position + filled, self.block_bytes)
+            block = self._blocks[number].result()
+            part = block[skipped : skipped + target.size - filled]
+            if not part.size:
+                break
+            target[filled : filled + part.size] = part
+            filled += part.size
+        return filled
+
+    def _load_block(self, number: int) -> NDArray[np.uint8]:
+        position = number * self.block_bytes
+        block = np.empty(min(self.block_bytes, self.size_bytes - position), np.uint8)
+        return block[: self._read(position, block)]
+
+    def _read_side_by_side(self, position: int, target: NDArray[np.uint8]) -> int:
+        starts = range(0, target.size, self.block_bytes)
+        parts = [target[start : start + self.block_bytes] for start in starts]
+        counts = _pool(os.getpid()).map(self._read, [position + start for start in starts], parts)
+        filled = 0
+        for part, count in zip(parts, list(counts), strict=True):
+            filled += count
+            if count < part.size:
+                break
+        return filled
+
+    def _read(self, position: int, target: NDArray[np.uint8]) -> int:
+        return self._objects.read_into(self._key, self._start + position, target, etag=self._etag)
+
+
+class BytesReader:
+    """A file that is in memory."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self.name = name
+        self.size_bytes = len(content)
+        self._content = np.frombuffer(content, np.uint8)
+
+    def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
+        """Fill target from position on and return how many bytes there were."""
+        part = self._content[position : position + target.size]
+        target[: part.size] = part
+        return int(part.size)
+
+    def close(self) -> None:
+        """Do nothing: the bytes go when nobody holds them."""
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Return the threads of this process that read; those of another do not survive a fork."""
+    del process
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="pylog-read")
+
+
+_PACK_BYTES: Final = 8 << 20
+_PACKS_KEPT: Final = 4
+# A larger file of a shared object is read by ranges: its reader may want only its end.
+_PACKED_READ_BYTES: Final = 64 << 10
+
+
+class EntryReader:
+    """The bytes behind a manifest's entries."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._packs: dict[str, bytes] = {}
+        # Up to where a shared object is used, by its key.
+        self._ends: dict[str, int] = {}
+        self._adopted_from: dict[str, ObjectStore] = {}
+
+    def note(self, entries: Iterable[FileEntry]) -> None:
+        """Take note of files that are going to be read: those that share an object come in one."""
+        for entry in entries:
+            if entry.key.endswith(COMPANIONS_SUFFIX):
+                end = entry.start + entry.size_bytes
+                self._ends[entry.key] = max(end, self._ends.get(entry.key, 0))
+
+    def read(self, name: str, entry: FileEntry) -> bytes:
+        """Return a file whole.
+
+        Args:
+            name: Of the file, for messages.
+            entry: Where it is.
+
+        Raises:
+            ChangedWhileReadError: The object is not the version that the manifest names.
+            StorageError: The object is gone or too short, or the store failed.
+        """
+        if not entry.size_bytes:
+            return b""
+        own_end = entry.start + entry.size_bytes
+        end = max(own_end, self._ends.get(entry.key, 0))
+        if not entry.key.endswith(COMPANIONS_SUFFIX) or end > _PACK_BYTES:
+            return self._fetch(name, entry)
+        if len(self._packs.get(entry.key, b"")) < own_end:
+            pack = self._fetch(name, replace(entry, start=0, size_bytes=end))
+            while len(self._packs) >= _PACKS_KEPT:
+                del self._packs[next(iter(self._packs))]
+            self._packs[entry.key] = pack
+        return self._packs[entry.key][entry.start : own_end]
+
+    def open(self, name: str, entry: FileEntry) -> FileReader:
+        """Open a file for ranged reads; arguments and errors as of read."""
+        is_packed = entry.key.endswith(COMPANIONS_SUFFIX)
+        if not entry.size_bytes or (is_packed and entry.size_bytes <= _PACKED_READ_BYTES):
+            return BytesReader(name, self.read(name, entry))
+        objects, key = self.place_of(entry)
+        return ObjectFileReader(
+            objects,
+            key,
+            name=name,
+            size_bytes=entry.size_bytes,
+            start=entry.start,
+            etag=entry.etag,
+        )
+
+    def place_of(self, entry: FileEntry) -> tuple[ObjectStore, str]:
+        """Return store and key of an object, which may have been adopted from elsewhere."""
+        if URL_MARK not in entry.key:
+            return self._objects, entry.key
+        store, key = split_adopted(entry.key, self._objects.url)
+        if store not in self._adopted_from:
+            self._adopted_from[store] = open_object_store(store)
+        return self._adopted_from[store], key
+
+    def _fetch(self, name: str, entry: FileEntry) -> bytes:
+        objects, key = self.place_of(entry)
+        content = objects.get_range(key, entry.start, entry.size_bytes, etag=entry.etag)
+        if len(content) < entry.size_bytes:
+            raise StorageError(
+                f"{objects.url}/{key}",
+                f"ends after {entry.start + len(content)} bytes, but {name} lies in it up to byte "
+                f"{entry.start + entry.size_bytes}",
+            )
+        return content
+
+
+class ObjectDirectory(ReadOnlyStore):
+    """The objects directly in one folder, as the files of a partition.
+
+    Args:
+        objects: Where the folder is.
+        folder: Its key, without a slash at the end; empty for the store's own top.
+        listing: What is in it, where a listing of many folders has told already.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, folder: str, listing: Iterable[ObjectInfo] | None = None
+    ) -> None:
+        self._objects = objects
+        self._prefix = f"{folder}/" if folder else ""
+        self._listing = None if listing is None else self._by_name(listing)
+
+    @property
+    def location(self) -> str:
+        """URL of the directory."""
+        return f"{self._objects.url}/{self._prefix}".rstrip("/")
+
+    def list_objects(self) -> Mapping[str, ObjectInfo]:
+        """Return the directory's objects by file name.
+
+        Raises:
+            PartitionNotFoundError: There are none.
+        """
+        if self._listing is None:
+            self._listing = self._by_name(self._objects.list_folder(self._prefix))
+        if not self._listing:
+            raise PartitionNotFoundError(self.location)
+        return self._listing
+
+    def list_files(self) -> list[FileInfo]:
+        """Return the files, sorted by name."""
+        return sorted(
+            FileInfo(name, info.size_bytes, info.modified_ms, info.etag)
+            for name, info in self.list_objects().items()
+        )
+
+    def read_file(self, name: str, *, limit_bytes: int) -> bytes:
+        """Return a small file whole."""
+        return self._objects.get(self._prefix + name, limit_bytes=limit_bytes)
+
+    def open_file(self, name: str) -> ObjectFileReader:
+        """Open a file for ranged reads."""
+        info = self._listing.get(name) if self._listing else None
+        if info is None:
+            info = self._objects.head(self._prefix + name)
+        return ObjectFileReader(
+            self._objects, info.key, name=name, size_bytes=info.size_bytes, etag=info.etag
+        )
+
+    def open_identified(self, name: str, identity: str) -> ObjectFileReader | None:
+        """Open a file in one version, None if there is another one now, or none.
+
+        Nothing is asked for a version that was listed: a read of another one fails.
+        """
+        info = self._listing.get(name) if self._listing else None
+        if info is None or info.etag != identity:
+            try:
+                info = self._objects.head(self._prefix + name)
+            except ObjectNotFoundError:
+                return None
+        if info.etag != identity:
+            return None
+        return ObjectFileReader(
+            self._objects, info.key, name=name, size_bytes=info.size_bytes, etag=info.etag
+        )
+
+    def _by_name(self, listing: Iterable[ObjectInfo]) -> dict[str, ObjectInfo]:
+        return {info.key[len(self._prefix) :]: info for info in listing}
