@@ -22,12 +22,7 @@ from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import (
-    Job,
-    job_by_plan,
-    run_context,
-)
-from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.job import Job, new_job, run_context
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.run.plan_file import SavedPlan
@@ -41,9 +36,11 @@ from pylog_spark.run.plan_table import (
 from pylog_spark.run.planning import Demand, broadcast_budget
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.report_rows import merge_steps
+from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.store_costs import compaction_notes
+from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
@@ -51,7 +48,7 @@ from pylog_spark.tasks.key_folder import shares_files
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.plan import map_capacity
 
@@ -89,13 +86,13 @@ def compact(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    clock = clock or SystemClock()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
+    log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
-    job = job_by_plan(Action.COMPACT.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    job = new_job(Action.COMPACT.value, log_roots, options, clock=clock, saved=saved)
+    with open_upkeep(spark, job) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(
+        RunReport,
         step.results,
         notes=step.notes,
         plans=step.plans,
@@ -127,7 +124,7 @@ class CompactionStep:
 
 
 def compact_step(
-    run: OpenRun, context: RunContext, *, strategy: Strategy = Strategy.AUTO
+    run: Run, context: RunContext, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
     """Compact what is due, within a run that is open; its dry run only plans.
 
@@ -177,7 +174,7 @@ def compact_step(
     )
 
 
-def _raise_points(run: OpenRun, retentions: pa.Table) -> None:
+def _raise_points(run: Run, retentions: pa.Table) -> None:
     """Bring cleaner points up to the log starts that a sweep has raised above them.
 
     Kafka does that when it looks at the log the next time; so would the next run, which would have
@@ -199,7 +196,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
     return frozenset(directory for directory, status in rows if status == Status.FAILED)
 
 
-def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
+def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
     """Clean what is planned, under the locks of all roots; record each round when it has ended."""
     options, dispatcher = run.job.options, run.dispatcher
     for location, points in _reset_points(plans).items():
@@ -242,7 +239,7 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
     return outcomes
 
 
-def _clean_once(run: OpenRun, stages: CompactionStages, plans: pa.Table) -> Outcomes:
+def _clean_once(run: Run, stages: CompactionStages, plans: pa.Table) -> Outcomes:
     """Clean the planned rows of a table of plans; record each wave when it has ended."""
     limits = stages.limits
     due = find_due_compactions(
@@ -294,7 +291,7 @@ def _split(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     }
 
 
-def _observe(run: OpenRun, context: RunContext) -> pa.Table:
+def _observe(run: Run, context: RunContext) -> pa.Table:
     """Return the table of plans, most urgent first."""
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.ledger import Ledger, LedgerTable
-from pylog_spark.run.dispatch import run_apart
 from pylog_spark.run.run_report import RunSummary
 from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
 from pylog_spark.tasks.cells import slice_table
@@ -128,16 +125,6 @@ class Recorder:
             }
             rows += self._steps(names, json.loads(text))
         self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
-
-    @contextmanager
-    def whole_run(self) -> Iterator[None]:
-        """Write the START row before the block, and the END row of what an error ended after it."""
-        self.start()
-        try:
-            yield
-        except BaseException as error:
-            run_apart("write the run's END row", partial(self.fail, error))
-            raise
 
     def _steps(
         self, place: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]

@@ -9,13 +9,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.run.disks import Disks
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.run.job import Job
 from pylog_spark.run.plan_file import (
     PartitionKey,
     PlannedPartition,
@@ -25,6 +22,7 @@ from pylog_spark.run.plan_file import (
     write_plan_file,
 )
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, pack_units
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import FINGERPRINT, Action, Reason, Status
 from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
 from pylog_spark.tasks.run_context import RunContext
@@ -41,19 +39,8 @@ _NO_FILE: Final = "no such file"
 Row = Mapping[str, Any]
 
 
-class PlanningRun(Protocol):
-    """What of an open run is needed here."""
-
-    job: Job
-    dispatcher: Dispatcher
-    disks: Disks
-    planned: list[PlannedPartition]
-    context: RunContext | None
-    refused: set[str]
-
-
 def settle_plans(
-    run: PlanningRun,
+    run: Run,
     context: RunContext,
     rows: pa.Table,
     *,
@@ -115,7 +102,7 @@ def settle_plans(
     return rows
 
 
-def write_planned(run: PlanningRun) -> None:
+def write_planned(run: Run) -> None:
     """Write what was noted into the file of ``--plan-out``.
 
     Args:
@@ -143,7 +130,7 @@ def write_planned(run: PlanningRun) -> None:
     write_plan_file(Path(job.options.plan_out), plan)
 
 
-def note_operations(run: PlanningRun, action: str, texts: Mapping[str, str | None]) -> None:
+def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> None:
     """Add operations to what is noted: those of a recovery are known when its tasks have read.
 
     Args:
@@ -163,9 +150,7 @@ def note_operations(run: PlanningRun, action: str, texts: Mapping[str, str | Non
     ]
 
 
-def _list_files(
-    run: PlanningRun, rows: Sequence[Row], action: str
-) -> dict[int, tuple[FileFacts, ...]]:
+def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[FileFacts, ...]]:
     """Return the files of the planned partitions, by number; none where listing failed."""
     items = [
         WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))

@@ -3,9 +3,10 @@ import pytest
 
 from pylog_spark.operations.compaction_waves import outcome_of_commit
 from pylog_spark.options import Order
+from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import refuse_duplicates, result_rows, sort_plans
-from pylog_spark.run.run_report import exit_code_of, summarise
+from pylog_spark.run.run_report import summarise
 from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
 
 
@@ -191,7 +192,7 @@ FAILED = ("/a", "failed", None)
     ],
 )
 def test_the_exit_status_follows_from_the_rows(rows, code):
-    assert exit_code_of(table_of(*rows)) == code
+    assert exit_code_of(table_of(*rows), action="compact") == code
 
 
 def test_the_summary_counts_rows_and_the_bytes_of_what_was_done():

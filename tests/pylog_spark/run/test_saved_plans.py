@@ -40,7 +40,7 @@ class RunBeganError(Exception):
         self.job = job
 
 
-def begin(_spark: object, job: Job, _clock: object) -> None:
+def begin(_spark: object, job: Job) -> None:
     raise RunBeganError(job)
 
 
@@ -151,7 +151,7 @@ def test_the_configs_that_tasks_are_told_are_those_of_the_plan(root):
 def test_a_plan_that_is_saved_anew_is_the_one_that_is_applied(tmp_path, root, monkeypatch, action):
     """A notebook plans, applies and plans again, all of it in one process and into one file."""
     module, operation = OPERATIONS[action]
-    monkeypatch.setattr(module, "OpenRun", begin)
+    monkeypatch.setattr(module, "open_upkeep", begin)
     path = tmp_path / "plan.json"
     for count in (1, 2):
         saved = plan_of(root, count, action=action)
@@ -170,7 +170,7 @@ def test_a_plan_that_is_saved_anew_is_the_one_that_is_applied(tmp_path, root, mo
 @pytest.mark.parametrize("action", OPERATIONS)
 def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
     module, _ = OPERATIONS[action]
-    monkeypatch.setattr(module, "OpenRun", begin)
+    monkeypatch.setattr(module, "open_upkeep", begin)
     path = tmp_path / "plan.json"
     saved = plan_of(root, 2, action=action)
     write_plan_file(path, saved)
