@@ -181,9 +181,16 @@ def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
 
     monkeypatch.setattr("pylog_spark.session.build_session", start_session)
     with pytest.raises(RunBeganError) as begun:
-        jobs.APPLY(CommandLine({"plan": path, "overrides": ["X"]}))
+        jobs.APPLY(CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER"]}))
     assert begun.value.job.saved == saved
-    assert begun.value.job.options.limits.overrides == {"X"}
+    assert begun.value.job.options.limits.overrides == {"NOT_THE_OWNER"}
+
+
+def test_a_guard_that_there_is_not_is_not_switched_off_by_an_apply_either(tmp_path, root):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, plan_of(root, 1, action="compact"))
+    with pytest.raises(ConfigError, match=r"^--override=X: expected CLOCK_PAST_RETENTION, "):
+        jobs.APPLY(CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER", "X"]}))
 
 
 def test_an_action_that_is_none_is_said_with_the_file(root):
