@@ -24,7 +24,6 @@ from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import Job, new_job, run_context
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import (
     RowKey,
@@ -35,9 +34,8 @@ from pylog_spark.run.plan_table import (
 )
 from pylog_spark.run.planning import Demand, broadcast_budget
 from pylog_spark.run.recording import Recorder
-from pylog_spark.run.report_rows import merge_steps
 from pylog_spark.run.run import Run
-from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.run_report import RunReport, merge_steps
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.store_costs import compaction_notes
 from pylog_spark.run.upkeep import open_upkeep
@@ -144,14 +142,7 @@ def compact_step(
     notes: tuple[str, ...] = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
-    plans = settle_plans(
-        run,
-        context,
-        _observe(run, context),
-        action=Action.COMPACT.value,
-        plan_of=compaction_plan_of,
-        figures_of=compaction_figures_of,
-    )
+    plans = settle_plans(run, context, _observe(run, context), action=Action.COMPACT.value)
     notes += compaction_notes(job.roots, plans)
     outcomes: Outcomes = {}
     if not job.options.dry_run:

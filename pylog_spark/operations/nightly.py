@@ -23,9 +23,13 @@ from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
-from pylog_spark.run.report_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
 from pylog_spark.run.run import Run
-from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.run_report import (
+    NOT_OF_THIS_STEP,
+    RunReport,
+    merge_steps,
+    summarise_steps,
+)
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
 from storage_core.catalog.roles import Role

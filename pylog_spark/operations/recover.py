@@ -22,7 +22,6 @@ from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.missing_directories import find_missing_directories
-from pylog_spark.run.plan_figures import recovery_figures_of, recovery_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress, ProgressMeter
 from pylog_spark.run.run import Run
@@ -217,14 +216,7 @@ class RecoveryStep:
 
         what = f"look what has to be read in {self._job.places}"
         found = self._run.observe(observe, RECOVERY_WORK, what, self._chosen)
-        self.rows.partitions = settle_plans(
-            self._run,
-            context,
-            found,
-            action=Action.RECOVER.value,
-            plan_of=recovery_plan_of,
-            figures_of=recovery_figures_of,
-        )
+        self.rows.partitions = settle_plans(self._run, context, found, action=Action.RECOVER.value)
         for root in self._chosen:
             for name in RECOVERY_FILES:
                 problem = read_if_sound(root.location, name)[1]

@@ -25,7 +25,6 @@ from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import Job, new_job, run_context
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_figures import retention_figures_of, retention_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import result_rows
 from pylog_spark.run.run import Run
@@ -146,8 +145,6 @@ def retain_step(
         context,
         plans,
         action=Action.RETAIN.value if scope is SweepScope.DELETED else SWEEP,
-        plan_of=retention_plan_of,
-        figures_of=retention_figures_of,
     )
     plans = refuse_deletions(
         plans, job.options.limits, RunEvidence(run, context), observed=observed

@@ -208,11 +208,10 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/operations/cleaning_rows.py",
         "pylog_spark/operations/pass_stages.py",
-        "pylog_spark/run/plan_figures.py",
+        "pylog_spark/run/saved_plans.py",
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recovery_rows.py",
-        "pylog_spark/run/saved_plans.py",
         "pylog_spark/tasks/compaction.py",  # from task to task
         "pylog_spark/tasks/exchange.py",
         "pylog_spark/tasks/fingerprints.py",

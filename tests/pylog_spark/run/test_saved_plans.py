@@ -100,8 +100,6 @@ def settled(saved: SavedPlan, numbers: range) -> pa.Table:
         SimpleNamespace(),
         pa.Table.from_pylist(rows, schema=RECOVERY_WORK),
         action="recover",
-        plan_of=dict,
-        figures_of=dict,
     )
 
 
