@@ -22,7 +22,7 @@ from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import Job, new_job, run_context
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import (
@@ -33,7 +33,6 @@ from pylog_spark.run.plan_table import (
     sort_plans,
 )
 from pylog_spark.run.planning import Demand, broadcast_budget
-from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport, merge_steps
 from pylog_spark.run.saved_plans import settle_plans
@@ -226,7 +225,7 @@ def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -
             break
         left = only_planned(_observe(run, context), again)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
-    _record(run.recorder, plans, others, run.job)
+    _record(run, plans, others)
     return outcomes
 
 
@@ -245,7 +244,7 @@ def _clean_once(run: Run, stages: CompactionStages, plans: pa.Table) -> Outcomes
     outcomes: Outcomes = {}
     for ended in run_waves(run, stages, due, budget=budget):
         outcomes |= ended
-        _record(run.recorder, plans, ended, run.job)
+        _record(run, plans, ended)
     return outcomes
 
 
@@ -306,12 +305,6 @@ def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
     return points
 
 
-def _record(recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: Job) -> None:
-    rows = result_rows(
-        plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value, only=outcomes
-    )
-    recorder.results(rows)
-    recorder.cleanings(cleaning_rows(plans, outcomes, run_id=job.run_id))
-    recorder.operations(
-        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
-    )
+def _record(run: Run, plans: pa.Table, outcomes: Outcomes) -> None:
+    run.recorder.outcomes(plans, outcomes, action=Action.COMPACT.value)
+    run.recorder.cleanings(cleaning_rows(plans, outcomes, run_id=run.job.run_id))

@@ -23,7 +23,7 @@ from pylog_spark.operations.retention_waves import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import Job, new_job, run_context
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import result_rows
@@ -154,16 +154,16 @@ def retain_step(
         # Before anything goes: of a run that is killed the ledger would say, by the rows of what
         # went, that a limit was enforced which in another partition of the topic was refused.
         refused = _refused(plans)
-        _record(run, plans, refused)
+        run.recorder.outcomes(plans, refused, action=Action.RETAIN.value)
         for ended in run_waves(run, SweepStages(run, shared), find_due_sweeps(plans)):
             outcomes |= ended
-            _record(run, plans, ended)
+            run.recorder.outcomes(plans, ended, action=Action.RETAIN.value)
         drop_stale_log_starts(run, observed)
         said = outcomes.keys() | refused.keys()
         others = {n: Outcome() for n in range(plans.num_rows) if n not in said}
-        _record(run, plans, others)
+        run.recorder.outcomes(plans, others, action=Action.RETAIN.value)
     return RetentionStep(
-        results=_results(job, plans, outcomes),
+        results=result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value),
         retentions=_retentions(plans, outcomes),
     )
 
@@ -204,12 +204,6 @@ def _refused(plans: pa.Table) -> Outcomes:
     return {number: Outcome() for number, reason in enumerate(reasons) if reason in ALLOWED_BY}
 
 
-def _results(
-    job: Job, plans: pa.Table, outcomes: Mapping[int, Outcome], only: Sequence[int] | None = None
-) -> pa.Table:
-    return result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value, only=only)
-
-
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     """Return the rows of ``schemas.RETENTION``: what went, or would, and what keeps the rest."""
     statuses = plans["status"].to_pylist()
@@ -219,10 +213,3 @@ def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     settled = plans.set_column(place, plans.schema.field("status"), pa.array(statuses, pa.string()))
     looked = settled.filter(pc.is_valid(settled["old_log_start_offset"]))
     return looked.select(RETENTION.names).cast(RETENTION)
-
-
-def _record(run: Run, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:
-    run.recorder.results(_results(run.job, plans, outcomes, sorted(outcomes)))
-    run.recorder.operations(
-        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
-    )

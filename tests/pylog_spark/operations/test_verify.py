@@ -10,8 +10,9 @@ import pytest
 from pylog_spark.ledger import LedgerTable, read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
-from pylog_spark.operations.verify import cut_partition, verify
+from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.verify_stages import cut_partition
 from pylog_spark.options import JobOptions, Tuning
 from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
