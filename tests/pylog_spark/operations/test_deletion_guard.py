@@ -59,6 +59,7 @@ def plan_of(topic, partition=0, *, size=100, by_time=0, by_size=0, by_log_start=
         "status": "planned" if by_time + by_size + by_log_start else "skipped",
         "reason": None if by_time + by_size + by_log_start else "NOTHING_TO_RETAIN",
         "bytes": size,
+        "removed": [],
         "by_time_bytes": by_time,
         "by_size_bytes": by_size,
         "by_log_start_bytes": by_log_start,
