@@ -20,8 +20,9 @@ from pylog_spark.text import valid_texts
 
 
 class Action(enum.StrEnum):
-    """What a result row is about."""
+    """What a run, or a result row, is about; RUN is a night of several steps, a row is of one."""
 
+    RUN = "run"
     COMPACT = "compact"
     RECOVER = "recover"
     RETAIN = "retain"

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import ORIGIN, OUTPUT
 from pylog_spark.options.load import load_config

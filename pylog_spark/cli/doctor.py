@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.cli.runner import Call, Work, load_options, start_session
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW

@@ -9,7 +9,7 @@ from pylog_spark.cli.dump_entries import parser_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import Isolation, OutputFormat
 from pylog_spark.options.declared import ISOLATION, OUTPUT, PATH

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.runner import Call, Work, load_options
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import EXCLUDE, OUTPUT, ROOTS, SEGMENTS, TOPICS

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import typer
@@ -45,7 +45,7 @@ from pylog_spark.report_page import write_run_page
 from pylog_spark.run.guards import check_outside, check_roots
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
-from pylog_spark.run.run_report import RunReport, notes_of_empty_roots
+from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import ALLOWED_BY
 
 
@@ -96,10 +96,7 @@ def _compact(call: Call[list[str]], session: Any) -> RunReport:
 
 
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
-    empty = notes_of_empty_roots(
-        report.results, call.subject, are_topics_chosen=call.are_topics_chosen
-    )
-    return replace(report, notes=(*report.notes, *empty))
+    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
 def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
@@ -158,12 +155,7 @@ def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
         row["operations"] = json.loads(row["operations"] or "[]")
         typer.echo(json_line("retention", row))
     run = {
-        "run_id": report.run_id,
-        "action": report.action,
-        "dry_run": report.dry_run,
-        **asdict(report.summary),
-        "exit_code": report.exit_code,
-        "notes": list(report.notes),
+        **report.run_row(),
         "cleaner": dict(report.cleaner),
         "refused_deletions": [
             {"reason": reason, "partitions": count, "allowed_by": ALLOWED_BY[reason]}

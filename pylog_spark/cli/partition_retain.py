@@ -5,8 +5,8 @@ from typing import Any
 
 import typer
 
-from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.partition import named_log_directory
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.assignments import whole_config
 from pylog_spark.options.declared import DRY_RUN
 from pylog_spark.options.of_partitions import (

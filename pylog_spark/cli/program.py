@@ -13,15 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from pylog_spark.cli.commands import COMMANDS, Command, Group
-from pylog_spark.cli.exit_codes import (
-    ExitCode,
+from pylog_spark.cli.error_text import (
     escape_log_lines,
-    exit_code_of,
     leave_out_interruptions,
     raise_on_termination,
     report_error,
 )
 from pylog_spark.cli.parameters import command_line_of, signature_of
+from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options.declared import DRY_RUN, EXACT
 from pylog_spark.text import printable
 from storage_core import __version__
@@ -110,7 +109,7 @@ class CommandTable(TyperGroup):
         """Run the command that the arguments name.
 
         Raises:
-            typer.Exit: With the status that `exit_codes` has for the error.
+            typer.Exit: With the status that `exit_code` has for the error.
         """
         try:
             return super().invoke(ctx)

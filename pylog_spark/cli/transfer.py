@@ -1,7 +1,6 @@
 """Ingest, materialize and survey: into and out of managed roots, and what is due by listings."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +36,6 @@ from pylog_spark.report import (
     summary_line,
     write_table,
 )
-from pylog_spark.run.run_report import notes_of_empty_roots
 from pylog_spark.schemas import Action, Status
 from pylog_spark.text import printable
 from storage_core.maintenance.ingest.partition import IngestRules
@@ -80,7 +78,9 @@ def _prepare_ingest(line: CommandLine) -> Call[IngestRules]:
 def _ingest(call: Call[IngestRules], session: Any) -> TransferReport:
     mirror = call.line[MIRROR]
     report = ingest(session, mirror, call.line[MANAGED], call.options, rules=call.subject)
-    return report if report.results.num_rows else _with_notes_of_empty(report, [mirror], call)
+    if report.results.num_rows:
+        return report
+    return report.with_empty_roots([mirror], are_topics_chosen=call.are_topics_chosen)
 
 
 def _prepare_materialize(line: CommandLine) -> Call[None]:
@@ -92,7 +92,9 @@ def _prepare_materialize(line: CommandLine) -> Call[None]:
 def _materialize(call: Call[None], session: Any) -> TransferReport:
     managed = call.line[MANAGED]
     report = materialize(session, managed, call.line[TARGET], call.options)
-    return report if report.results.num_rows else _with_notes_of_empty(report, [managed], call)
+    if report.results.num_rows:
+        return report
+    return report.with_empty_roots([managed], are_topics_chosen=call.are_topics_chosen)
 
 
 def _prepare_survey(line: CommandLine) -> Call[list[str]]:
@@ -103,15 +105,7 @@ def _prepare_survey(line: CommandLine) -> Call[list[str]]:
 
 def _survey(call: Call[list[str]], session: Any) -> TransferReport:
     report = survey(session, call.line[ROOTS], call.options)
-    return _with_notes_of_empty(report, call.subject, call)
-
-
-def _with_notes_of_empty(
-    report: TransferReport, roots: Sequence[str], call: Call[Any]
-) -> TransferReport:
-    """Return a report that says of which roots there is no row."""
-    empty = notes_of_empty_roots(report.results, roots, are_topics_chosen=call.are_topics_chosen)
-    return replace(report, notes=(*report.notes, *empty))
+    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
 def _show(call: Call[Any], report: TransferReport) -> int:
@@ -136,15 +130,7 @@ def write_report(
         write(json_line("result", row))
     for row in _rows(report.details):
         write(json_line(report.action, row))
-    run = {
-        "run_id": report.run_id,
-        "action": report.action,
-        "dry_run": report.dry_run,
-        **asdict(report.summary),
-        "exit_code": report.exit_code,
-        "notes": list(report.notes),
-    }
-    write(json_line("run", run))
+    write(json_line("run", report.run_row()))
 
 
 def _write_table(report: TransferReport) -> None:

@@ -1,7 +1,6 @@
 """Undo and purge: they need Spark for nothing but their ledger."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ def _prepare_undo(line: CommandLine) -> Call[list[str]]:
 def _undo(call: Call[list[str]], session: Any) -> RunReport:
     report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], spark=session)
     notes = _notes_of_nothing_to_undo(report, call)
-    return replace(report, notes=(*report.notes, *notes))
+    return report.with_notes(notes)
 
 
 def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
@@ -44,7 +43,7 @@ def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
 
 def _purge(call: Call[tuple[str, ...]], session: Any) -> RunReport:
     report = purge(call.line[ROOTS], call.options, spark=session)
-    return replace(report, notes=(*report.notes, *call.subject))
+    return report.with_notes(call.subject)
 
 
 def _notes_of_nothing_to_undo(report: RunReport, call: Call[list[str]]) -> tuple[str, ...]:

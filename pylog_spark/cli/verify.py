@@ -1,6 +1,5 @@
 """``pylog verify``: is what lies in log directories whole?"""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ from pylog_spark.report import (
 )
 from pylog_spark.report_page import write_page
 from pylog_spark.run.guards import check_ledger, check_outside
-from pylog_spark.run.run_report import notes_of_empty_roots
 from pylog_spark.text import printable
 from storage_core.maintenance.verification.findings import Severity
 
@@ -44,17 +42,15 @@ def _verify(call: Call[list[str]], session: Any) -> VerifyReport:
         fail_on=call.line[FAIL_ON].severity,
         shown=call.line[SHOW],
     )
-    return verify(session, call.line[ROOTS], call.options, request)
+    report = verify(session, call.line[ROOTS], call.options, request)
+    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
 def _show(call: Call[list[str]], report: VerifyReport) -> int:
-    notes = notes_of_empty_roots(
-        report.results, call.subject, are_topics_chosen=call.are_topics_chosen
-    )
     if call.as_json:
-        _write_json(report, notes)
+        _write_json(report)
     else:
-        _write_tables(report, notes)
+        _write_tables(report)
     page = call.line[REPORT]
     if page is not None:
         write_page(page, title="pylog verify", report=report)
@@ -62,24 +58,20 @@ def _show(call: Call[list[str]], report: VerifyReport) -> int:
     return report.exit_code
 
 
-def _write_json(report: VerifyReport, notes: Sequence[str]) -> None:
+def _write_json(report: VerifyReport) -> None:
     for row in report.findings:
         typer.echo(json_line("finding", row))
     for result in report.results.to_pylist():
         typer.echo(json_line("result", result))
     run = {
-        "run_id": report.run_id,
-        "action": "verify",
-        **asdict(report.summary),
+        **report.run_row(),
         "read_bytes": report.read_bytes,
         "findings": [asdict(count) for count in report.counts],
-        "exit_code": report.exit_code,
-        "notes": list(notes),
     }
     typer.echo(json_line("run", run))
 
 
-def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
+def _write_tables(report: VerifyReport) -> None:
     console = Console()
     rows = report.results.to_pylist()
     are_several = has_several_roots(rows)
@@ -108,7 +100,7 @@ def _write_tables(report: VerifyReport, notes: Sequence[str]) -> None:
         ),
         soft_wrap=True,
     )
-    for note in notes:
+    for note in report.notes:
         console.print(Text(printable(note)), soft_wrap=True)
 
 

@@ -12,8 +12,8 @@ import typer
 
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
-from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.warmup_log import write_sample
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges

@@ -14,14 +14,15 @@ from pylog_spark.operations.retain import retain
 from pylog_spark.options import JobOptions
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.run_report import RunReport
+from pylog_spark.schemas import Action
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 
 _OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
-    "compact": compact,
-    "recover": recover,
-    "retain": retain,
-    "run": run_nightly,
+    Action.COMPACT: compact,
+    Action.RECOVER: recover,
+    Action.RETAIN: retain,
+    Action.RUN: run_nightly,
 }
 
 

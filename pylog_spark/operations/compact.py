@@ -22,14 +22,8 @@ from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import (
-    Job,
-    job_by_plan,
-    run_context,
-)
-from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_figures import compaction_figures_of, compaction_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import (
     RowKey,
@@ -39,11 +33,11 @@ from pylog_spark.run.plan_table import (
     sort_plans,
 )
 from pylog_spark.run.planning import Demand, broadcast_budget
-from pylog_spark.run.recording import Recorder
-from pylog_spark.run.report_rows import merge_steps
-from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.run import Run
+from pylog_spark.run.run_report import RunReport, merge_steps
 from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.store_costs import compaction_notes
+from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import PLAN, Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
@@ -51,7 +45,7 @@ from pylog_spark.tasks.key_folder import shares_files
 from pylog_spark.tasks.observe import observe_partitions
 from pylog_spark.tasks.retention import SweepScope
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.plan import map_capacity
 
@@ -89,13 +83,13 @@ def compact(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    clock = clock or SystemClock()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
+    log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
-    job = job_by_plan(Action.COMPACT.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    job = new_job(Action.COMPACT.value, log_roots, options, clock=clock, saved=saved)
+    with open_upkeep(spark, job) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(
+        RunReport,
         step.results,
         notes=step.notes,
         plans=step.plans,
@@ -127,7 +121,7 @@ class CompactionStep:
 
 
 def compact_step(
-    run: OpenRun, context: RunContext, *, strategy: Strategy = Strategy.AUTO
+    run: Run, context: RunContext, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
     """Compact what is due, within a run that is open; its dry run only plans.
 
@@ -147,14 +141,7 @@ def compact_step(
     notes: tuple[str, ...] = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
-    plans = settle_plans(
-        run,
-        context,
-        _observe(run, context),
-        action=Action.COMPACT.value,
-        plan_of=compaction_plan_of,
-        figures_of=compaction_figures_of,
-    )
+    plans = settle_plans(run, context, _observe(run, context), action=Action.COMPACT.value)
     notes += compaction_notes(job.roots, plans)
     outcomes: Outcomes = {}
     if not job.options.dry_run:
@@ -177,7 +164,7 @@ def compact_step(
     )
 
 
-def _raise_points(run: OpenRun, retentions: pa.Table) -> None:
+def _raise_points(run: Run, retentions: pa.Table) -> None:
     """Bring cleaner points up to the log starts that a sweep has raised above them.
 
     Kafka does that when it looks at the log the next time; so would the next run, which would have
@@ -199,7 +186,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
     return frozenset(directory for directory, status in rows if status == Status.FAILED)
 
 
-def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
+def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
     """Clean what is planned, under the locks of all roots; record each round when it has ended."""
     options, dispatcher = run.job.options, run.dispatcher
     for location, points in _reset_points(plans).items():
@@ -238,11 +225,11 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
             break
         left = only_planned(_observe(run, context), again)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
-    _record(run.recorder, plans, others, run.job)
+    _record(run, plans, others)
     return outcomes
 
 
-def _clean_once(run: OpenRun, stages: CompactionStages, plans: pa.Table) -> Outcomes:
+def _clean_once(run: Run, stages: CompactionStages, plans: pa.Table) -> Outcomes:
     """Clean the planned rows of a table of plans; record each wave when it has ended."""
     limits = stages.limits
     due = find_due_compactions(
@@ -257,7 +244,7 @@ def _clean_once(run: OpenRun, stages: CompactionStages, plans: pa.Table) -> Outc
     outcomes: Outcomes = {}
     for ended in run_waves(run, stages, due, budget=budget):
         outcomes |= ended
-        _record(run.recorder, plans, ended, run.job)
+        _record(run, plans, ended)
     return outcomes
 
 
@@ -294,7 +281,7 @@ def _split(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     }
 
 
-def _observe(run: OpenRun, context: RunContext) -> pa.Table:
+def _observe(run: Run, context: RunContext) -> pa.Table:
     """Return the table of plans, most urgent first."""
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -318,12 +305,6 @@ def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
     return points
 
 
-def _record(recorder: Recorder, plans: pa.Table, outcomes: Mapping[int, Outcome], job: Job) -> None:
-    rows = result_rows(
-        plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value, only=outcomes
-    )
-    recorder.results(rows)
-    recorder.cleanings(cleaning_rows(plans, outcomes, run_id=job.run_id))
-    recorder.operations(
-        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
-    )
+def _record(run: Run, plans: pa.Table, outcomes: Outcomes) -> None:
+    run.recorder.outcomes(plans, outcomes, action=Action.COMPACT.value)
+    run.recorder.cleanings(cleaning_rows(plans, outcomes, run_id=run.job.run_id))

@@ -23,9 +23,9 @@ from pylog_spark.operations.due_compactions import (
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.options import Strategy
 from pylog_spark.roots.writable_root import WritableRoot
-from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, cut_beside
+from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import COMMIT, Reason
 from pylog_spark.tasks.commit import (
@@ -72,7 +72,7 @@ class CompactionStages:
         limits: The same.
     """
 
-    def __init__(self, run: OpenRun, context: RunContext, limits: CompactionLimits) -> None:
+    def __init__(self, run: Run, context: RunContext, limits: CompactionLimits) -> None:
         self._run = run
         self._context = context
         self.limits = limits

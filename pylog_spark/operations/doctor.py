@@ -8,12 +8,15 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.operations.verify import verify
+from pylog_spark.discovery import resolve_roots
+from pylog_spark.operations.verify import verify_step
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, choose_unit_bytes, pack_units
-from pylog_spark.schemas import FORECAST
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import FORECAST, Action
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
 from pylog_spark.tasks.forecast import forecast_partitions
 from pylog_spark.tasks.verification import Target
@@ -43,11 +46,13 @@ def diagnose(
         StorageError: A root cannot be listed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    report = verify(spark, roots, replace(options, ledger=None), request)
-    report.release()
-    with Dispatcher(spark, tag=f"pylog-{report.run_id}-forecast") as dispatcher:
-        forecasts = _foretell(dispatcher, report, options)
-        slots = dispatcher.slots
+    log_roots = resolve_roots(roots, said=options.role)
+    job = new_job(Action.VERIFY.value, log_roots, replace(options, ledger=None))
+    with Run(spark, job) as run:
+        report = verify_step(run, request)
+        report.release()
+        forecasts = _foretell(run.dispatcher, report, options)
+        slots = run.dispatcher.slots
     return put_together(
         report.roots,
         findings=report.findings,

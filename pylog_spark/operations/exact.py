@@ -8,9 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import WorkItem, pack_units
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import MEASURED, Action, Status
 from pylog_spark.tasks.measure import measure_partitions
 
@@ -18,7 +18,7 @@ EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exac
 _COLUMNS: Final = ("bytes_after", "segments_after", "records_before", "records_after")
 
 
-def measure_plans(run: OpenRun, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcome]]:
+def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcome]]:
     """Measure the planned rows of a table of plans.
 
     Args:

@@ -9,7 +9,6 @@ partition, each by one conditional PUT.
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Final
 
 import pyarrow as pa
@@ -19,24 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.transfer import (
-    TransferReport,
-    end_transfer,
-    open_transfer,
-    sort_details,
-    transfer_results,
-)
+from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.roots.root_guards import check_off_switch
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import INGEST, Action, Status
 from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
-from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter
+from pylog_spark.tasks.listing import LISTING_COLUMNS
 from storage_core.catalog.roles import Role, local_path
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store import ObjectStore, open_object_store
@@ -74,22 +67,14 @@ def ingest(
         StorageError: A store failed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
-    clock = clock or SystemClock()
     rules = rules or IngestRules()
     source, target = _resolve(mirror, managed, rules, dry_run=options.dry_run)
-    job = Job(
-        run_id=new_run_id(clock),
-        action=Action.INGEST.value,
-        roots=(source, target),
-        options=options,
-    )
-    recorder = open_recorder(spark, job, clock)
-    with open_transfer(spark, job, recorder) as (stack, dispatcher):
-        lease = None if options.dry_run else _hold(stack, target, job, clock)
+    job = new_job(Action.INGEST.value, (source, target), options, clock=clock)
+    with Run(spark, job) as run:
+        lease = None if options.dry_run else _hold(run, target)
         if rules.in_place and lease is not None:
             record_adopted(open_object_store(target.location), source.location)
-        remarks = _remarks(target)
+        run.notes += _remarks(target)
         context = IngestContext(
             run_id=job.run_id,
             mirror=source.location,
@@ -98,15 +83,10 @@ def ingest(
             high_watermark=options.high_watermark,
             lease=lease,
         )
-        details = _take(spark, dispatcher, job, source, context)
-    return end_transfer(
-        job,
-        recorder,
-        started=started,
-        notes=remarks + _notes(details),
-        results=_results(details, job),
-        details=details,
-    )
+        details = _take(run, source, context)
+        results = _results(details, job)
+        run.recorder.results(results)
+    return run.report(TransferReport, results, notes=_notes(details), details=details)
 
 
 def check_places(mirror: str, managed: str, rules: IngestRules, *, dry_run: bool) -> None:
@@ -155,25 +135,19 @@ def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
         )
 
 
-def _hold(stack: ExitStack, target: LogRoot, job: Job, clock: Clock) -> LeaseProof:
+def _hold(run: Run, target: LogRoot) -> LeaseProof:
     """Make the managed root if it is not there, and take its lease for this run."""
-    create_root(open_object_store(target.location), now_ms=clock.now_ms())
-    held = stack.enter_context(ManagedRoot(target.location, run_id=job.run_id, clock=clock))
+    job = run.job
+    create_root(open_object_store(target.location), now_ms=job.clock.now_ms())
+    held = run.hold(ManagedRoot(target.location, run_id=job.run_id, clock=job.clock))
     return held.access.lease
 
 
-def _take(
-    spark: SparkSession,
-    dispatcher: Dispatcher,
-    job: Job,
-    source: LogRoot,
-    context: IngestContext,
-) -> pa.Table:
+def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     """Return a row of ``schemas.INGEST`` for each partition, without its files."""
-    options = job.options
-    topics = TopicFilter(topics=options.include, exclude=options.exclude)
+    job, dispatcher = run.job, run.dispatcher
     partitions = discover_partitions(
-        spark, [source], topics, file_list=options.file_list, with_files=True
+        run.spark, [source], job.topics, file_list=job.options.file_list, with_files=True
     )
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -218,9 +192,8 @@ def _plain(frame: DataFrame) -> DataFrame:
 def _results(details: pa.Table, job: Job) -> pa.Table:
     zero = pa.scalar(0, pa.int64())
     return transfer_results(
+        job,
         details,
-        run_id=job.run_id,
-        action=job.action,
         bytes_after=pc.add(details["bytes_before"], pc.fill_null(details["taken_bytes"], zero)),
         segments_after=pc.add(
             details["segments_before"], pc.fill_null(details["taken_segments"], zero)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from pylog_spark.operations.purge_rows import Gone, Row, purge_row
 from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.listing import TopicFilter, directory_location
+from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
@@ -15,28 +16,12 @@ from storage_core.store.managed_root import list_partitions
 from storage_core.store.object_store import ObjectStore
 
 _WORKERS: Final = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PurgedPartition:
-    """What was purged of one partition, or would be.
-
-    Attributes:
-        partition: Which one.
-        objects: Keys and URLs of the objects.
-        size_bytes: Their bytes.
-        error: What went wrong; None where nothing did.
-    """
-
-    partition: TopicPartition
-    objects: tuple[str, ...] = ()
-    size_bytes: int = 0
-    error: Exception | None = None
+_SUPERSEDED: Final = "no generation that is kept names it"
 
 
 def purge_managed(
     location: str, topics: TopicFilter, *, grace_start_ms: int, root: ManagedRoot | None
-) -> Iterator[PurgedPartition]:
+) -> Iterator[Row]:
     """Purge the partitions of a managed root.
 
     Args:
@@ -45,14 +30,27 @@ def purge_managed(
         grace_start_ms: What is needed since then is kept, epoch milliseconds.
         root: The root under its lease; None for a dry run.
 
+    Yields:
+        Columns of ``schemas.RESULT`` of each partition in which something was to be purged.
+
     Raises:
         StorageError: The root cannot be listed, or what was left in it cannot be deleted.
     """
     objects = open_object_store(location)
+
+    def purge(partition: TopicPartition) -> Row | None:
+        name = {
+            "root": location,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "directory": directory_location(location, Role.MANAGED, str(partition)),
+        }
+        work = partial(_purge, objects, partition, grace_start_ms=grace_start_ms, root=root)
+        return purge_row(name, work, dry_run=root is None)
+
     chosen = sorted(p for p in list_partitions(objects) if topics.admits(p.topic))
-    work = partial(_purge, objects, grace_start_ms=grace_start_ms, root=root)
     with ThreadPoolExecutor(_WORKERS) as pool:
-        yield from pool.map(work, chosen)
+        yield from filter(None, pool.map(purge, chosen))
     if root is not None:
         root.begin_writing()
         delete_leftovers(objects, grace_start_ms=grace_start_ms)
@@ -64,13 +62,11 @@ def _purge(
     *,
     grace_start_ms: int,
     root: ManagedRoot | None,
-) -> PurgedPartition:
-    try:
-        garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
-        keys = garbage.keys()
-        if root is not None:
-            token = root.access.lease.token
-            delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
-    except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
-        return PurgedPartition(partition=partition, error=error)
-    return PurgedPartition(partition=partition, objects=tuple(keys), size_bytes=garbage.size_bytes)
+) -> Gone:
+    garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
+    keys = garbage.keys()
+    if root is not None:
+        token = root.access.lease.token
+        delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
+    steps = [{"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in keys]
+    return Gone(files=len(steps), size_bytes=garbage.size_bytes, steps=steps)

@@ -5,7 +5,6 @@ is finished by the next one with the same generations; what is whole is not writ
 """
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,27 +14,20 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
-from pylog_spark.operations.transfer import (
-    TransferReport,
-    end_transfer,
-    open_transfer,
-    sort_details,
-    transfer_results,
-)
+from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.run.job import Job, new_run_id, open_recorder
+from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import (
     WorkItem,
     choose_unit_bytes,
     count_look_tasks,
     pack_units,
 )
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
 from storage_core.catalog.roles import Role
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -90,34 +82,22 @@ def materialize(
         StorageError: A store failed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
-    clock = clock or SystemClock()
     root, root_id, path = _resolve(managed, directory)
-    job = Job(
-        run_id=new_run_id(clock), action=Action.MATERIALIZE.value, roots=(root,), options=options
-    )
-    recorder = open_recorder(spark, job, clock)
-    with open_transfer(spark, job, recorder) as (stack, dispatcher):
+    job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock)
+    with Run(spark, job) as run:
         if options.dry_run:
-            state = read_target(path, root=root.location, root_id=root_id)
-            details = _plan(spark, dispatcher, job, path, state)
+            details = _plan(run, path, read_target(path, root=root.location, root_id=root_id))
         else:
-            state = stack.enter_context(hold_target(path, root=root.location, root_id=root_id))
-            details = _plan(spark, dispatcher, job, path, state)
+            state = run.held.enter_context(hold_target(path, root=root.location, root_id=root_id))
+            details = _plan(run, path, state)
             _check_room(path, details)
-            details = _write(dispatcher, job, path, details)
+            details = _write(run, path, details)
             _finish(path, state, details)
-    results = transfer_results(
-        details,
-        run_id=job.run_id,
-        action=job.action,
-        bytes_after=details["bytes"],
-        segments_after=details["segments"],
-    )
-    notes = _notes(path, details)
-    return end_transfer(
-        job, recorder, started=started, notes=notes, results=results, details=details
-    )
+        results = transfer_results(
+            job, details, bytes_after=details["bytes"], segments_after=details["segments"]
+        )
+        run.recorder.results(results)
+    return run.report(TransferReport, results, notes=_notes(path, details), details=details)
 
 
 def check_target(managed: str, directory: str | Path) -> None:
@@ -140,30 +120,25 @@ def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
     return root, facts.root_id, Path(directory).absolute()
 
 
-def _plan(
-    spark: SparkSession, dispatcher: Dispatcher, job: Job, path: Path, state: TargetState
-) -> pa.Table:
-    topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
-    context = _context(job, path, state)
+def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
+    job, dispatcher = run.job, run.dispatcher
+    context = MaterializeContext(
+        root=job.roots[0].location, directory=str(path), present=state.generations
+    )
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return plan_materialize(batches, context)
 
-    partitions = discover_partitions(spark, job.roots, topics)
+    partitions = discover_partitions(run.spark, job.roots, job.topics)
     spread = partitions.repartition(count_look_tasks(None, slots=dispatcher.slots))
     frame = dispatcher.map_rows(spread, plan, MATERIALIZED)
     details = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
     return sort_details(details, "bytes")
 
 
-def _context(job: Job, path: Path, state: TargetState) -> MaterializeContext:
-    return MaterializeContext(
-        root=job.roots[0].location, directory=str(path), present=state.generations
-    )
-
-
-def _write(dispatcher: Dispatcher, job: Job, path: Path, details: pa.Table) -> pa.Table:
+def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
     """Write what is planned, big partitions first; the other rows stay as they are."""
+    job, dispatcher = run.job, run.dispatcher
     planned = pc.equal(details["status"], Status.PLANNED.value)
     rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])
     if not rows.num_rows:

@@ -8,31 +8,33 @@ so a run that is killed has done what it has done; the next one finds less to do
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.compact import compact_step
-from pylog_spark.operations.purge import PurgeScope, purge_roots
-from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
+from pylog_spark.operations.purge import purge_step
+from pylog_spark.operations.recover import RecoveryStep
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions
+from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
-from pylog_spark.run.job import job_by_plan, run_context
-from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
-from pylog_spark.run.report_rows import NOT_OF_THIS_STEP, merge_steps, summarise_steps
-from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
-from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.run.run import Run
+from pylog_spark.run.run_report import (
+    NOT_OF_THIS_STEP,
+    RunReport,
+    merge_steps,
+    summarise_steps,
+)
+from pylog_spark.run.upkeep import open_upkeep
+from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
 from storage_core.catalog.roles import Role
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
-
-ACTION: Final = "run"
 
 
 def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
@@ -64,23 +66,23 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    clock = clock or SystemClock()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
+    log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
     check_salvage(log_roots, options)
-    job = job_by_plan(ACTION, log_roots, options, clock, saved=saved, unsaid=NOT_OF_THIS_STEP)
-    with OpenRun(spark, job, clock) as run:
+    job = new_job(
+        Action.RUN.value, log_roots, options, clock=clock, saved=saved, unsaid=NOT_OF_THIS_STEP
+    )
+    with open_upkeep(spark, job) as run:
         night = _Night(run)
         night.recover(on_progress)
         night.retain()
         night.compact()
         night.purge()
     return run.report(
+        RunReport,
         merge_steps(night.tables),
         notes=night.notes,
-        refused_alone=CUT_GUARDS,
-        has_findings=night.has_missing_tail
-        or bool(fail_on and night.worst_cut and night.worst_cut.rank >= fail_on.rank),
+        has_findings=night.has_missing_tail or is_as_bad(night.worst_cut, fail_on),
         summarise=summarise_steps,
         plans=night.plans,
         cuts=night.cuts,
@@ -94,7 +96,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
 class _Night:
     """The steps of one run, and what they found and did."""
 
-    def __init__(self, run: OpenRun) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._context = run_context(run.job, run.unclean_roots)
         self.tables: list[pa.Table] = []
@@ -150,20 +152,6 @@ class _Night:
 
     def purge(self) -> None:
         """Remove for good what brokers and former runs put aside."""
-        job = self._run.job
-        options = job.options
-        if job.saved is not None:
+        if self._run.job.saved is not None:
             return  # a saved plan holds no purge
-        scope = PurgeScope(
-            recorder=self._run.recorder,
-            run_id=job.run_id,
-            roots=job.roots,
-            held=self._run.roots,
-            catalogs=self._context.catalogs,
-            topics=TopicFilter(topics=options.include, exclude=options.exclude),
-            trash=options.trash,
-            now_ms=options.now_ms,
-            older_than_ms=options.purge_after_ms,
-            dry_run=options.dry_run,
-        )
-        self.tables.append(purge_roots(scope))
+        self.tables.append(purge_step(self._run, self._context.catalogs))

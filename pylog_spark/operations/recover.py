@@ -18,24 +18,22 @@ from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.broker_root import BrokerRoot, read_marker
+from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
-from pylog_spark.run.job import (
-    job_by_plan,
-    run_context,
-)
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.missing_directories import find_missing_directories
-from pylog_spark.run.open_run import OpenRun
-from pylog_spark.run.plan_figures import recovery_figures_of, recovery_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress, ProgressMeter
+from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import note_operations, settle_plans
+from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
 from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
 from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
 from storage_core.catalog.roles import Role, local_path
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.store import LocalStore
@@ -43,9 +41,6 @@ from storage_core.store import LocalStore
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.
 _NOT_LOADED: Final = frozenset(
     {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
-)
-CUT_GUARDS: Final = frozenset(
-    {Reason.CUTS_BELOW_HIGH_WATERMARK, Reason.CUTS_TOO_MUCH, Reason.CUTS_WHOLE_LOG}
 )
 
 
@@ -82,20 +77,17 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    clock = clock or SystemClock()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
+    log_roots = resolve_roots(roots, said=options.role)
     options, notes = check_recovery(log_roots, options)
-    job = job_by_plan(Action.RECOVER.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    job = new_job(Action.RECOVER.value, log_roots, options, clock=clock, saved=saved)
+    with open_upkeep(spark, job) as run:
         recovery = RecoveryStep(run, log_roots, on_progress)
         recovery.run()
-    worst = recovery.rows.worst_cut()
     return run.report(
+        RunReport,
         recovery.rows.results(),
         notes=(*notes, *recovery.notes),
-        refused_alone=CUT_GUARDS,
-        has_findings=recovery.has_missing_tail
-        or bool(fail_on and worst and worst.rank >= fail_on.rank),
+        has_findings=recovery.has_missing_tail or is_as_bad(recovery.rows.worst_cut(), fail_on),
         cuts=recovery.rows.cuts(),
         recoveries=recovery.rows.recoveries(),
     )
@@ -157,9 +149,7 @@ class RecoveryStep:
         notes: What a reader should know of it, line by line.
     """
 
-    def __init__(
-        self, run: OpenRun, roots: Sequence[LogRoot], on_progress: OnProgress | None
-    ) -> None:
+    def __init__(self, run: Run, roots: Sequence[LogRoot], on_progress: OnProgress | None) -> None:
         self._run = run
         self._job = run.job
         self._chosen = tuple(roots)
@@ -226,14 +216,7 @@ class RecoveryStep:
 
         what = f"look what has to be read in {self._job.places}"
         found = self._run.observe(observe, RECOVERY_WORK, what, self._chosen)
-        self.rows.partitions = settle_plans(
-            self._run,
-            context,
-            found,
-            action=Action.RECOVER.value,
-            plan_of=recovery_plan_of,
-            figures_of=recovery_figures_of,
-        )
+        self.rows.partitions = settle_plans(self._run, context, found, action=Action.RECOVER.value)
         for root in self._chosen:
             for name in RECOVERY_FILES:
                 problem = read_if_sound(root.location, name)[1]

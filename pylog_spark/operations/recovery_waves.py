@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame
 
 from pylog_spark.report import size_text
 from pylog_spark.roots.writable_root import WritableRoot
-from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import planned_rows
 from pylog_spark.run.planning import (
@@ -21,6 +20,7 @@ from pylog_spark.run.planning import (
     pack_units,
 )
 from pylog_spark.run.progress import ProgressMeter, progress_text
+from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import RECOVERED, SEGMENT_SCAN, Status
 from pylog_spark.tasks.cells import PART
@@ -79,7 +79,7 @@ class RecoveryStages:
 
     def __init__(
         self,
-        run: OpenRun,
+        run: Run,
         context: RunContext,
         limits: RecoveryLimits,
         *,

@@ -23,18 +23,14 @@ from pylog_spark.operations.retention_waves import (
 )
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
-from pylog_spark.run.job import (
-    Job,
-    job_by_plan,
-    run_context,
-)
-from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_figures import retention_figures_of, retention_plan_of
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import result_rows
+from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
+from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import (
     ALLOWED_BY,
@@ -46,7 +42,7 @@ from pylog_spark.schemas import (
 )
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import RunContext
-from storage_core.clock import Clock, SystemClock
+from storage_core.clock import Clock
 
 # What the pass over compacted partitions has nothing to say of.
 _OUT_OF_SCOPE: Final = frozenset(
@@ -89,13 +85,12 @@ def retain(
         PylogError: The cluster's metadata or a root's own files cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    clock = clock or SystemClock()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
+    log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
-    job = job_by_plan(Action.RETAIN.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    job = new_job(Action.RETAIN.value, log_roots, options, clock=clock, saved=saved)
+    with open_upkeep(spark, job) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
-    return run.report(step.results, notes=step.notes, retentions=step.retentions)
+    return run.report(RunReport, step.results, notes=step.notes, retentions=step.retentions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,7 @@ class RetentionStep:
 
 
 def retain_step(
-    run: OpenRun,
+    run: Run,
     context: RunContext,
     *,
     scope: SweepScope = SweepScope.DELETED,
@@ -150,8 +145,6 @@ def retain_step(
         context,
         plans,
         action=Action.RETAIN.value if scope is SweepScope.DELETED else SWEEP,
-        plan_of=retention_plan_of,
-        figures_of=retention_figures_of,
     )
     plans = refuse_deletions(
         plans, job.options.limits, RunEvidence(run, context), observed=observed
@@ -161,21 +154,21 @@ def retain_step(
         # Before anything goes: of a run that is killed the ledger would say, by the rows of what
         # went, that a limit was enforced which in another partition of the topic was refused.
         refused = _refused(plans)
-        _record(run, plans, refused)
+        run.recorder.outcomes(plans, refused, action=Action.RETAIN.value)
         for ended in run_waves(run, SweepStages(run, shared), find_due_sweeps(plans)):
             outcomes |= ended
-            _record(run, plans, ended)
+            run.recorder.outcomes(plans, ended, action=Action.RETAIN.value)
         drop_stale_log_starts(run, observed)
         said = outcomes.keys() | refused.keys()
         others = {n: Outcome() for n in range(plans.num_rows) if n not in said}
-        _record(run, plans, others)
+        run.recorder.outcomes(plans, others, action=Action.RETAIN.value)
     return RetentionStep(
-        results=_results(job, plans, outcomes),
+        results=result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value),
         retentions=_retentions(plans, outcomes),
     )
 
 
-def _observe(run: OpenRun, context: RetentionContext) -> pa.Table:
+def _observe(run: Run, context: RetentionContext) -> pa.Table:
     """Return the table of plans: what is in each partition directory, and what of it goes."""
 
     def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,12 +204,6 @@ def _refused(plans: pa.Table) -> Outcomes:
     return {number: Outcome() for number, reason in enumerate(reasons) if reason in ALLOWED_BY}
 
 
-def _results(
-    job: Job, plans: pa.Table, outcomes: Mapping[int, Outcome], only: Sequence[int] | None = None
-) -> pa.Table:
-    return result_rows(plans, outcomes, run_id=job.run_id, action=Action.RETAIN.value, only=only)
-
-
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     """Return the rows of ``schemas.RETENTION``: what went, or would, and what keeps the rest."""
     statuses = plans["status"].to_pylist()
@@ -226,10 +213,3 @@ def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:
     settled = plans.set_column(place, plans.schema.field("status"), pa.array(statuses, pa.string()))
     looked = settled.filter(pc.is_valid(settled["old_log_start_offset"]))
     return looked.select(RETENTION.names).cast(RETENTION)
-
-
-def _record(run: OpenRun, plans: pa.Table, outcomes: Mapping[int, Outcome]) -> None:
-    run.recorder.results(_results(run.job, plans, outcomes, sorted(outcomes)))
-    run.recorder.operations(
-        plans, {number: outcome.columns.get("operations") for number, outcome in outcomes.items()}
-    )

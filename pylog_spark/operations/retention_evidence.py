@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 from pylog_spark.ledger import LedgerTable, read_table
 from pylog_spark.operations.deletion_guard import FormerLimits, TopicPlace
 from pylog_spark.options import JobOptions
-from pylog_spark.run.open_run import OpenRun
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import ALLOWED_BY, NEWEST_RECORD, RESULT, Action
 from pylog_spark.tasks.retention import observe_newest
 from pylog_spark.tasks.run_context import RunContext
@@ -32,7 +32,7 @@ class RunEvidence:
         context: What its tasks share.
     """
 
-    def __init__(self, run: OpenRun, context: RunContext) -> None:
+    def __init__(self, run: Run, context: RunContext) -> None:
         self._run = run
         self._context = context
         self._doubts: dict[tuple[str, str, str], str | None] = {}

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from pylog_spark.roots.writable_root import WritableRoot
 from pylog_spark.run.job import run_trash
-from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -33,7 +33,7 @@ class SweepStages:
         context: What its tasks share.
     """
 
-    def __init__(self, run: OpenRun, context: RetentionContext) -> None:
+    def __init__(self, run: Run, context: RetentionContext) -> None:
         self._run = run
         self._context = context
 
@@ -135,7 +135,7 @@ def find_due_sweeps(plans: pa.Table) -> list[SweepWork]:
     ]
 
 
-def drop_stale_log_starts(run: OpenRun, plans: pa.Table) -> None:
+def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
     """Drop entries of log starts at which a log's first segment begins, as Kafka does.
 
     A run that was killed after its commits has left them.

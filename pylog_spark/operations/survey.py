@@ -4,8 +4,8 @@ The catalogue of files is a DataFrame that stays with the executors; the driver 
 numbers a partition, and keeps it as columns. Nothing is opened, nothing is locked, nothing written.
 """
 
-import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +17,12 @@ from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import dump_notes
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.run.job import job_by_plan, run_context
-from pylog_spark.run.run_report import exit_code_of, summarise
+from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import SURVEY, Action
-from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.root_listing import ListingOpener
 from pylog_spark.tasks.run_context import read_root_checkpoints
 from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
-from storage_core.clock import SystemClock
 from storage_core.store.listing import open_listing
 
 
@@ -51,41 +48,33 @@ def survey(
         PylogError: The cluster's metadata, a root's own files or the inventory cannot be read.
         pyspark.errors.PySparkException: Spark failed.
     """
-    started = time.perf_counter()
-    log_roots = tuple(resolve_roots(roots, said=options.role))
-    action = Action.SURVEY.value
-    job = job_by_plan(action, log_roots, options, SystemClock())
+    log_roots = resolve_roots(roots, said=options.role)
+    job = new_job(Action.SURVEY.value, log_roots, replace(options, dry_run=True))
     context = run_context(job, frozenset())
-    topics = TopicFilter(topics=options.include, exclude=options.exclude)
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return survey_partitions(batches, context, read_checkpoints)
 
-    with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
+    with Run(spark, job) as run:
         # The tasks that list survey, too: the files of a partition never travel.
         partitions = discover_partitions(
-            spark, log_roots, topics, file_list=options.file_list, with_files=True, opener=opener
+            spark,
+            log_roots,
+            job.topics,
+            file_list=options.file_list,
+            with_files=True,
+            opener=opener,
         )
         frame = map_in_arrow(partitions, work, SURVEY)
-        found = dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
+        found = run.dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
     details = sort_details(found, "due_bytes")
     results = transfer_results(
+        job,
         details.rename_columns(_RESULT_NAMES),
-        run_id=job.run_id,
-        action=action,
         bytes_after=details["bytes_after"],
         segments_after=details["segments_after"],
     )
-    return TransferReport(
-        run_id=job.run_id,
-        action=action,
-        dry_run=True,
-        notes=dump_notes(options),
-        results=results,
-        details=details,
-        summary=summarise(results, duration_ms=round((time.perf_counter() - started) * 1000)),
-        exit_code=exit_code_of(results),
-    )
+    return run.report(TransferReport, results, notes=dump_notes(options), details=details)
 
 
 _RESULT_NAMES: Final = [

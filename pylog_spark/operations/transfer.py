@@ -1,83 +1,48 @@
-"""What the two ways into and out of a managed root share: their report, and its rows."""
+"""What ingest, materialize and survey share: their report, and its rows."""
 
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import Job
-from pylog_spark.run.recording import Recorder
-from pylog_spark.run.run_report import RunSummary, exit_code_of, summarise
-from pylog_spark.schemas import RESULT, Reason, Status
-
-# A single partition that was refused so has to be decided about by a person.
-REFUSALS: Final = frozenset(
-    {
-        Reason.OVERLAPPING_SEGMENTS,
-        Reason.MIXED_REPLICAS,
-        Reason.MISSING_SEGMENTS,
-        Reason.UNFINISHED_SWAP,
-        Reason.INCONSISTENT_TOPIC_ID,
-        Reason.TARGET_NOT_EMPTY,
-        Reason.TARGET_IS_OLDER,
-    }
-)
+from pylog_spark.run.run_report import Report
+from pylog_spark.schemas import RESULT, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferReport:
-    """The outcome of an ingest, or of writing plain directories.
+class TransferReport(Report):
+    """The outcome of an ingest, of writing plain directories, or of a survey.
 
     Attributes:
-        run_id: Its name.
-        action: What was asked for.
-        dry_run: Whether nothing was to be written.
-        notes: What a reader should know of the run as a whole, line by line.
-        results: Rows of ``schemas.RESULT``: first what was done.
-        details: In the same order, rows of ``schemas.INGEST`` or ``schemas.MATERIALIZED``.
-        summary: The numbers.
-        exit_code: Exit status for the process that asked for the run.
+        details: In the order of the results, rows of ``schemas.INGEST``, ``schemas.MATERIALIZED``
+            or ``schemas.SURVEY``.
     """
 
-    run_id: str
-    action: str
-    dry_run: bool
-    notes: tuple[str, ...]
-    results: pa.Table
     details: pa.Table
-    summary: RunSummary
-    exit_code: int
 
 
 def transfer_results(
+    job: Job,
     details: pa.Table,
     *,
-    run_id: str,
-    action: str,
     bytes_after: pa.ChunkedArray,
     segments_after: pa.ChunkedArray,
 ) -> pa.Table:
     """Return the result rows of a table of details, column by column.
 
     Args:
+        job: The run.
         details: With root, topic, partition, status, reason, duration and error; ``bytes_before``
             and ``segments_before`` count where there are such columns.
-        run_id: The run.
-        action: What it did.
         bytes_after: Of each row.
         segments_after: Of each row.
     """
     count = details.num_rows
     columns = {name: details[name] for name in RESULT.names if name in details.column_names}
     columns |= {
-        "run_id": pa.repeat(run_id, count),
-        "action": pa.repeat(action, count),
+        "run_id": pa.repeat(job.run_id, count),
+        "action": pa.repeat(job.action, count),
         "bytes_after": bytes_after,
         "segments_after": segments_after,
     }
@@ -103,51 +68,3 @@ def sort_details(details: pa.Table, weight: str) -> pa.Table:
     keys = [("order", "ascending"), ("weight", "descending")]
     keys += [("topic", "ascending"), ("partition", "ascending")]
     return details.take(pc.sort_indices(keyed, sort_keys=keys))
-
-
-@contextmanager
-def open_transfer(
-    spark: SparkSession, job: Job, recorder: Recorder
-) -> Iterator[tuple[ExitStack, Dispatcher]]:
-    """Record that a transfer begins, and how an error ends it.
-
-    Yields:
-        (stack, dispatcher): what is held until the transfer has ended, and what starts its stages.
-    """
-    with recorder.whole_run(), ExitStack() as stack:
-        yield stack, stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
-
-
-def end_transfer(
-    job: Job,
-    recorder: Recorder,
-    *,
-    started: float,
-    notes: tuple[str, ...],
-    results: pa.Table,
-    details: pa.Table,
-) -> TransferReport:
-    """Return the report of a transfer, and write it into the record.
-
-    Args:
-        job: The run.
-        recorder: Keeps its record.
-        started: When it began, by ``time.perf_counter``.
-        notes: As ``TransferReport``, and so are the others.
-        results: See there.
-        details: See there.
-    """
-    summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
-    report = TransferReport(
-        run_id=job.run_id,
-        action=job.action,
-        dry_run=job.options.dry_run,
-        notes=notes,
-        results=results,
-        details=details,
-        summary=summary,
-        exit_code=exit_code_of(results, refused_alone=REFUSALS),
-    )
-    recorder.results(results)
-    recorder.end(summary, exit_code=report.exit_code)
-    return report

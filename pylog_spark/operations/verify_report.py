@@ -1,20 +1,18 @@
 """What a verification is asked for, and what it answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pylog_spark.run.run_report import EXIT_DONE, EXIT_PARTLY_FAILED, RunSummary
+from pylog_spark.run.run_report import Report
 from pylog_spark.schemas import FINDING, RECORDED_FINDING
 from pylog_spark.tasks.verification import FINDING_ROW
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.maintenance.verification.findings import Severity
 
-EXIT_FINDINGS: Final = 1
 # So many findings are handed to whoever looks at a report; the ledger and the DataFrame have all.
 DEFAULT_SHOWN: Final = 1000
 
@@ -46,32 +44,24 @@ class FindingCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
+class VerifyReport(Report):
     """What a verification found.
 
     Attributes:
-        run_id: Its name.
-        results: Rows of ``schemas.RESULT``, by partition.
-        verified: Rows of ``schemas.VERIFIED`` of the same partitions, with their offsets.
+        verified: Rows of ``schemas.VERIFIED`` of the partitions of the results, with their offsets.
         counts: Findings by severity and code, worst first.
         findings: The worst findings, of ``schemas.RECORDED_FINDING``; as many as were asked for.
         roots: The log directories.
-        summary: Numbers of the run.
         read_bytes: Bytes of batches that were read and checked.
         read_ms: Time that tasks spent on that, summed over the tasks.
-        exit_code: Exit status for the process that asked for the run.
     """
 
-    run_id: str
-    results: pa.Table
     verified: tuple[dict[str, Any], ...]
     counts: tuple[FindingCount, ...]
     findings: tuple[dict[str, Any], ...]
     roots: VerifiedRoots
-    summary: RunSummary
     read_bytes: int
     read_ms: int
-    exit_code: int
     _frame: DataFrame = field(repr=False)
     _free: Callable[[], None] = field(repr=False)
 
@@ -79,19 +69,12 @@ class VerifyReport:
         """Return all findings as a DataFrame of ``schemas.FINDING``."""
         return self._frame.where(F.col("row") == FINDING_ROW).select(*FINDING.names)
 
-    def recorded_frame(self) -> DataFrame:
-        """Return all findings as a DataFrame of ``schemas.RECORDED_FINDING``."""
-        found = self._frame.where(F.col("row") == FINDING_ROW)
-        return found.select(F.lit(self.run_id).alias("run_id"), *RECORDED_FINDING.names[1:])
-
     def release(self) -> None:
         """Let Spark forget the findings; their DataFrame cannot be read any more."""
         self._free()
 
 
-def exit_code_of(failed: int, counts: Sequence[FindingCount], fail_on: Severity | None) -> int:
-    """Return 4 if a partition could not be verified, else 1 for findings as bad as asked for."""
-    if failed:
-        return EXIT_PARTLY_FAILED
-    worst = max((Severity(count.severity).rank for count in counts), default=-1)
-    return EXIT_FINDINGS if fail_on is not None and worst >= fail_on.rank else EXIT_DONE
+def recorded_findings(frame: DataFrame, run_id: str) -> DataFrame:
+    """Return all findings among rows of ``schemas.VERIFIED`` as ``schemas.RECORDED_FINDING``."""
+    findings = frame.where(F.col("row") == FINDING_ROW)
+    return findings.select(F.lit(run_id).alias("run_id"), *RECORDED_FINDING.names[1:])

@@ -39,9 +39,10 @@ from pylog_spark.options.kinds import (
     TOPIC_DUMP_FILE,
     TRASH_FOLDER,
     choice,
+    codes,
     count,
 )
-from pylog_spark.options.option import Kind, Option
+from pylog_spark.options.option import Option
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
 
@@ -406,7 +407,7 @@ FILE_LIST: Final = Option[str | None](
 OVERRIDE: Final = Option[frozenset[str]](
     name="overrides",
     flag="--override",
-    kind=Kind(written=list[str], read=lambda _, codes: frozenset(codes)),
+    kind=codes(OVERRIDABLE_GUARDS),
     default=frozenset(),
     panel=GUARDS,
     metavar="CODE",

@@ -2,6 +2,7 @@
 
 import enum
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -45,6 +46,18 @@ def count(at_least: int) -> Kind:
         return number
 
     return Kind(written=int, in_file=int, read=read, at_least=at_least)
+
+
+def codes(known: Collection[str]) -> Kind:
+    """Return the kind of an option that names some of these codes."""
+
+    def read(label: str, names: Iterable[str]) -> frozenset[str]:
+        unknown = sorted(set(names) - set(known))
+        if unknown:
+            raise ConfigError(label, unknown[0], f"expected {', '.join(known)}")
+        return frozenset(names)
+
+    return Kind(written=list[str], read=read)
 
 
 def _amount(read: Any, *, may_be_empty: bool = False) -> Kind:

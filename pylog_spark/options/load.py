@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pylog_spark.options.assignments import parse_assignments
-from pylog_spark.options.choices import OVERRIDABLE_GUARDS
 from pylog_spark.options.config_file import read_config_file
 from pylog_spark.options.declared import (
     CONFIG_FILES,
@@ -20,7 +19,6 @@ from pylog_spark.options.declared import (
     EXACT,
     NOW_MS,
     OPTIONS,
-    OVERRIDE,
     SERVER_PROPERTIES,
     SETTINGS_OF_RUN,
 )
@@ -95,7 +93,7 @@ def _options(layers: Layers, *, now_is_said: bool) -> JobOptions:
     _validate_names(kafka)
     groups = classify_settings(kafka)
     tuning_values: dict[str, Any] = parse_settings(tuning, TUNING_KEYS)
-    options = JobOptions(
+    return JobOptions(
         **_values_of(JobOptions, layers),
         now_is_said=now_is_said,
         topic_settings=groups.topic,
@@ -107,10 +105,6 @@ def _options(layers: Layers, *, now_is_said: bool) -> JobOptions:
         tuning=Tuning(**tuning_values),
         limits=RunLimits(**_values_of(RunLimits, layers)),
     )
-    unknown = sorted(options.limits.overrides - set(OVERRIDABLE_GUARDS))
-    if unknown:
-        raise ConfigError(OVERRIDE.label, unknown[0], f"expected {', '.join(OVERRIDABLE_GUARDS)}")
-    return options
 
 
 def _values_of(values: type, layers: Layers) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -17,14 +18,17 @@ from pylog_spark.roots.root_guards import has_remote_storage
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder
+from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
-from storage_core.clock import Clock
+from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
 from storage_core.store.local import plain_path
+
+_SHOWN_ROOTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,9 @@ class Job:
         action: The command that asked for it.
         roots: The log directories.
         options: What to do, and how.
+        clock: For its name and the times in the ledger; what is decided follows ``options.now_ms``.
         unsaid: Reasons that a step of it does not write down: another step does.
-        undoes: Name of the run that it undoes, None if it is no undo.
+        request: What its command was asked for besides the options of all jobs.
         saved: The plan that it applies, None if it makes its own. All steps work by this one, read
             when the run began, whatever becomes of its file meanwhile.
     """
@@ -46,8 +51,9 @@ class Job:
     action: str
     roots: tuple[LogRoot, ...]
     options: JobOptions
+    clock: Clock = field(default_factory=SystemClock)
     unsaid: frozenset[str] = frozenset()
-    undoes: str | None = None
+    request: Mapping[str, object] = field(default_factory=dict)
     saved: SavedPlan | None = field(default=None, repr=False)
 
     @property
@@ -57,44 +63,50 @@ class Job:
 
     @property
     def places(self) -> str:
-        """The log directories, for the same."""
-        return ", ".join(root.location for root in self.roots)
+        """The first of its log directories, for the same."""
+        shown = ", ".join(root.location for root in self.roots[:_SHOWN_ROOTS])
+        return shown if len(self.roots) <= _SHOWN_ROOTS else f"{shown} and more"
+
+    @property
+    def topics(self) -> TopicFilter:
+        """Which topics it is about."""
+        return TopicFilter(topics=self.options.include, exclude=self.options.exclude)
 
 
-def new_run_id(clock: Clock) -> str:
-    """Return a name for a run that sorts by time and that no other run has."""
-    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
-    return f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-
-
-def job_by_plan(
+def new_job(  # noqa: PLR0913  # what all runs have, and what some have
     action: str,
-    roots: tuple[LogRoot, ...],
+    roots: Iterable[LogRoot],
     options: JobOptions,
-    clock: Clock,
     *,
+    clock: Clock | None = None,
     saved: SavedPlan | None = None,
     unsaid: frozenset[str] = frozenset(),
+    request: Mapping[str, object] | None = None,
 ) -> Job:
-    """Return a new run of an operation that can apply a saved plan.
+    """Return a new run, with a name that sorts by time and that no other run has.
 
     Args:
         action: The command that asked for it.
         roots: The log directories.
-        options: What to do, and how; ``plan_in`` names the plan, if there is one.
-        clock: For its name.
+        options: What to do, and how; ``plan_in`` names the plan that it applies, if there is one.
+        clock: As in ``Job``; None for this machine's.
         saved: That plan where it was read already; None to read it here.
         unsaid: As in ``Job``.
+        request: As in ``Job``.
 
     Raises:
         ConfigError: The file of ``options.plan_in`` cannot be read, or is no plan.
     """
+    clock = clock or SystemClock()
+    at = datetime.fromtimestamp(clock.now_ms() / 1000, tz=UTC)
     return Job(
-        run_id=new_run_id(clock),
+        run_id=f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}",
         action=action,
-        roots=roots,
+        roots=tuple(roots),
         options=options,
+        clock=clock,
         unsaid=unsaid,
+        request=request or {},
         saved=saved or saved_plan(options),
     )
 
@@ -158,20 +170,12 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     )
 
 
-def open_recorder(
-    spark: SparkSession | None,
-    job: Job,
-    clock: Clock,
-    *,
-    request: Mapping[str, object] | None = None,
-) -> Recorder:
+def open_recorder(spark: SparkSession | None, job: Job) -> Recorder:
     """Return what keeps the record of a run; a dry run keeps none.
 
     Args:
         spark: The session that writes the ledger; None where the run has none and needs none.
         job: The run.
-        clock: For the times of its rows.
-        request: What its command was asked for besides the options of all jobs, recorded with them.
 
     Raises:
         ConfigError: There is a ledger, but no session.
@@ -192,12 +196,10 @@ def open_recorder(
     if options.topic_dump is not None:
         # Of what was exported only where it stands: a cluster has many topics.
         said["topic_dump"] = [options.topic_dump.file, options.topic_dump.taken_ms]
-    if job.undoes is not None:
-        said["undoes"] = job.undoes
-    said |= request or {}
+    said |= job.request
     return Recorder(
         ledger=ledger,
-        clock=clock,
+        clock=job.clock,
         unsaid=job.unsaid,
         facts={
             "run_id": job.run_id,

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
 from pylog_spark.ledger import Ledger, LedgerTable
-from pylog_spark.run.dispatch import run_apart
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import result_rows
 from pylog_spark.run.run_report import RunSummary
 from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
 from pylog_spark.tasks.cells import slice_table
@@ -112,6 +112,24 @@ class Recorder:
         """Write what rounds of compaction read and wrote."""
         self._append(LedgerTable.CLEANINGS, rows)
 
+    def outcomes(self, plans: pa.Table, outcomes: Mapping[int, Outcome], *, action: str) -> None:
+        """Write what became of some rows of a table of plans, and the operations behind it.
+
+        Args:
+            plans: As ``result_rows``.
+            outcomes: By the number of the row.
+            action: What was done.
+        """
+        run_id = self.facts["run_id"]
+        self.results(result_rows(plans, outcomes, run_id=run_id, action=action, only=outcomes))
+        self.operations(plans, {n: each.columns.get("operations") for n, each in outcomes.items()})
+
+    def findings(self, frame: DataFrame) -> None:
+        """Write findings, rows of ``schemas.RECORDED_FINDING``, from where Spark keeps them."""
+        if self.ledger is not None:
+            number = self._next(LedgerTable.FINDINGS)
+            self.ledger.append_frame(LedgerTable.FINDINGS, frame, number=number)
+
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations that commits applied.
 
@@ -128,16 +146,6 @@ class Recorder:
             }
             rows += self._steps(names, json.loads(text))
         self._append(LedgerTable.OPERATIONS, _table(OPERATION, rows))
-
-    @contextmanager
-    def whole_run(self) -> Iterator[None]:
-        """Write the START row before the block, and the END row of what an error ended after it."""
-        self.start()
-        try:
-            yield
-        except BaseException as error:
-            run_apart("write the run's END row", partial(self.fail, error))
-            raise
 
     def _steps(
         self, place: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]

@@ -1,13 +1,14 @@
-"""What a run over log directories did: its rows, its numbers, its exit status."""
+"""What a run over log directories did: its rows and its numbers."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.schemas import (
     CLEANING,
     CUT,
@@ -17,41 +18,9 @@ from pylog_spark.schemas import (
     RETENTION,
     Reason,
     Status,
+    rows_to_batch,
     spark_ddl,
 )
-
-EXIT_DONE: Final = 0
-EXIT_FINDINGS: Final = 1
-EXIT_REFUSED: Final = 3
-EXIT_PARTLY_FAILED: Final = 4
-
-# Refusals by a guard: nothing is wrong with what was done, but something was not allowed.
-_GUARDS: Final = frozenset(
-    {
-        Reason.CONFIG_UNKNOWN,
-        Reason.NO_HIGH_WATERMARK,
-        Reason.UNCLEAN_SHUTDOWN,
-        Reason.RECOVERY_REQUIRED,
-        Reason.NO_SPACE,
-        Reason.DELETES_TOO_MUCH,
-        Reason.CLOCK_PAST_RETENTION,
-        Reason.REMOTE_STORAGE,
-        Reason.TIERED,
-        Reason.INCONSISTENT_TOPIC_ID,
-        Reason.SWITCHED_OFF,
-    }
-)
-# What no run ever works on; neither done nor refused.
-_NOT_ASKED_FOR: Final = frozenset(
-    {
-        Reason.INTERNAL_METADATA,
-        Reason.FUTURE_DIRECTORY,
-        Reason.DELETE_DIRECTORY,
-        Reason.STRAY_DIRECTORY,
-        Reason.INVALID_DIRECTORY_NAME,
-    }
-)
-
 
 _PLAN_COLUMNS: Final = (
     "root",
@@ -67,6 +36,14 @@ _PLAN_COLUMNS: Final = (
     "bytes_after",
     "peak_extra_bytes",
 )
+
+# A step's way of saying that a partition is another step's business.
+NOT_OF_THIS_STEP: Final = frozenset(
+    {Reason.NOT_COMPACTED, Reason.COMPACTED, Reason.NOTHING_TO_RECOVER}
+)
+_RANK: Final = {Status.FAILED: 0, Status.DONE: 1, Status.PLANNED: 1, Status.SKIPPED: 2}
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +70,8 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """The outcome of a run.
+class Report:
+    """The outcome of a run, whatever it was about.
 
     Attributes:
         run_id: Its name.
@@ -104,12 +81,6 @@ class RunReport:
         results: Rows of ``schemas.RESULT``: first what was done, most urgent first.
         summary: The numbers.
         exit_code: Exit status for the process that asked for the run.
-        plans: Rows of ``schemas.PLAN``, in the same order; of compaction only.
-        cuts: Rows of ``schemas.CUT``; of recovery only.
-        recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
-        retentions: Rows of ``schemas.RETENTION``; of retention only.
-        cleanings: Rows of ``schemas.CLEANING``; of compaction only.
-        cleaner: Totals of compaction by the names of Kafka's gauges.
     """
 
     run_id: str
@@ -119,6 +90,52 @@ class RunReport:
     results: pa.Table
     summary: RunSummary
     exit_code: int
+
+    def run_row(self) -> dict[str, Any]:
+        """Return what a program is told of the run as a whole."""
+        return {
+            "run_id": self.run_id,
+            "action": self.action,
+            "dry_run": self.dry_run,
+            **asdict(self.summary),
+            "exit_code": self.exit_code,
+            "notes": list(self.notes),
+        }
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """Return the same report with more notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def with_empty_roots(self, roots: Iterable[str], *, are_topics_chosen: bool) -> Self:
+        """Return the same report with a line for each root of which there is no row.
+
+        A wrong glob should not pass unseen.
+
+        Args:
+            roots: Locations of all roots of the run.
+            are_topics_chosen: Whether the run was asked for some topics only.
+        """
+        seen = set(pc.unique(self.results["root"]).to_pylist())
+        return self.with_notes(
+            note_of_empty_root(root, are_topics_chosen=are_topics_chosen)
+            for root in roots
+            if root not in seen
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport(Report):
+    """The outcome of a run that changes logs; a table of a step that there was not is empty.
+
+    Attributes:
+        plans: Rows of ``schemas.PLAN``, in the order of the results; of compaction only.
+        cuts: Rows of ``schemas.CUT``; of recovery only.
+        recoveries: Rows of ``schemas.RECOVERY``; of recovery only.
+        retentions: Rows of ``schemas.RETENTION``; of retention only.
+        cleanings: Rows of ``schemas.CLEANING``; of compaction only.
+        cleaner: Totals of compaction by the names of Kafka's gauges.
+    """
+
     plans: pa.Table = field(default_factory=PLAN.empty_table)
     cuts: pa.Table = field(default_factory=CUT.empty_table)
     recoveries: pa.Table = field(default_factory=RECOVERY.empty_table)
@@ -145,24 +162,6 @@ class RunReport:
         columns = [name for name in PLAN.names if name != "plan"]
         table = self.plans.select(columns).replace_schema_metadata()
         return spark.createDataFrame(table, spark_ddl(pa.schema([PLAN.field(c) for c in columns])))
-
-
-def notes_of_empty_roots(
-    results: pa.Table, roots: Iterable[str], *, are_topics_chosen: bool
-) -> tuple[str, ...]:
-    """Return a line for each root of which there is no row: a wrong glob should not pass unseen.
-
-    Args:
-        results: Rows of ``schemas.RESULT``.
-        roots: Locations of all roots of the run.
-        are_topics_chosen: Whether the run was asked for some topics only.
-    """
-    seen = set(pc.unique(results["root"]).to_pylist())
-    return tuple(
-        note_of_empty_root(root, are_topics_chosen=are_topics_chosen)
-        for root in roots
-        if root not in seen
-    )
 
 
 def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
@@ -193,36 +192,60 @@ def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:
     )
 
 
-def exit_code_of(
-    results: pa.Table,
-    *,
-    refused_alone: Collection[Reason] = (),
-    failures: Collection[str] = (),
-) -> int:
-    """Return the exit status for a run's rows.
+def merge_steps(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the rows of all steps that say something, what failed first, what was done next.
 
-    4 if a partition failed, or the disk of a log directory. 3 if a guard refused every partition of
-    a root that was asked for: a scheduler must not take a root that nobody was allowed to touch for
-    one that is done. Single refusals among partitions that are in order are rows of the result, and
-    0.
+    A step that left a partition to another one says nothing of it, unless nobody else does; two
+    steps that left it alone for one reason say it once.
 
     Args:
-        results: Rows of ``schemas.RESULT``.
-        refused_alone: Reasons of which a single row is enough for 3: what was asked for was
-            begun, and a person has to decide about the rest.
-        failures: Log directories whose disk failed.
+        tables: Rows of ``schemas.RESULT``, step by step.
     """
-    failed = pc.equal(results["status"], Status.FAILED.value)
-    if failures or pc.any(failed).as_py():
-        return EXIT_PARTLY_FAILED
-    refused_alone = {*refused_alone, Reason.INPUTS_CHANGED}
-    refused: set[str] = set()
-    accepted: set[str] = set()
-    for row in results.select(["root", "reason"]).to_pylist():
-        if row["reason"] in refused_alone:
-            return EXIT_REFUSED
-        if row["reason"] in _GUARDS:
-            refused.add(row["root"])
-        elif row["reason"] not in _NOT_ASKED_FOR:
-            accepted.add(row["root"])
-    return EXIT_REFUSED if refused - accepted else EXIT_DONE
+    by_key: dict[RowKey, list[Row]] = {}
+    for table in tables:
+        for row in table.to_pylist():
+            by_key.setdefault(row_key(row), []).append(row)
+    rows = [row for of_one in by_key.values() for row in _telling(of_one)]
+    rows.sort(key=lambda row: _RANK[Status(row["status"])])
+    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def summarise_steps(results: pa.Table, *, duration_ms: int) -> RunSummary:
+    """Count the rows of a run of several steps; bytes count once a partition.
+
+    Args:
+        results: Of ``merge_steps``: the rows of a partition stand in the order of the steps.
+        duration_ms: From start to end.
+    """
+    counted = summarise(results, duration_ms=duration_ms)
+    before: dict[RowKey, int] = {}
+    after: dict[RowKey, int] = {}
+    names = ["root", "topic", "partition", "directory", "status", "bytes_before", "bytes_after"]
+    for row in results.select(names).to_pylist():
+        if row["status"] in {Status.DONE, Status.PLANNED}:
+            key = row_key(row)
+            before.setdefault(key, row["bytes_before"] or 0)
+            after[key] = row["bytes_after"] or 0
+    return RunSummary(
+        planned=counted.planned,
+        done=counted.done,
+        skipped=counted.skipped,
+        failed=counted.failed,
+        bytes_before=sum(before.values()),
+        bytes_after=sum(after.values()),
+        duration_ms=duration_ms,
+    )
+
+
+def _telling(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of one partition that are worth a line."""
+    own = [row for row in rows if row["reason"] not in NOT_OF_THIS_STEP] or list(rows[:1])
+    told: list[Row] = []
+    for row in own:
+        is_said = any(
+            row["status"] == other["status"] == Status.SKIPPED and row["reason"] == other["reason"]
+            for other in told
+        )
+        if not is_said:
+            told.append(row)
+    return told

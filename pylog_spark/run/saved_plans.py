@@ -9,13 +9,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.run.disks import Disks
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.run.job import Job
 from pylog_spark.run.plan_file import (
     PartitionKey,
     PlannedPartition,
@@ -25,11 +22,14 @@ from pylog_spark.run.plan_file import (
     write_plan_file,
 )
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, pack_units
-from pylog_spark.schemas import FINGERPRINT, Action, Reason, Status
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import FINGERPRINT, RETENTION_PLAN, Action, Reason, Status
 from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
+from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.store.generations import GENERATION_MARK
+from storage_core.store.open_objects import is_managed
 
 _NAMES: Final = ("root", "topic", "partition", "directory", "status", "reason")
 # The deletion pass over compacted partitions, after their rounds.
@@ -37,29 +37,47 @@ SWEEP: Final = "sweep"
 _COMPACT: Final = Action.COMPACT.value
 _LISTED_AT_ONCE: Final = 200
 _NO_FILE: Final = "no such file"
+# One ranged read of an object.
+_READ_BYTES: Final = 16 * 1024 * 1024
+# Both passes of a round read what is dirty.
+_PASSES: Final = 2
+# History and head of a manifest.
+_COMMIT_PUTS: Final = 2
+_NOT_DECIDED: Final = frozenset(
+    {
+        "root",
+        "topic",
+        "partition",
+        "directory",
+        "status",
+        "reason",
+        "operations",
+        "duration_ms",
+        "error_class",
+        "error",
+        # They decided, but what came of it is what counts.
+        "retention_ms",
+        "retention_bytes",
+    }
+)
+_RECOVERY_NAMES: Final = (
+    "is_clean",
+    "recovery_point",
+    "log_start_offset",
+    "high_watermark",
+    "scan_offsets",
+    "scan_bytes",
+)
 
 Row = Mapping[str, Any]
 
 
-class PlanningRun(Protocol):
-    """What of an open run is needed here."""
-
-    job: Job
-    dispatcher: Dispatcher
-    disks: Disks
-    planned: list[PlannedPartition]
-    context: RunContext | None
-    refused: set[str]
-
-
 def settle_plans(
-    run: PlanningRun,
+    run: Run,
     context: RunContext,
     rows: pa.Table,
     *,
     action: str,
-    plan_of: Callable[[Row], Mapping[str, Any]],
-    figures_of: Callable[[Row], Mapping[str, Any]],
 ) -> pa.Table:
     """Note what is planned; of a saved plan, return its partitions, those that changed refused.
 
@@ -70,8 +88,6 @@ def settle_plans(
         context: What its tasks are told.
         rows: What was observed; with root, topic, partition, directory, status, reason, error.
         action: What is going to be done.
-        plan_of: What was decided, of a planned row; JSON values, the same from the same files.
-        figures_of: Its bounds; JSON values.
 
     Raises:
         pyspark.errors.PySparkException: Spark failed.
@@ -96,10 +112,7 @@ def settle_plans(
         rows = _only(rows, before, compacted, action)
     listed = rows.to_pylist()
     files = _list_files(run, listed, action)
-    planned = [
-        _planned(row, files.get(number), action, plan_of, figures_of)
-        for number, row in enumerate(listed)
-    ]
+    planned = [_planned(row, files.get(number), action) for number, row in enumerate(listed)]
     if job.saved is not None:
         refusals = {
             number: refusal
@@ -115,7 +128,7 @@ def settle_plans(
     return rows
 
 
-def write_planned(run: PlanningRun) -> None:
+def write_planned(run: Run) -> None:
     """Write what was noted into the file of ``--plan-out``.
 
     Args:
@@ -143,7 +156,7 @@ def write_planned(run: PlanningRun) -> None:
     write_plan_file(Path(job.options.plan_out), plan)
 
 
-def note_operations(run: PlanningRun, action: str, texts: Mapping[str, str | None]) -> None:
+def note_operations(run: Run, action: str, texts: Mapping[str, str | None]) -> None:
     """Add operations to what is noted: those of a recovery are known when its tasks have read.
 
     Args:
@@ -163,9 +176,7 @@ def note_operations(run: PlanningRun, action: str, texts: Mapping[str, str | Non
     ]
 
 
-def _list_files(
-    run: PlanningRun, rows: Sequence[Row], action: str
-) -> dict[int, tuple[FileFacts, ...]]:
+def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[FileFacts, ...]]:
     """Return the files of the planned partitions, by number; none where listing failed."""
     items = [
         WorkItem(value=(number, row["directory"]), size_bytes=0, disk=run.disks.of(row["root"]))
@@ -183,19 +194,14 @@ def _list_files(
     return {row["ordinal"]: decode_files(row["files"]) for row in table.to_pylist()}
 
 
-def _planned(
-    row: Row,
-    files: tuple[FileFacts, ...] | None,
-    action: str,
-    plan_of: Callable[[Row], Mapping[str, Any]],
-    figures_of: Callable[[Row], Mapping[str, Any]],
-) -> PlannedPartition:
+def _planned(row: Row, files: tuple[FileFacts, ...] | None, action: str) -> PlannedPartition:
     is_planned = row["status"] == Status.PLANNED.value
+    decided_of, figures_of = _TOLD_OF[action]
     return PlannedPartition(
         action=action,
         **{name: row[name] for name in _NAMES},
         figures=_plain(figures_of(row)) if is_planned else {},
-        plan=_plain(plan_of(row)) if is_planned else {},
+        plan=_plain(decided_of(row)) if is_planned else {},
         files=files or (),
     )
 
@@ -280,3 +286,65 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
     if not missing:
         return rows
     return pa.concat_tables([rows, pa.Table.from_pylist(missing, schema=rows.schema)])
+
+
+# What a plan says of one partition: what was decided, and what it costs at most.
+#
+# What was decided has to come out the same from the same files, config and clock: no durations, no
+# random keys. The costs are bounds, made for people; nothing is held against them.
+
+
+def _compaction_plan_of(row: Row) -> dict[str, Any]:
+    """Return what was decided of a row of ``schemas.PLAN``: the round, without its secret key."""
+    plan: dict[str, Any] = json.loads(decode_plan(row["plan"]).to_json())
+    del plan["hash_key"]
+    return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
+
+
+def _compaction_figures_of(row: Row) -> dict[str, Any]:
+    """Return the bounds of a row of ``schemas.PLAN``."""
+    sizes = row["segment_bytes"]
+    figures = {
+        "bytes_before": row["bytes"],
+        "bytes_after_at_most": row["bytes_after"],
+        "read_bytes_at_most": _PASSES * sum(sizes),
+        "extra_disk_bytes_at_most": row["peak_extra_bytes"],
+        "groups": row["groups"],
+    }
+    if is_managed(row["directory"]):
+        reads = sum(-(-size // _READ_BYTES) + 1 for size in sizes)
+        figures["get_requests_about"] = _PASSES * reads
+        figures["put_requests_about"] = 2 * (row["groups"] or 0) + _COMMIT_PUTS
+    return figures
+
+
+def _retention_plan_of(row: Row) -> dict[str, Any]:
+    """Return what was decided of a row of ``schemas.RETENTION_PLAN``."""
+    return {name: row[name] for name in RETENTION_PLAN.names if name not in _NOT_DECIDED}
+
+
+def _retention_figures_of(row: Row) -> dict[str, Any]:
+    """Return the bounds of a row of ``schemas.RETENTION_PLAN``."""
+    figures = {"bytes_before": row["bytes"], "bytes_after": row["bytes_after"]}
+    if is_managed(row["directory"]):
+        figures["put_requests_about"] = _COMMIT_PUTS
+    return figures
+
+
+def _recovery_plan_of(row: Row) -> dict[str, Any]:
+    """Return what was decided of a row of ``schemas.RECOVERY_WORK``: what has to be read."""
+    return {name: row[name] for name in _RECOVERY_NAMES}
+
+
+def _recovery_figures_of(row: Row) -> dict[str, Any]:
+    """Return the bounds of a row of ``schemas.RECOVERY_WORK``."""
+    return {"bytes_before": row["bytes"], "read_bytes_at_most": sum(row["scan_bytes"])}
+
+
+# By action, what returns what was decided of a planned row, and what returns its bounds.
+_TOLD_OF: Final[Mapping[str, tuple[Callable[[Row], Row], Callable[[Row], Row]]]] = {
+    _COMPACT: (_compaction_plan_of, _compaction_figures_of),
+    Action.RETAIN.value: (_retention_plan_of, _retention_figures_of),
+    SWEEP: (_retention_plan_of, _retention_figures_of),
+    Action.RECOVER.value: (_recovery_plan_of, _recovery_figures_of),
+}

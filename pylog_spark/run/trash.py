@@ -7,21 +7,19 @@ from pylog_spark.roots.broker_root import CHECKPOINT_FILES, read_marker
 from pylog_spark.run.job import Job, run_trash
 from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
-from storage_core.clock import Clock
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
 
 
-def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
+def begin_trash(job: Job, held: ExitStack) -> tuple[str, ...]:
     """Write down what a run found, so that it can be undone; nothing without a trash.
 
     To be called under the locks of its log directories, before the first file is touched.
 
     Args:
         job: The run.
-        clock: For when it began.
         held: Keeps the run's trash from a purge and from an undo until it is closed.
 
     Returns:
@@ -37,7 +35,7 @@ def begin_trash(job: Job, clock: Clock, held: ExitStack) -> tuple[str, ...]:
     run = TrashedRun(
         run_id=job.run_id,
         action=job.action,
-        started_ms=clock.now_ms(),
+        started_ms=job.clock.now_ms(),
         roots=tuple(observe_root(root.location) for root in roots),
     )
     write_record(folder / RUN_FILE, run.encode())

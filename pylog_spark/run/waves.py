@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from pylog_spark.roots.writable_root import WritableRoot
-from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, plan_rounds
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.partition_ref import PartitionRef
 
@@ -69,7 +69,7 @@ class WaveStages(Protocol[D_contra]):
 
 
 def run_waves(
-    run: OpenRun, stages: WaveStages[D], due: Sequence[D], *, budget: Demand = NO_LIMIT
+    run: Run, stages: WaveStages[D], due: Sequence[D], *, budget: Demand = NO_LIMIT
 ) -> Iterator[Outcomes]:
     """Bring partitions to their end.
 
@@ -105,7 +105,7 @@ def run_waves(
             run.dispatcher.release()
 
 
-def run_wave(run: OpenRun, stages: WaveStages[D], due: Sequence[D], title: str) -> Outcomes:
+def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> Outcomes:
     """Bring the partitions of one wave to their end; return what became of each."""
     for root in _roots_of(run, due):
         members = _members(root, due)
@@ -121,7 +121,7 @@ def run_wave(run: OpenRun, stages: WaveStages[D], due: Sequence[D], title: str) 
     return outcomes
 
 
-def _not_begun(run: OpenRun, due: Sequence[D], demands: Mapping[int, Demand]) -> Outcomes:
+def _not_begun(run: Run, due: Sequence[D], demands: Mapping[int, Demand]) -> Outcomes:
     """Return what is not begun any more: its disk has failed or is full, or the budget is spent.
 
     Somebody else may write there, and what former waves put into the trash is not free yet.
@@ -142,13 +142,13 @@ def _not_begun(run: OpenRun, due: Sequence[D], demands: Mapping[int, Demand]) ->
     return ended
 
 
-def _room(run: OpenRun, due: Iterable[D], demands: Mapping[int, Demand]) -> dict[str, int]:
+def _room(run: Run, due: Iterable[D], demands: Mapping[int, Demand]) -> dict[str, int]:
     """Return how much may be used in the roots where partitions need space."""
     needy = {each.ref.root for each in due if demands[each.ref.ordinal].disk_bytes}
     return {place: run.budget.usable_of(run.roots[place].free_bytes()) for place in sorted(needy)}
 
 
-def _failed(run: OpenRun, due: Iterable[D]) -> Outcomes:
+def _failed(run: Run, due: Iterable[D]) -> Outcomes:
     """Return the partitions whose log directory is out of the run: its disk has failed."""
     failures = run.failures
     return {
@@ -162,7 +162,7 @@ def _rest(due: Iterable[D], ended: Mapping[int, Outcome]) -> list[D]:
     return [each for each in due if each.ref.ordinal not in ended]
 
 
-def _roots_of(run: OpenRun, due: Iterable[D]) -> list[WritableRoot]:
+def _roots_of(run: Run, due: Iterable[D]) -> list[WritableRoot]:
     """Return the roots of some partitions; none in a dry run."""
     return [run.roots[place] for place in sorted({each.ref.root for each in due} & set(run.roots))]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations import undo as undoing
+from pylog_spark.operations import broker_undo
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.roots import broker_root
@@ -383,14 +383,14 @@ def test_an_undo_of_two_directories_of_which_one_is_locked_touches_neither(compa
 
 @pytest.mark.item("DIR-03")
 def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, monkeypatch):
-    undo_partition = undoing.undo_partition
+    undo_partition = broker_undo.undo_partition
 
     def interrupted(store: LocalStore, commits: Any, **rest: Any) -> Any:
         if NAMES[1] in store.location:
             raise KeyboardInterrupt
         return undo_partition(store, commits, **rest)
 
-    monkeypatch.setattr(undoing, "undo_partition", interrupted)
+    monkeypatch.setattr(broker_undo, "undo_partition", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compaction.undo()
     monkeypatch.undo()

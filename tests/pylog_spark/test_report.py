@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from pylog_spark.cli.exit_codes import escape_log_lines
+from pylog_spark.cli.error_text import escape_log_lines
 from pylog_spark.cli.finding_tables import finding_table, write_counts
 from pylog_spark.report import (
     cut_table,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from storage_core.maintenance.verification.findings import Code
 
 _CLOCK = re.compile(r"\$\(date \+%s000\)")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.options import TUNING_KEYS
 from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.log_config import TOPIC_KEYS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.tasks.diagnosis import is_small
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verified_roots import observe_roots

@@ -2,8 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pylog_spark.cli.commands import COMMANDS as COMMAND_TABLE
+from pylog_spark.cli.commands import Command, Group
+from pylog_spark.options.declared import DRY_RUN, EXACT
+from pylog_spark.options.option import Option
 
 DOCUMENTS = Path(__file__).parents[3]
 # A command at the start of a line of a listing, or in backquotes, up to the end of either.
@@ -17,6 +23,13 @@ COMMANDS = {
 GROUPS = {"partition": "clean", "config": "show"}
 
 
+def options_of(command: Command | Group) -> list[Option[Any]]:
+    """Return the options of a command, or of all in a group."""
+    if isinstance(command, Group):
+        return [option for inner in command.commands for option in inner.options]
+    return list(command.options)
+
+
 def documented() -> list[tuple[str, str, str]]:
     """Return (command, command inside of it, option) for each that a document shows, once."""
     found = set()
@@ -27,6 +40,19 @@ def documented() -> list[tuple[str, str, str]]:
             group = inner[1] if inner else GROUPS.get(name, "")
             found |= {(name, group, option) for option in options or [""]}
     return sorted(found)
+
+
+def test_every_option_is_documented():
+    text = (DOCUMENTS / "docs" / "cli.md").read_text()
+    # Half of an option, which nobody writes alone.
+    spelled = {EXACT.flag: f"{DRY_RUN.flag}=exact"}
+    flags = {option.flag for command in COMMAND_TABLE for option in options_of(command)}
+    missing = [
+        flag
+        for flag in sorted(flags - {None})
+        if re.search(rf"(?<![\w-]){spelled.get(flag, flag)}(?![\w-])", text) is None
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize(("command", "inner", "option"), documented())

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pylog_spark.cli import dump_files
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from storage_core.formats.batch_v2 import CRC_AT, MAGIC_AT, Codec
 from storage_core.formats.control import ControlType
 from storage_core.records.payload import Limits

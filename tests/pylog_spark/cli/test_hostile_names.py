@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from storage_core.catalog.roles import Role
 from tests.kit.golden_data import Golden
 from tests.kit.hostile_names import SPELLED_OUT, add_hostile_names

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from storage_core.formats.batch_v2 import Codec, TimestampType
 from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, some_batches
 from tests.kit.compare import read_tree

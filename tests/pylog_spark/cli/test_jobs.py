@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import RESULT
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import Stretch, verify_stretch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from tests.kit import damage
 from tests.kit.builders import BatchSpec, RecordSpec, encode_batch, some_batches
 from tests.kit.compare import compare_partitions, read_tree

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from tests.kit.compare import compare_partitions, read_tree
 from tests.kit.golden_cleaning import exactness_of
 from tests.kit.golden_data import Golden, Side

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.filenames import (
     LEADER_EPOCH_FILE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.cli import exit_codes
-from pylog_spark.cli.exit_codes import ExitCode, TerminatedError, exit_code_of
+from pylog_spark.cli import error_text
+from pylog_spark.exit_code import ExitCode, TerminatedError, exit_code_of
 from pylog_spark.java import JavaNotFoundError
 from storage_core.errors import (
     ChangedWhileReadError,
@@ -216,7 +216,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(pylog, monkeyp
 
 def test_a_failure_of_spark_is_short(capsys):
     error = type("AnalysisException", (Exception,), {"__module__": "pyspark.errors"})
-    exit_codes.report_error(error("boom\n\tat org.apache.Spark(x.java:1)\nend"), debug=False)
+    error_text.report_error(error("boom\n\tat org.apache.Spark(x.java:1)\nend"), debug=False)
     assert capsys.readouterr().err == "pylog: Spark failed: AnalysisException: boom end\n"
 
 
@@ -226,8 +226,8 @@ def test_an_interrupted_command_ends_with_130(pylog, monkeypatch):
 
 
 def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
-    exit_codes.leave_out_interruptions()
-    exit_codes.leave_out_interruptions()
+    error_text.leave_out_interruptions()
+    error_text.leave_out_interruptions()
     for error in (KeyboardInterrupt(), TerminatedError(), ValueError("heard")):
         # To the root logger, as py4j does.
         logging.error("while sending a command", exc_info=error)  # noqa: LOG015

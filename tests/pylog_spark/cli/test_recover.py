@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pylog_spark.cli.exit_codes import ExitCode
 from pylog_spark.cli.progress_line import ProgressLine
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.run.progress import Progress
 from pylog_spark.schemas import CUT, RESULT
 from storage_core.checkpoint.lock import LogDirectoryLock

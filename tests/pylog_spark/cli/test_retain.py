@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import RESULT, RETENTION
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (

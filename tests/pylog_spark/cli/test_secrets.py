@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pylog_spark.cli.exit_codes import report_error
+from pylog_spark.cli.error_text import report_error
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import JobOptions
 from pylog_spark.report import json_line, partition_name
@@ -12,7 +12,6 @@ from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import Job, open_recorder
 from pylog_spark.text import escaped, printable, readable_bytes
 from storage_core.catalog.roles import Role
-from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, StorageError
 from storage_core.store import open_object_store
 
@@ -91,6 +90,6 @@ def test_the_ledger_of_a_run_has_its_options_without_them():
         now_ms=1, master="sc://host:15002/;token=hunter2", file_list="https://me:hunter2@h/x"
     )
     job = Job(run_id="r", action="run", roots=(), options=options)
-    said = open_recorder(None, job, SystemClock()).facts["options"]
+    said = open_recorder(None, job).facts["options"]
     assert "hunter2" not in said
     assert json.loads(said)["file_list"] == "https://me:***@h/x"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.cli.exit_codes import ExitCode
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.schemas import RECORDED_FINDING, RESULT
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root
 

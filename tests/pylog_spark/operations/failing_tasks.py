@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy
-from pylog_spark.run import open_run
+from pylog_spark.run import run as run_module
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -49,7 +49,7 @@ class FailingDispatcher(Dispatcher):
 
 def main(folder: Path, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
-    open_run.Dispatcher = FailingDispatcher
+    run_module.Dispatcher = FailingDispatcher
     spark = build_session("local[2,4]", {"spark.sql.shuffle.partitions": "2"}, delta=False)
     for strategy in WAYS:
         FailingDispatcher.failures = folder / f"failures-{strategy}"

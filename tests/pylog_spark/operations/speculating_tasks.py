@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy, Tuning
-from pylog_spark.run import open_run
+from pylog_spark.run import run as run_module
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.jobs.spark_programs import EXECUTORS, REPOSITORY
@@ -67,7 +67,7 @@ class SpeculatingDispatcher(Dispatcher):
 
 def main(folder: Path, master: str, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
-    open_run.Dispatcher = SpeculatingDispatcher
+    run_module.Dispatcher = SpeculatingDispatcher
     conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
     spark = build_session(master, conf | EXECUTORS | SPECULATION, delta=False)
     tuning = Tuning(unit_min_bytes=1, unit_max_bytes=16384, shuffle_bucket_bytes=256)

@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.run import open_run
+from pylog_spark.run import upkeep
 from pylog_spark.run.dispatch import Dispatcher
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
@@ -395,13 +395,13 @@ def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_gi
     marker = (root.path / CLEAN_SHUTDOWN_FILE).read_bytes()
     was_locked = []
 
-    def fail(_: open_run.OpenRun) -> None:
+    def fail(_: object) -> None:
         raise StorageError("plan.json", "No space left on device")
 
     def interrupt(_: Dispatcher) -> None:
         was_locked.append((root.path / LOCK_FILE).exists())
 
-    monkeypatch.setattr(open_run, "write_planned", fail)
+    monkeypatch.setattr(upkeep, "write_planned", fail)
     monkeypatch.setattr(Dispatcher, "_interrupt", interrupt)
     with pytest.raises(StorageError, match="No space left"):
         compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))

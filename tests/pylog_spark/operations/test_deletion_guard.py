@@ -10,7 +10,9 @@ from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
 from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.recording import Recorder
 from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
+from storage_core.clock import ManualClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -292,12 +294,13 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
         yield {1: Outcome()}
         raise KeyboardInterrupt
 
-    def record(results) -> None:
-        recorded.extend((row["partition"], row["reason"]) for row in results.to_pylist())
+    class Noting(Recorder):
+        def results(self, rows: pa.Table) -> None:
+            recorded.extend((row["partition"], row["reason"]) for row in rows.to_pylist())
 
     run = SimpleNamespace(
         job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS), run_id="r"),
-        recorder=SimpleNamespace(results=record, operations=lambda *_: None),
+        recorder=Noting(ledger=None, clock=ManualClock(1), facts={"run_id": "r"}),
     )
     monkeypatch.setattr(retain, "_observe", lambda *_: table)
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])

@@ -11,7 +11,7 @@ from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
-from pylog_spark.run import open_run
+from pylog_spark.run import run as run_module
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.progress import Progress, progress_text
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
@@ -481,7 +481,7 @@ class NoBroadcast(Dispatcher):
 
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypatch, tuning):
-    monkeypatch.setattr(open_run, "Dispatcher", NoBroadcast)
+    monkeypatch.setattr(run_module, "Dispatcher", NoBroadcast)
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:4])
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()

@@ -6,7 +6,7 @@ import pytest
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy
-from pylog_spark.run import open_run
+from pylog_spark.run import run as run_module
 from pylog_spark.run.dispatch import Dispatcher
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
 from tests.pylog_spark.broker_roots import (
@@ -63,7 +63,7 @@ class NoBroadcast(Dispatcher):
 
 
 def test_without_broadcasts_maps_are_shared_by_files_and_that_is_said(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(open_run, "Dispatcher", NoBroadcast)
+    monkeypatch.setattr(run_module, "Dispatcher", NoBroadcast)
     root = broker_directory(tmp_path / "log", NAMES)
     titles = []
     collect = Dispatcher.collect

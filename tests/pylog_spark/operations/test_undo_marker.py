@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.operations.undo import _remember_marker
+from pylog_spark.operations.undo_marker import remember_marker
 from pylog_spark.roots.broker_root import BrokerRoot
 from storage_core.errors import PylogError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 def remember(log: Path) -> bool:
     with BrokerRoot(str(log), run_id="undo", mark_clean=True) as held:
         path = log.parent / "undo-marker-0.json"
-        return _remember_marker(path, held, verified={"undone-0"})
+        return remember_marker(path, held, verified={"undone-0"})
 
 
 def test_what_is_written_down_first_counts(log):

@@ -4,16 +4,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from pylog_spark.ledger import LedgerTable, read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
-from pylog_spark.operations.verify import cut_partition, verify
-from pylog_spark.operations.verify_report import FindingCount, VerifyRequest, exit_code_of
+from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.verify_stages import cut_partition
 from pylog_spark.options import JobOptions, Tuning
+from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED, rows_to_batch
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED, rows_to_batch
 from pylog_spark.tasks.cells import cut_batches
 from pylog_spark.tasks.diagnosis import Threads, diagnose_here
 from pylog_spark.tasks.listing import TopicFilter
@@ -106,8 +109,11 @@ def test_a_partition_is_cut_at_segments_and_nothing_of_it_is_lost():
     ],
 )
 def test_exit_statuses(failed, worst, fail_on, status):
-    counts = [] if worst is None else [FindingCount(severity=worst.value, code="X", count=1)]
-    assert exit_code_of(failed, counts, fail_on) == status
+    statuses = ["done", *["failed"] * failed]
+    rows = [{"root": "/logs", "topic": "t", "status": each} for each in statuses]
+    results = pa.Table.from_batches([rows_to_batch(RESULT, rows)])
+    code = exit_code_of(results, action="verify", has_findings=is_as_bad(worst, fail_on))
+    assert code == status
 
 
 def test_a_finding_names_its_file_whole_and_says_what_to_run():

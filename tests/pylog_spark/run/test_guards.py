@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import jobs, verify
-from pylog_spark.cli.exit_codes import ExitCode, exit_code_of
 from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options import JobOptions
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.guards import check_ledger, check_roots, check_salvage

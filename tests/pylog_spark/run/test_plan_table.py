@@ -3,9 +3,10 @@ import pytest
 
 from pylog_spark.operations.compaction_waves import outcome_of_commit
 from pylog_spark.options import Order
+from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import refuse_duplicates, result_rows, sort_plans
-from pylog_spark.run.run_report import exit_code_of, summarise
+from pylog_spark.run.run_report import summarise
 from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
 
 
@@ -169,6 +170,7 @@ FAILED = ("/a", "failed", None)
         ([DONE, UNCLEAN, METADATA], 3),
         ([TIERED, TIERED], 3),
         ([OTHER_ID, UNKNOWN], 3),
+        ([OTHER_ID], 3),
         ([DONE, TIERED, OTHER_ID], 0),
         ([METADATA], 0),
         ([DONE, FAILED], 4),
@@ -184,6 +186,7 @@ FAILED = ("/a", "failed", None)
         "one root done, one refused",
         "nothing but tiered topics",
         "another topic's directory and an unknown one",
+        "nothing but another topic's directory",
         "tiered and another topic's among others",
         "nothing to work on",
         "one failed",
@@ -191,7 +194,38 @@ FAILED = ("/a", "failed", None)
     ],
 )
 def test_the_exit_status_follows_from_the_rows(rows, code):
-    assert exit_code_of(table_of(*rows)) == code
+    assert exit_code_of(table_of(*rows), action="compact") == code
+
+
+@pytest.mark.parametrize(
+    ("action", "reason", "code"),
+    [
+        ("ingest", Reason.INCONSISTENT_TOPIC_ID, 3),
+        ("materialize", Reason.TARGET_IS_OLDER, 3),
+        ("retain", Reason.INCONSISTENT_TOPIC_ID, 0),
+        ("recover", Reason.CUTS_WHOLE_LOG, 3),
+        ("run", Reason.CUTS_TOO_MUCH, 3),
+        ("compact", Reason.CUTS_TOO_MUCH, 0),
+        ("undo", Reason.RUN_NOT_ENDED, 3),
+        ("purge", Reason.RUN_NOT_ENDED, 0),
+        ("compact", Reason.INPUTS_CHANGED, 3),
+        ("retain", Reason.INPUTS_CHANGED, 3),
+    ],
+)
+def test_a_single_refusal_is_enough_where_a_person_has_to_decide(action, reason, code):
+    results = table_of(DONE, ("/a", "skipped", reason.value))
+    assert exit_code_of(results, action=action) == code
+
+
+@pytest.mark.parametrize(
+    ("rows", "failures", "code"),
+    [([DONE], (), 1), ([UNKNOWN], (), 3), ([DONE, FAILED], (), 4), ([DONE], ("/a",), 4)],
+    ids=["done", "refused", "failed", "a failed disk"],
+)
+def test_findings_count_where_nothing_worse_is_said(rows, failures, code):
+    results = table_of(*rows)
+    found = exit_code_of(results, action="run", failures=failures, has_findings=True)
+    assert found == code
 
 
 def test_the_summary_counts_rows_and_the_bytes_of_what_was_done():

@@ -1,7 +1,7 @@
 """What a run writes down as it goes: rows in portions, and what was done when it was stopped."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -12,6 +12,7 @@ from pylog_spark.options import JobOptions, RunLimits
 from pylog_spark.run import recording
 from pylog_spark.run.job import Job, open_recorder
 from pylog_spark.run.recording import STEPS, Recorder
+from pylog_spark.run.run import Run
 from pylog_spark.schemas import RESULT
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.clock import ManualClock
@@ -37,6 +38,13 @@ class KeptRows:
 
 def recorder_of(ledger: KeptRows | None) -> Recorder:
     return Recorder(ledger=ledger, clock=ManualClock(1), facts={"run_id": "r"})
+
+
+def run_on(ledger: KeptRows | None) -> Run:
+    """Return a run without a session, whose record is kept in memory."""
+    run = Run(None, Job(run_id="r", action="purge", roots=(), options=JobOptions(now_ms=1)))
+    run.recorder = recorder_of(ledger)
+    return run
 
 
 def row(topic: str, steps: int = 0) -> dict:
@@ -67,9 +75,8 @@ def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
         raise KeyboardInterrupt
 
     ledger = KeptRows()
-    recorder = recorder_of(ledger)
-    with pytest.raises(KeyboardInterrupt), recorder.whole_run():
-        recorder.each_result(rows())
+    with pytest.raises(KeyboardInterrupt), run_on(ledger) as run:
+        run.recorder.each_result(rows())
     assert [row["topic"] for rows in ledger.appends[LedgerTable.RESULTS] for row in rows] == ["a"]
     start, end = (rows[0] for rows in ledger.appends[LedgerTable.RUNS])
     assert (start["event"], end["event"], end["error_class"]) == (
@@ -87,10 +94,9 @@ def test_rows_that_could_not_be_written_are_not_written_a_second_time():
 
 
 def test_without_a_ledger_the_rows_are_returned_and_nothing_is_written():
-    recorder = recorder_of(None)
-    with recorder.whole_run():
-        assert recorder.each_result([row("a", 5)]).num_rows == 1
-        assert recorder.each_result([]).schema == RESULT
+    with run_on(None) as run:
+        assert run.recorder.each_result([row("a", 5)]).num_rows == 1
+        assert run.recorder.each_result([]).schema == RESULT
 
 
 def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_exports():
@@ -102,10 +108,10 @@ def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_
         spark_conf={"spark.password": "x"},
     )
     job = Job(run_id="r", action="verify", roots=(), options=options)
-    recorder = open_recorder(None, job, ManualClock(1), request=asdict(VerifyRequest(shown=3)))
-    said = json.loads(recorder.facts["options"])
+    asked = replace(job, request=asdict(VerifyRequest(shown=3)))
+    said = json.loads(open_recorder(None, asked).facts["options"])
     assert "spark_conf" not in said
     assert said["topic_dump"] == [dump.file, dump.taken_ms]
     assert said["limits"]["overrides"] == ["A", "B"]
     assert (said["shown"], said["fail_on"]) == (3, "error")
-    assert "shown" not in json.loads(open_recorder(None, job, ManualClock(1)).facts["options"])
+    assert "shown" not in json.loads(open_recorder(None, job).facts["options"])

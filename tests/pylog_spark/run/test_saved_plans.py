@@ -40,7 +40,7 @@ class RunBeganError(Exception):
         self.job = job
 
 
-def begin(_spark: object, job: Job, _clock: object) -> None:
+def begin(_spark: object, job: Job) -> None:
     raise RunBeganError(job)
 
 
@@ -100,8 +100,6 @@ def settled(saved: SavedPlan, numbers: range) -> pa.Table:
         SimpleNamespace(),
         pa.Table.from_pylist(rows, schema=RECOVERY_WORK),
         action="recover",
-        plan_of=dict,
-        figures_of=dict,
     )
 
 
@@ -151,7 +149,7 @@ def test_the_configs_that_tasks_are_told_are_those_of_the_plan(root):
 def test_a_plan_that_is_saved_anew_is_the_one_that_is_applied(tmp_path, root, monkeypatch, action):
     """A notebook plans, applies and plans again, all of it in one process and into one file."""
     module, operation = OPERATIONS[action]
-    monkeypatch.setattr(module, "OpenRun", begin)
+    monkeypatch.setattr(module, "open_upkeep", begin)
     path = tmp_path / "plan.json"
     for count in (1, 2):
         saved = plan_of(root, count, action=action)
@@ -170,7 +168,7 @@ def test_a_plan_that_is_saved_anew_is_the_one_that_is_applied(tmp_path, root, mo
 @pytest.mark.parametrize("action", OPERATIONS)
 def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
     module, _ = OPERATIONS[action]
-    monkeypatch.setattr(module, "OpenRun", begin)
+    monkeypatch.setattr(module, "open_upkeep", begin)
     path = tmp_path / "plan.json"
     saved = plan_of(root, 2, action=action)
     write_plan_file(path, saved)
@@ -181,9 +179,16 @@ def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
 
     monkeypatch.setattr("pylog_spark.session.build_session", start_session)
     with pytest.raises(RunBeganError) as begun:
-        jobs.APPLY(CommandLine({"plan": path, "overrides": ["X"]}))
+        jobs.APPLY(CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER"]}))
     assert begun.value.job.saved == saved
-    assert begun.value.job.options.limits.overrides == {"X"}
+    assert begun.value.job.options.limits.overrides == {"NOT_THE_OWNER"}
+
+
+def test_a_guard_that_there_is_not_is_not_switched_off_by_an_apply_either(tmp_path, root):
+    path = tmp_path / "plan.json"
+    write_plan_file(path, plan_of(root, 1, action="compact"))
+    with pytest.raises(ConfigError, match=r"^--override=X: expected CLOCK_PAST_RETENTION, "):
+        jobs.APPLY(CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER", "X"]}))
 
 
 def test_an_action_that_is_none_is_said_with_the_file(root):

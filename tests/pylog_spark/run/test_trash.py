@@ -1,6 +1,7 @@
 """What a run says of itself in its trash before it touches anything."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def job(tmp_path: Path) -> Job:
 def test_what_a_run_found_is_read_back_whatever_its_checkpoints_hold(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExitStack() as held:
-        assert begin_trash(job, ManualClock(5), held) == ()
+        assert begin_trash(replace(job, clock=ManualClock(5)), held) == ()
         (root,) = read_run(tmp_path / "trash" / RUN).roots
         for name in (CLEANER_FILE, LOG_START_FILE):
             assert root.checkpoints[name] == {str(name): ENTRIES[name] for name in ENTRIES}

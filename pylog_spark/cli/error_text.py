@@ -1,10 +1,9 @@
-"""The exit statuses of ``pylog``, and the one place that turns an exception into one.
+"""What a user is told when an error or a signal ends a command.
 
-A scheduler reads these numbers; they are stable. No traceback reaches the user: an error that was
-raised on purpose says what is wrong in one line, any other one says how to see where.
+No traceback reaches the user: an error that was raised on purpose says what is wrong in one line,
+any other one says how to see where.
 """
 
-import enum
 import logging
 import signal
 import sys
@@ -13,70 +12,14 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
-from pylog_spark.java import MissingSoftwareError
+from pylog_spark.exit_code import EXTRAS, TerminatedError
 from pylog_spark.text import printable
-from storage_core.errors import (
-    ConfigError,
-    GuardRefusedError,
-    InvalidNameError,
-    LogDirectoryNotFoundError,
-    PartitionNotFoundError,
-    PylogError,
-    StorageError,
-)
+from storage_core.errors import PylogError
 from storage_core.redaction import without_secrets
 
-
-class ExitCode(enum.IntEnum):
-    """What a number means to whoever started the program."""
-
-    DONE = 0  # done, or nothing to do
-    FINDINGS = 1  # done, with findings at or above --fail-on
-    USAGE = 2  # wrong usage or config
-    REFUSED = 3  # a guard refused
-    PARTLY_FAILED = 4  # some partitions or files failed, the others are done
-    FAILED = 5  # storage or Spark failed, or the program has a bug
-    INTERRUPTED = 130
-    READER_GONE = 141  # what read our output has closed it: head, less
-    TERMINATED = 143
-
-
-class TerminatedError(BaseException):
-    """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
-
-
-# Extra that brings a package which the wheel itself does not depend on.
-_EXTRAS: Final = {"pyspark": "local", "delta": "local", "pandas": "local", "s3fs": "s3"}
 _MAX_MESSAGE: Final = 2000
 # Packages whose errors mean that Spark failed, named because importing them would take seconds.
 _SPARK_PACKAGES: Final = frozenset({"pyspark", "py4j", "delta"})
-
-
-def exit_code_of(error: BaseException) -> ExitCode:
-    """Return the exit status for what ended a command."""
-    match error:
-        case KeyboardInterrupt():
-            code = ExitCode.INTERRUPTED
-        case TerminatedError():
-            code = ExitCode.TERMINATED
-        case BrokenPipeError():
-            code = ExitCode.READER_GONE
-        case ConfigError() | PartitionNotFoundError() | LogDirectoryNotFoundError():
-            code = ExitCode.USAGE
-        # The name of a file in a partition is not what somebody typed.
-        case InvalidNameError() if error.directory is None:
-            code = ExitCode.USAGE
-        case GuardRefusedError():
-            code = ExitCode.REFUSED
-        case StorageError() | MissingSoftwareError():
-            code = ExitCode.FAILED
-        case PylogError():
-            code = ExitCode.PARTLY_FAILED
-        case ModuleNotFoundError() if error.name in _EXTRAS:
-            code = ExitCode.USAGE
-        case _:
-            code = ExitCode.FAILED
-    return code
 
 
 def report_error(error: BaseException, *, debug: bool) -> None:
@@ -134,8 +77,8 @@ def _describe(error: BaseException) -> str:
             # An error about a file knows its name, and not where that lies.
             if error.directory is not None and error.directory not in text:
                 text = f"{error.directory}: {text}"
-        case ModuleNotFoundError() if error.name in _EXTRAS:
-            extra = _EXTRAS[error.name]
+        case ModuleNotFoundError() if error.name in EXTRAS:
+            extra = EXTRAS[error.name]
             text = f"{error.name} is not installed: pip install 'pylog-spark[{extra}]'"
         case OSError():
             where = f"{error.filename}: " if error.filename else ""

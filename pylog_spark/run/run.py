@@ -1,66 +1,62 @@
-"""One run while it is open: its record, its stages, and its log directories under their locks.
+"""One run: its record, its stages, what it holds, and its report.
 
-Every operation, and each step of the nightly, works inside of one: directories are locked before
-anything is looked at, and given back, with their markers, when the last step has ended.
+Every command works inside of one. What a command holds (locks and leases of log directories, the
+lease of a trash) it takes before it looks at anything, and the run gives it back when the last step
+has ended, whatever ended it; then the record is closed.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
 from pylog_spark.roots.broker_root import BrokerRoot, newest_checkpoint_ms
-from pylog_spark.roots.writable_root import WritableRoot, writable_root, write_context
+from pylog_spark.roots.managed_root import ManagedRoot
+from pylog_spark.roots.writable_root import (
+    WritableRoot,
+    failures_of,
+    writable_root,
+    write_context,
+)
 from pylog_spark.run.budgets import RunBudget
-from pylog_spark.run.catalogs import dump_notes
-from pylog_spark.run.disks import find_disks
+from pylog_spark.run.disks import Disks, find_disks
 from pylog_spark.run.dispatch import Dispatcher, run_apart
-from pylog_spark.run.job import Job, brokers_of, open_recorder, run_trash, unclean_roots
+from pylog_spark.run.exit_rule import exit_code_of
+from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.recording import Recorder
-from pylog_spark.run.run_report import (
-    EXIT_DONE,
-    EXIT_FINDINGS,
-    RunReport,
-    RunSummary,
-    exit_code_of,
-    summarise,
-)
-from pylog_spark.run.saved_plans import write_planned
-from pylog_spark.run.store_costs import bucket_notes
-from pylog_spark.run.trash import begin_trash
-from pylog_spark.schemas import Reason
-from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
-from storage_core.clock import Clock
 from storage_core.errors import StorageError
 
+T = TypeVar("T")
+RootT = TypeVar("RootT", bound=WritableRoot)
+ReportT = TypeVar("ReportT", bound=Report)
 
-class OpenRun:
+
+class Run:
     """A run of one job; a context manager that gives everything back.
 
     A dry run holds no locks, and its record is kept nowhere.
 
     Args:
-        spark: The session.
+        spark: The session; None for a run that has no stages and no ledger.
         job: What is to be done.
-        clock: For the times in the ledger.
 
     Attributes:
-        spark: The session.
         job: What is to be done.
         recorder: Keeps the record.
-        dispatcher: Starts the stages.
         budget: What may still be begun.
-        disks: How many tasks may be at one local disk.
+        held: What is given back when the run has ended, the last first.
         roots: The roots under their locks and leases, by location; none in a dry run.
         notes: What a reader of the report should know of the run as a whole.
         planned: What ``--plan-out`` is going to save.
@@ -68,17 +64,21 @@ class OpenRun:
         refused: Directories that are not any more what a saved plan was made for.
         checkpoint_times: When the newest checkpoint of each broker's directory was written, before
             this run wrote any.
+
+    Raises:
+        ConfigError: There is a ledger, but no session.
+        pyspark.errors.PySparkException: The ledger cannot be written.
     """
 
-    def __init__(self, spark: SparkSession, job: Job, clock: Clock) -> None:
+    def __init__(self, spark: SparkSession | None, job: Job) -> None:
         self._started = time.perf_counter()
-        self.spark = spark
+        self._spark = spark
+        self._dispatcher = None if spark is None else Dispatcher(spark, tag=f"pylog-{job.run_id}")
         self.job = job
-        self.recorder: Recorder = open_recorder(spark, job, clock)
-        self.dispatcher = Dispatcher(spark, tag=f"pylog-{job.run_id}")
+        self.recorder: Recorder = open_recorder(spark, job)
         self.budget = RunBudget(job.options.limits)
-        self.disks = find_disks(job.roots, job.options.limits.per_disk)
-        self.roots: Mapping[str, WritableRoot] = {}
+        self.held = ExitStack()
+        self.roots: dict[str, WritableRoot] = {}
         self.notes: tuple[str, ...] = ()
         self.planned: list[PlannedPartition] = []
         self.context: RunContext | None = None
@@ -88,17 +88,12 @@ class OpenRun:
             for root in job.roots
             if root.role is Role.BROKER and (at := newest_checkpoint_ms(root.location))
         }
-        self._clock = clock
-        self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        self.dispatcher.__enter__()
+        if self._dispatcher is not None:
+            self._dispatcher.__enter__()
         try:
-            self.notes += (*dump_notes(self.job.options), *bucket_notes(self.job.roots))
-            if not self.job.options.dry_run:
-                self.recorder.start()
-                self.roots = self._hold_roots()
-                self.notes += begin_trash(self.job, self._clock, self._held)
+            self.recorder.start()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -111,28 +106,70 @@ class OpenRun:
         trace: TracebackType | None,
     ) -> None:
         last = ExitStack()
-        last.push(self._note)
-        last.push(self._held)
-        # After an error its jobs are interrupted before the roots are given back: no task works
-        # where nobody holds the lock.
-        last.push(self.dispatcher)
-        last.push(self._save_plan)
+        last.push(self._record_failure)
+        last.push(self.held)
+        if self._dispatcher is not None:
+            # After an error its jobs are interrupted before the roots are given back: no task works
+            # where nobody holds the lock.
+            last.push(self._dispatcher)
         last.__exit__(kind, error, trace)
-        self.notes += tuple(
-            f"{location}: the disk failed, and the run did no more there: the directory has no "
-            f"marker of a clean shutdown, the next run finishes what had begun: {failure}"
-            for location, failure in self.failures.items()
-        )
 
-    def _save_plan(
+    def _record_failure(
         self,
         _kind: type[BaseException] | None,
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Write the plan that was asked for, if there is one."""
-        if error is None:
-            write_planned(self)
+        """Write the END row of a run that an error ended."""
+        if error is not None:
+            run_apart("write the run's END row", partial(self.recorder.fail, error))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return _require(self._spark)
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Starts the stages."""
+        return _require(self._dispatcher)
+
+    @cached_property
+    def disks(self) -> Disks:
+        """How many tasks may be at one local disk."""
+        return find_disks(self.job.roots, self.job.options.limits.per_disk)
+
+    def hold(self, root: RootT) -> RootT:
+        """Take the lock or the lease of a root, until the run has ended.
+
+        Raises:
+            GuardRefusedError: Another run, or a broker, has it.
+            StorageError: Its store failed.
+        """
+        self.roots[root.location] = self.held.enter_context(root)
+        return root
+
+    def hold_roots(self, *, trash: Path | None = None) -> None:
+        """Take the locks and leases of all roots; a dry run takes none.
+
+        Args:
+            trash: The run's folder in the trash, which keeps what tasks take out of partitions;
+                None for none.
+
+        Raises:
+            GuardRefusedError: Another run, or a broker, has one of them.
+            StorageError: A store failed.
+        """
+        for root in () if self.job.options.dry_run else self.job.roots:
+            self.hold(
+                writable_root(
+                    root,
+                    run_id=self.job.run_id,
+                    mark_clean=self.job.options.mark_clean,
+                    is_alone=len(self.job.roots) == 1,
+                    trash=trash,
+                )
+            )
 
     def observe(
         self,
@@ -154,10 +191,9 @@ class OpenRun:
         """
         job = self.job
         chosen = job.roots if roots is None else tuple(roots)
-        topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
         # Of several steps one is about brokers' directories alone, which no inventory lists.
         file_list = job.options.file_list if chosen == job.roots else None
-        partitions = discover_partitions(self.spark, chosen, topics, file_list=file_list)
+        partitions = discover_partitions(self.spark, chosen, job.topics, file_list=file_list)
         rows = count_directories(chosen)
         spread = self.disks.deal_out(self.dispatcher, partitions, rows=rows)
         frame = self.dispatcher.map_rows(spread, look, schema)
@@ -166,39 +202,42 @@ class OpenRun:
 
     def report(
         self,
+        kind: type[ReportT],
         results: pa.Table,
         *,
         notes: Sequence[str] = (),
-        refused_alone: Collection[Reason] = (),
         has_findings: bool = False,
         summarise: Callable[..., RunSummary] = summarise,
         **tables: Any,
-    ) -> RunReport:
+    ) -> ReportT:
         """Return the report of the run, which has ended, and write its numbers into the record.
 
         Args:
+            kind: Which report.
             results: Rows of ``schemas.RESULT``.
             notes: What a reader should know besides the run's own notes.
-            refused_alone: As ``exit_code_of``.
             has_findings: Whether something was found that the caller asked to be told of by the
                 exit status, where nothing worse says otherwise.
             summarise: Counts the rows.
-            **tables: The other tables of a ``RunReport``.
+            **tables: What this kind of report has besides.
         """
         duration_ms = round((time.perf_counter() - self._started) * 1000)
-        summary = summarise(results, duration_ms=duration_ms)
-        code = exit_code_of(results, refused_alone=refused_alone, failures=self.failures)
-        report = RunReport(
+        report = kind(
             run_id=self.job.run_id,
             action=self.job.action,
             dry_run=self.job.options.dry_run,
             notes=tuple(dict.fromkeys([*self.notes, *notes])),
             results=results,
-            summary=summary,
-            exit_code=EXIT_FINDINGS if has_findings and code == EXIT_DONE else code,
+            summary=summarise(results, duration_ms=duration_ms),
+            exit_code=exit_code_of(
+                results,
+                action=self.job.action,
+                failures=self.failures,
+                has_findings=has_findings,
+            ),
             **tables,
         )
-        self.recorder.end(summary, exit_code=report.exit_code)
+        self.recorder.end(report.summary, exit_code=report.exit_code)
         return report
 
     def write_context(self, context: RunContext) -> WriteContext:
@@ -218,31 +257,17 @@ class OpenRun:
         return {place: root for place, root in self.roots.items() if isinstance(root, BrokerRoot)}
 
     @property
+    def managed_roots(self) -> Mapping[str, ManagedRoot]:
+        """Those of the roots that are managed ones."""
+        return {place: root for place, root in self.roots.items() if isinstance(root, ManagedRoot)}
+
+    @property
     def failures(self) -> Mapping[str, StorageError]:
         """What disks failed with, by the log directory that the run then went on without."""
-        return {p: root.failure for p, root in self.broker_roots.items() if root.failure}
+        return failures_of(self.roots)
 
-    def _hold_roots(self) -> Mapping[str, WritableRoot]:
-        mark_clean = self.job.options.mark_clean
-        return {
-            root.location: self._held.enter_context(
-                writable_root(
-                    root,
-                    run_id=self.job.run_id,
-                    mark_clean=mark_clean,
-                    is_alone=len(self.job.roots) == 1,
-                    trash=run_trash(self.job),
-                )
-            )
-            for root in self.job.roots
-        }
 
-    def _note(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        """Write down that the run failed, if it did."""
-        if error is not None:
-            run_apart("write the run's END row", partial(self.recorder.fail, error))
+def _require(value: T | None) -> T:
+    if value is None:
+        raise TypeError("this run has no Spark session, and so no stages")
+    return value

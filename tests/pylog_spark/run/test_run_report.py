@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pylog_spark.run.report_rows import merge_steps, summarise_steps
+from pylog_spark.run.run_report import merge_steps, summarise_steps
 from pylog_spark.schemas import RESULT, rows_to_batch
 
 DELETED = "/log/x-0.0123456789abcdef0123456789abcdef-delete"

@@ -1,0 +1,67 @@
+"""The exit statuses of ``pylog``, and which of them an error ends a command with.
+
+A scheduler reads these numbers; they are stable. What the rows of a run end it with says
+``run.exit_rule``.
+"""
+
+import enum
+from typing import Final
+
+from pylog_spark.java import MissingSoftwareError
+from storage_core.errors import (
+    ConfigError,
+    GuardRefusedError,
+    InvalidNameError,
+    LogDirectoryNotFoundError,
+    PartitionNotFoundError,
+    PylogError,
+    StorageError,
+)
+
+# Extra that brings a package which the wheel itself does not depend on.
+EXTRAS: Final = {"pyspark": "local", "delta": "local", "pandas": "local", "s3fs": "s3"}
+
+
+class ExitCode(enum.IntEnum):
+    """What a number means to whoever started the program."""
+
+    DONE = 0  # done, or nothing to do
+    FINDINGS = 1  # done, with findings at or above --fail-on
+    USAGE = 2  # wrong usage or config
+    REFUSED = 3  # a guard refused
+    PARTLY_FAILED = 4  # some partitions or files failed, the others are done
+    FAILED = 5  # storage or Spark failed, or the program has a bug
+    INTERRUPTED = 130
+    READER_GONE = 141  # what read our output has closed it: head, less
+    TERMINATED = 143
+
+
+class TerminatedError(BaseException):
+    """The process was asked to end by SIGTERM; not an Exception, so that nothing swallows it."""
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """Return the exit status for what ended a command."""
+    match error:
+        case KeyboardInterrupt():
+            code = ExitCode.INTERRUPTED
+        case TerminatedError():
+            code = ExitCode.TERMINATED
+        case BrokenPipeError():
+            code = ExitCode.READER_GONE
+        case ConfigError() | PartitionNotFoundError() | LogDirectoryNotFoundError():
+            code = ExitCode.USAGE
+        # The name of a file in a partition is not what somebody typed.
+        case InvalidNameError() if error.directory is None:
+            code = ExitCode.USAGE
+        case GuardRefusedError():
+            code = ExitCode.REFUSED
+        case StorageError() | MissingSoftwareError():
+            code = ExitCode.FAILED
+        case PylogError():
+            code = ExitCode.PARTLY_FAILED
+        case ModuleNotFoundError() if error.name in EXTRAS:
+            code = ExitCode.USAGE
+        case _:
+            code = ExitCode.FAILED
+    return code

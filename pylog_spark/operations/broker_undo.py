@@ -1,0 +1,291 @@
+"""Undo of a run in a broker's log directory, from the run's trash.
+
+A partition is only touched if every file of it is what the run left; of the others the first file
+that is not is named, and they stay as they are.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from pylog_spark.operations.run_changes import PartitionUndo, find_undos
+from pylog_spark.operations.undo_marker import remember_marker
+from pylog_spark.roots.broker_root import BrokerRoot
+from pylog_spark.run.job import Job
+from pylog_spark.run.recording import STEPS
+from pylog_spark.run.run import Run
+from pylog_spark.schemas import Reason, Status
+from pylog_spark.tasks.failures import describe_failure
+from pylog_spark.tasks.run_context import read_if_sound
+from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
+from storage_core.commit.trash import TrashedRoot
+from storage_core.commit.undo import UndonePartition, check_partition, undo_partition
+from storage_core.errors import (
+    ChangedWhileReadError,
+    CheckpointError,
+    GuardRefusedError,
+    StorageError,
+)
+from storage_core.filenames import TopicPartition
+from storage_core.log.leftovers import plan_settling
+from storage_core.store import LocalStore
+
+# Each is mostly waiting for a disk.
+_WORKERS: Final = 8
+_UNCLEAN_NOTE: Final = (
+    "{root}: not marked as cleanly shut down, as it was not before the run, or when the undo "
+    "began: a broker, or pylog recover, recovers it"
+)
+_FAILED_NOTE: Final = (
+    "{root}: the disk failed, and the undo did no more there; given again when the disk is in "
+    "order, the same undo does the rest: {failure}"
+)
+_MARKER_FILE: Final = "undo-marker-{number}.json"
+_MALFORMED: Final = (
+    "{problem}; the entries of this partition could not be put back, so its files were not touched "
+    "either. A broker does not start with such a file: remove it when you have looked at it, and "
+    "give the same undo again"
+)
+
+# By directory, columns of ``schemas.RESULT``.
+Rows = dict[str, dict[str, Any]]
+
+
+class BrokerUndo:
+    """The undo of a run in one log directory.
+
+    Args:
+        job: The undo.
+        folder: The trash of the run that is undone.
+        before: The directory as that run found it.
+        number: Its place among the directories of that run.
+
+    Attributes:
+        rows: What became of its partitions.
+        notes: What a reader of the report should know.
+    """
+
+    def __init__(self, job: Job, folder: Path, before: TrashedRoot, number: int) -> None:
+        self.rows: Rows = {}
+        self.notes: list[str] = []
+        self._job = job
+        self._folder = folder
+        self._before = before
+        self._marker_file = folder / _MARKER_FILE.format(number=number)
+        self._root = BrokerRoot(
+            before.location,
+            run_id=job.run_id,
+            mark_clean=job.options.mark_clean,
+            is_alone=len(job.roots) == 1,
+        )
+        self._lock = ExitStack()
+
+    def hold(self, run: Run) -> None:
+        """Take its lock, unless its disk fails; the run gives it back if nobody has before.
+
+        Raises:
+            GuardRefusedError: It is in use.
+            StorageError: The disk failed, and there is no other root that could be undone.
+        """
+        run.held.enter_context(self._lock)
+        run.roots[self._root.location] = self._root
+        try:
+            self._lock.enter_context(self._root)
+        except StorageError as error:
+            self._give_up(error)
+
+    def check(self) -> None:
+        """Say what would become of its partitions; nothing is written."""
+        self.rows = _check(self._before, self._find())
+
+    def undo(self) -> None:
+        """Undo its partitions, and give its lock back.
+
+        Raises:
+            StorageError: The disk failed, and there is no other root that could be undone.
+        """
+        # Whoever took the lock has finished what the run had begun when it was killed.
+        chosen = self._find()
+        is_whole = False
+        try:
+            with self._lock:
+                if self._root.failure is None:
+                    is_whole = self._undo(chosen)
+        except StorageError as error:
+            self._give_up(error)
+        failure = self._root.failure
+        if failure is not None:
+            # Of the other partitions it is known what became of them before that.
+            failed = {str(each.directory): _failed_row(each, failure) for each in chosen}
+            self.rows = failed | self.rows
+            self.notes.append(_FAILED_NOTE.format(root=self._root.location, failure=failure))
+        elif is_whole:
+            # The marker is there: nobody has to remember any more that it was.
+            self._marker_file.unlink(missing_ok=True)
+        self.rows = {str(each.directory): self.rows[str(each.directory)] for each in chosen}
+
+    def _find(self) -> list[PartitionUndo]:
+        return find_undos(self._folder, self._before, self._job.topics)
+
+    def _give_up(self, error: StorageError) -> None:
+        if self._root.is_alone:
+            raise error
+        self._root.give_up(error)
+
+    def _undo(self, chosen: Sequence[PartitionUndo]) -> bool:
+        """Undo partitions, unless the disk fails before that; return whether all are whole.
+
+        First the marker goes, then the checkpoints are what they were: where one of that cannot be
+        done, the files of the partitions stay as they are, and the same undo does it all later.
+        """
+        root, before = self._root, self._before
+        checked = _check(before, chosen)
+        due = [
+            each
+            for each in chosen
+            if checked[str(each.directory)]["status"] == Status.PLANNED.value
+        ]
+        if not due:
+            self.rows |= checked
+            self._finish_marker(chosen)
+            return False
+        is_due = {str(each.directory) for each in due}
+        self.rows |= {place: row for place, row in checked.items() if place not in is_due}
+        is_clean = remember_marker(
+            self._marker_file,
+            root,
+            verified={each.directory.name for each in chosen if each in due or each.is_undone()},
+        )
+        root.begin_writing()
+        # Half undone, the logs are as they were before they were recovered, perhaps: nobody may
+        # believe the marker until all are, neither at the end of this run nor after a kill.
+        root.claim_unclean()
+        root.allow_commits(())
+        for name, entries in _entries_before(before, due).items():
+            root.restore_checkpoint(name, entries)
+        if root.failure is not None:
+            return False
+        work = partial(undo_partition, settling=plan_settling)
+        ended = {row["directory"]: row for row in _each(due, work, Status.DONE)}
+        self.rows |= ended
+        is_whole = all(row["status"] == Status.DONE.value for row in ended.values())
+        root.settle_commits({}, is_whole=is_whole)
+        if is_clean and before.was_clean:
+            root.claim_clean()
+        else:
+            root.claim_unclean()
+            self.notes.append(_UNCLEAN_NOTE.format(root=root.location))
+        return is_whole
+
+    def _finish_marker(self, chosen: Sequence[PartitionUndo]) -> None:
+        """Write the marker where an undo was killed when nothing but that was left to do.
+
+        Not if anything has changed since: then a broker may have removed it.
+        """
+        root = self._root
+        if root.was_clean or not self._before.was_clean or not self._marker_file.is_file():
+            return
+        if not all(each.is_undone() for each in chosen):
+            return
+        verified = {each.directory.name for each in chosen}
+        if remember_marker(self._marker_file, root, verified=verified):
+            root.begin_writing()
+            root.claim_clean()
+
+
+def _check(root: TrashedRoot, chosen: Sequence[PartitionUndo]) -> Rows:
+    """Return what would become of partitions, by directory; nothing is written."""
+    rows = _each(chosen, check_partition, Status.PLANNED)
+    problems = {name: read_if_sound(root.location, name)[1] for name in root.checkpoints}
+    for undo, row in zip(chosen, rows, strict=True):
+        found = [problems[name] for name in sorted(undo.checkpoints & problems.keys())]
+        problem = next(filter(None, found), None)
+        if problem is not None and row["status"] == Status.PLANNED.value:
+            row["status"] = Status.FAILED.value
+            row["error_class"] = CheckpointError.__name__
+            row["error"] = _MALFORMED.format(problem=problem)
+    return {row["directory"]: row for row in rows}
+
+
+def _entries_before(
+    root: TrashedRoot, due: Sequence[PartitionUndo]
+) -> dict[str, dict[TopicPartition, int | None]]:
+    """Return the entries of checkpoints as they were before the run, by file.
+
+    They are put back first: with the former points, of which none is above the present one, the
+    log is in order as the run left it, too. A file that was malformed then has no former entries.
+    """
+    entries: dict[str, dict[TopicPartition, int | None]] = {}
+    for undo in due:
+        for name in undo.checkpoints & root.checkpoints.keys():
+            before = root.checkpoints[name].get(str(undo.partition))
+            entries.setdefault(name, {})[undo.partition] = before
+    return entries
+
+
+def _each(
+    chosen: Sequence[PartitionUndo],
+    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
+    status: Status,
+) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return list(pool.map(partial(_row, work=work, status=status), chosen))
+
+
+def _require_switched_on(directory: Path) -> None:
+    if is_switched_off(str(directory)):
+        raise GuardRefusedError(Reason.SWITCHED_OFF.value, f"{directory}: {OFF_SWITCH_FILE}")
+
+
+def _name_row(undo: PartitionUndo) -> dict[str, Any]:
+    return {
+        "root": undo.root,
+        "topic": undo.partition.topic,
+        "partition": undo.partition.partition,
+        "directory": str(undo.directory),
+    }
+
+
+def _failed_row(undo: PartitionUndo, error: StorageError) -> dict[str, Any]:
+    return _name_row(undo) | {"status": Status.FAILED.value, **describe_failure(error)}
+
+
+def _row(
+    undo: PartitionUndo,
+    *,
+    work: Callable[[LocalStore, Sequence[Path]], UndonePartition],
+    status: Status,
+) -> dict[str, Any]:
+    """Return a row of ``schemas.RESULT``, and the directory; what is wrong is in it."""
+    started = time.perf_counter()
+    row = _name_row(undo)
+    try:
+        _require_switched_on(undo.directory)
+        if undo.start is not None and not undo.commits:
+            undo.start.verify()
+        done = work(LocalStore(undo.directory), undo.commits)
+    except ChangedWhileReadError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": Reason.CHANGED_SINCE_RUN.value}
+        row |= {"error": str(error)}
+    except GuardRefusedError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other partitions go on
+        row |= {"status": Status.FAILED.value, **describe_failure(error)}
+    else:
+        if not done.steps and not undo.has_raised_start:
+            row |= {"status": Status.SKIPPED.value, "reason": Reason.ALREADY_UNDONE.value}
+        else:
+            row["status"] = status.value
+        if status is Status.DONE:
+            row[STEPS] = [step for plan in done.plans for step in plan.describe()]
+        row |= {
+            "bytes_before": done.bytes_before,
+            "bytes_after": done.bytes_after,
+            "segments_before": done.segments_before,
+            "segments_after": done.segments_after,
+        }
+    return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}

@@ -1,0 +1,72 @@
+"""The rows of a purge: what went of one directory, or would, and why it did not."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pylog_spark.run.recording import STEPS
+from pylog_spark.schemas import Status
+from pylog_spark.tasks.failures import describe_failure
+from storage_core.commit import commit
+from storage_core.commit.purge import Purge
+from storage_core.errors import GuardRefusedError
+from storage_core.store import LocalStore
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """What was removed of one directory, or would be.
+
+    Attributes:
+        files: How many files or objects.
+        size_bytes: Their bytes.
+        steps: What was applied, described.
+    """
+
+    files: int
+    size_bytes: int
+    steps: Sequence[Mapping[str, Any]]
+
+
+def purge_row(name: Mapping[str, Any], work: Callable[[], Gone], *, dry_run: bool) -> Row | None:
+    """Purge one directory and return its row, None if there is nothing in it to purge.
+
+    What is wrong with it is in its row.
+
+    Args:
+        name: Columns that say whose it is.
+        work: Removes what goes; in a dry run only looks.
+        dry_run: Whether nothing is removed.
+    """
+    started = time.perf_counter()
+    row = dict(name)
+    try:
+        gone = work()
+    except GuardRefusedError as error:
+        row |= {"status": Status.SKIPPED.value, "reason": error.code, "error": error.reason}
+    except Exception as error:  # noqa: BLE001  # the row carries it; the other directories go on
+        row |= {"status": Status.FAILED.value, **describe_failure(error)}
+    else:
+        if not gone.files:
+            return None
+        status = Status.PLANNED if dry_run else Status.DONE
+        row |= {"status": status.value, "bytes_before": gone.size_bytes, "bytes_after": 0}
+        row[STEPS] = gone.steps
+    row["duration_ms"] = round((time.perf_counter() - started) * 1000)
+    return row
+
+
+def apply_purge(purge: Purge, *, dry_run: bool) -> Gone:
+    """Commit what removes it, unless in a dry run; in what was done, paths begin at its place."""
+    done: list[Row] = []
+    for plan in () if dry_run else purge.plans:
+        commit(plan, LocalStore(Path(plan.location)))
+        below = Path(plan.location).relative_to(purge.location)
+        done += [
+            {**step, "name": str(below / str(step.get("name", "")))} for step in plan.describe()
+        ]
+    return Gone(files=purge.files, size_bytes=purge.size_bytes, steps=done)
