@@ -35,8 +35,15 @@ from storage_core.store.object_store import (
     validate_key,
     validate_prefix,
 )
-from storage_core.store.s3_transfer import PART_BYTES, error_code, quoted, read_range, tag_of, upload_parts
-from storage_core.records.reader import read_whole
+from storage_core.store.s3_transfer import (
+    PART_BYTES,
+    error_code,
+    quoted,
+    read_range,
+    read_whole,
+    tag_of,
+    upload_parts,
+)
 
 DELETE_AT_ONCE: Final = 1000
 # Of botocore, per request, the first one included; the environment may say another number.

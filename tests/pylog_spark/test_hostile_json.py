@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pylog_spark.operations.undo import _remember_marker
+from pylog_spark.operations.undo_marker import remember_marker
 from pylog_spark.roots.killed_runs import _read_marker
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
@@ -148,7 +148,7 @@ READERS: dict[str, Reader] = {
     "the marker of a killed run": _remembered,
     "the marker of an undo": _file(
         "marker",
-        lambda at: _remember_marker(
+        lambda at: remember_marker(
             at / "marker", SimpleNamespace(location=str(at), was_clean=False), verified=()
         ),
     ),
@@ -207,7 +207,6 @@ def test_every_reader_is_named_above():
         "pylog_spark/cli/jobs.py",  # rows of this run
         "pylog_spark/operations/cleaning_rows.py",
         "pylog_spark/operations/pass_stages.py",
-        "pylog_spark/run/plan_figures.py",
         "pylog_spark/run/plan_file.py",  # its own values, made plain
         "pylog_spark/run/recording.py",
         "pylog_spark/operations/recovery_rows.py",
