@@ -25,6 +25,14 @@ _OTHERS: Final = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
 _STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")  # one level down, one up again
 _STEPS_AT_ONCE: Final = 1 << 16
 _STRING: Final = re.compile(rb'"[^"]*(?:"|\Z)')
+MAX_INTEGER: Final = 2**63 - 1
+# Of any: a claim on a partition of many segments. Who reads one bounds it by what it is first.
+MAX_JSON_BYTES: Final = 1 << 30
+_WORD: Final = re.compile(r"[\x20-\x7e]*")
+_MAX_WORD: Final = 1024
+# What is found where something else was expected may be of any size and depth.
+_SHOWN: Final = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 
 
 def parse_json(content: bytes | str, *, limit_bytes: int, is_strict: bool = False) -> Any:
@@ -95,16 +103,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
-
-
-MAX_INTEGER: Final = 2**63 - 1
-# Of any: a claim on a partition of many segments. Who reads one bounds it by what it is first.
-MAX_JSON_BYTES: Final = 1 << 30
-_WORD: Final = re.compile(r"[\x20-\x7e]*")
-_MAX_WORD: Final = 1024
-# What is found where something else was expected may be of any size and depth.
-_SHOWN: Final = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 
 
 class JsonFields:

@@ -1,1 +1,1 @@
-"""What is known of topics beside their logs: configs, ids, assignments, roles of roots."""
+"""Topics beside their logs: configs, ids, assignments, roles of roots."""

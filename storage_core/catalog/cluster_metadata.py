@@ -1,4 +1,4 @@
-"""What a cluster knows of its topics, read from the files of ``__cluster_metadata-0``.
+"""A cluster's topics, configs and brokers, from the files of ``__cluster_metadata-0``.
 
 The newest snapshot gives the state up to its end offset; the segments of the log give the rest.
 A broker or controller holds a copy of that log, so a stopped broker's own directory is enough. Two
@@ -35,6 +35,7 @@ from storage_core.store.local import LocalStore
 
 # Controllers write batches of at most 8 MiB.
 _LIMITS: Final = Limits(max_record_bytes=1 << 26, max_batch_bytes=1 << 26)
+CLUSTER_METADATA_DIRECTORY: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +147,6 @@ class MetadataFile:
                 control_type=int(batches.control_type[row]) if is_control else None,
                 values=tuple(values.get(row, ())),
             )
-
-
-CLUSTER_METADATA_DIRECTORY: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +271,7 @@ class _Replay:
                 )
 
     def result(self, snapshot: str | None) -> ClusterMetadata:
-        """Return what the files add up to."""
+        """Return the state after all files."""
         image = self._image
         if image.in_transaction:
             self._notes.append("the last transaction has no end; what it changed does not count")

@@ -1,4 +1,4 @@
-"""What lies in the log directories of a broker, or of a copy of one: observation only.
+"""The content of a broker's log directories, or of a copy of one: observation only.
 
 As a broker sees it: every sub-directory of a log directory is a partition's, but for the cache of
 remote indexes and the cluster's metadata log; three suffixes mark directories on their way in or
@@ -48,9 +48,19 @@ from storage_core.filenames import (
 )
 from storage_core.store import LocalStore, open_store
 
+# Entries that no log directory of Kafka's has: names of files and folders, and beginnings of names.
+_NAMES: Final = {
+    "redpanda": "Redpanda",
+    "kafka_internal": "Redpanda",
+    "commitlog": "Apache RocketMQ",
+    "consumequeue": "Apache RocketMQ",
+    "current": "Apache BookKeeper (Pulsar)",
+}
+_PREFIXES: Final = {"_confluent-tier-state-": "Confluent Server with Tiered Storage"}
+
 
 class DirectoryKind(enum.StrEnum):
-    """What a sub-directory of a log directory is.
+    """The kind of a sub-directory of a log directory.
 
     PARTITION holds a log. METADATA is the cluster's own log, read but never modified. FUTURE is
     the copy that a move between log directories is making. DELETE waits for its removal, STRAY is
@@ -94,7 +104,7 @@ class SubDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryState:
-    """What lies in one log directory.
+    """The content of one log directory.
 
     Attributes:
         path: Its path or URL.
@@ -115,7 +125,7 @@ class LogDirectoryState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectories:
-    """What lies in several log directories.
+    """The content of several log directories.
 
     Attributes:
         states: Those that could be read, in the order given.
@@ -127,7 +137,7 @@ class LogDirectories:
 
 
 def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]:
-    """Say what a sub-directory of a log directory is, by its name.
+    """Return kind and partition of a sub-directory of a log directory, by its name.
 
     Returns:
         Its kind, and the partition in its name; None where the name has none.
@@ -162,7 +172,7 @@ def create_missing_directories(paths: Iterable[Path]) -> None:
 
 
 def observe_log_directories(paths: Sequence[Path]) -> LogDirectories:
-    """Read what lies in the log directories of one broker.
+    """Read the content of one broker's log directories.
 
     Args:
         paths: At least one.
@@ -199,7 +209,7 @@ def observe_log_directories(paths: Sequence[Path]) -> LogDirectories:
 
 
 def observe_log_directory(path: Path) -> LogDirectoryState:
-    """Read what lies in one log directory.
+    """Read the content of one log directory.
 
     Raises:
         StorageError: It is no directory that can be read.
@@ -210,7 +220,7 @@ def observe_log_directory(path: Path) -> LogDirectoryState:
 
 
 def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
-    """Read what lies in a root, wherever it is.
+    """Read the content of a root, wherever it is.
 
     Args:
         root: The root.
@@ -354,7 +364,7 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
 
 
 def read_clean_shutdown(root: RootFiles) -> CleanShutdown | None:
-    """Return what the marker says, None without one; one that cannot be read is one, too."""
+    """Return the clean shutdown marker, None without one; one that cannot be read is one, too."""
     try:
         content = root.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     except StorageError:
@@ -375,19 +385,8 @@ class ForeignFormat:
     evidence: str
 
 
-# Entries that no log directory of Kafka's has: names of files and folders, and beginnings of names.
-_NAMES: Final = {
-    "redpanda": "Redpanda",
-    "kafka_internal": "Redpanda",
-    "commitlog": "Apache RocketMQ",
-    "consumequeue": "Apache RocketMQ",
-    "current": "Apache BookKeeper (Pulsar)",
-}
-_PREFIXES: Final = {"_confluent-tier-state-": "Confluent Server with Tiered Storage"}
-
-
 def find_foreign_format(entries: Collection[str]) -> ForeignFormat | None:
-    """Return whose directory this is if it is another system's, None if nothing speaks for that.
+    """Return the other system that a directory belongs to, None if it is not recognised as one's.
 
     Args:
         entries: Names of the directory's entries.

@@ -56,6 +56,10 @@ _INT32_BYTES: Final = 4
 _T = TypeVar("_T")
 # A cluster has few directories and many partitions, each of which names some of them.
 _uuid_text = functools.lru_cache(maxsize=1 << 16)(encode_uuid)
+_FRAME_VERSION: Final = 1
+_SKIPPED: Final = ""
+# Delegation tokens, credentials, quotas, producer ids, access rights, no-ops, controllers.
+_OTHER_KNOWN_TYPES: Final = frozenset({10, 11, 14, 15, 18, 19, 20, 21, 22, 26, 27, 29})
 
 
 class FieldReader:
@@ -199,9 +203,6 @@ class FieldReader:
         return fields
 
 
-_FRAME_VERSION: Final = 1
-
-
 class _Field(NamedTuple):
     """One field of a record, in the order of the bytes.
 
@@ -299,7 +300,6 @@ def _nullable_ids(reader: FieldReader) -> tuple[str, ...] | None:
     return reader.nullable_array(reader.uuid)
 
 
-_SKIPPED: Final = ""
 _INT32, _INT64 = FieldReader.int32, FieldReader.int64
 _NUMBERS, _NULLABLE_NUMBERS = FieldReader.int32_array, FieldReader.nullable_int32_array
 _TEXT, _ID = FieldReader.string, FieldReader.uuid
@@ -409,5 +409,3 @@ _FIELDS_OF_VERSION: Final = {
     for api_key, layout in _LAYOUTS.items()
     for version in range(layout.newest + 1)
 }
-# Delegation tokens, credentials, quotas, producer ids, access rights, no-ops, controllers.
-_OTHER_KNOWN_TYPES: Final = frozenset({10, 11, 14, 15, 18, 19, 20, 21, 22, 26, 27, 29})

@@ -1,4 +1,4 @@
-"""The state that a run of metadata records adds up to.
+"""Records of the metadata log that concern logs on disk, and the state they add up to.
 
 Later records of a thing replace or change earlier ones. What lies between the begin and the end of
 a metadata transaction takes effect at its end, or never.
@@ -18,10 +18,21 @@ from storage_core.errors import CorruptClusterMetadataError, InvalidNameError
 from storage_core.filenames import validate_topic
 
 NO_LEADER_CHANGE: Final = -2
+# Only these settings are kept: any other one may be a secret, and none of them concerns us.
+_KEPT_BROKER_KEYS: Final = TOPIC_KEY_OF_BROKER_KEY.keys() | CLEANER_KEYS.keys() | BROKER_KEYS.keys()
+_CHANGEABLE: Final = (
+    "isr",
+    "replicas",
+    "removing_replicas",
+    "adding_replicas",
+    "eligible_leader_replicas",
+    "last_known_eligible_leader_replicas",
+    "directories",
+)
 
 
 class ResourceType(enum.IntEnum):
-    """What a ConfigRecord configures, as far as it concerns us."""
+    """The kinds of resource that a ConfigRecord configures, as far as they concern us."""
 
     TOPIC = 2
     BROKER = 4
@@ -36,7 +47,7 @@ class TransactionMark(enum.Enum):
 
 
 class Fencing(enum.IntEnum):
-    """What a BrokerRegistrationChangeRecord does to a broker's fence."""
+    """The change of a broker's fence by a BrokerRegistrationChangeRecord."""
 
     UNFENCE = -1
     NONE = 0
@@ -211,10 +222,6 @@ MetadataRecord = (
 )
 
 
-# Only these settings are kept: any other one may be a secret, and none of them concerns us.
-_KEPT_BROKER_KEYS: Final = TOPIC_KEY_OF_BROKER_KEY.keys() | CLEANER_KEYS.keys() | BROKER_KEYS.keys()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
     """A topic.
@@ -238,7 +245,7 @@ class _Topic:
 
 @dataclass(slots=True)
 class MetadataImage:
-    """What the records so far add up to; `apply` takes the next one.
+    """The state after the records so far; `apply` takes the next one.
 
     Attributes:
         topic_configs: Settings of topics that Kafka 4.4 knows, by topic name.
@@ -387,17 +394,6 @@ class MetadataImage:
         if change.cordoned_log_directories is not None:
             changed["cordoned_log_directories"] = change.cordoned_log_directories
         self.brokers[change.broker_id] = dataclasses.replace(before, **changed)
-
-
-_CHANGEABLE: Final = (
-    "isr",
-    "replicas",
-    "removing_replicas",
-    "adding_replicas",
-    "eligible_leader_replicas",
-    "last_known_eligible_leader_replicas",
-    "directories",
-)
 
 
 def _configure(configs: dict[str, dict[str, str]], name: str, record: ConfigRecord) -> None:

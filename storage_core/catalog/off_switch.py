@@ -1,4 +1,4 @@
-"""What the owner of a directory said by a file in it: that this program keeps its hands off.
+"""The off switch: a file by which the owner keeps this program from changing a directory.
 
 The file's name is no segment's and no checkpoint's: a broker does not notice it.
 """
@@ -19,7 +19,7 @@ _MOST_SHOWN: Final = 200
 
 
 def is_switched_off(location: str) -> bool:
-    """Whether the owner said of one partition that nothing may be changed in it.
+    """Whether a partition has an off switch.
 
     Args:
         location: Of its directory; only one on this machine can say so.
@@ -32,7 +32,7 @@ def is_switched_off(location: str) -> bool:
 
 
 def read_off_switch(directory: Path) -> str | None:
-    """Return why nothing may be changed in a directory, None if nobody said so.
+    """Return the reason of a directory's off switch, None without one.
 
     Args:
         directory: A log directory, or a partition's.
@@ -54,6 +54,6 @@ def read_off_switch(directory: Path) -> str | None:
 
 
 def first_line(content: bytes) -> str:
-    """Return the first line of what somebody wrote, as much of it as fits a message."""
+    """Return the first line of a text, as much of it as fits a message."""
     lines = content[:_MOST_BYTES].decode(errors="replace").splitlines()
     return lines[0].strip()[:_MOST_SHOWN] if lines else ""

@@ -1,4 +1,4 @@
-"""What a root of logs is, and so what may be done to it.
+"""The role of a root of logs: broker, mirror or managed. It decides who may write there.
 
 A role is said by the owner. Without that it is guessed from what lies there, and a guess is good
 enough for reading only.
@@ -16,7 +16,7 @@ _ROLE_SWITCH: Final = "--role"
 
 
 class Role(enum.StrEnum):
-    """What a root is.
+    """The role of a root.
 
     BROKER: ``log.dirs`` of a stopped broker on local disks of this host; everything may be done,
     under Kafka's lock. MIRROR: a copy that somebody else's sync keeps writing; read only.
@@ -29,7 +29,7 @@ class Role(enum.StrEnum):
 
 
 def guess_role(root: str | Path) -> Role:
-    """Guess what a root is.
+    """Guess the role of a root.
 
     Args:
         root: A local path or a URL.

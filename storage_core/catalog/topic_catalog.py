@@ -1,4 +1,4 @@
-"""Which topic has which config and id, and who says so.
+"""The config and id of each topic, and the source of each.
 
 Sources, the weakest first: Kafka's defaults where the owner allows to assume them, configs that
 were exported from the cluster, the cluster's own metadata, configs that were said explicitly (by
@@ -21,6 +21,12 @@ from storage_core.config import LogConfig, merge_broker_layers
 
 _SEGMENT_BYTES: Final = "104857600"
 
+# The configs of Kafka's own topics, as Kafka 4.4 creates them. A copy does not have them: a glob
+# that assumes defaults would give the consumers' offsets, the states of transactions and the share
+# groups' progress seven days to live.
+# Sources: GroupCoordinatorService.groupMetadataTopicConfigs, TransactionCoordinator,
+# ShareCoordinatorService.shareGroupStateTopicConfigs, TopicBasedRemoteLogMetadataManager. Sizes and
+# minimums are the defaults of broker keys.
 INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     "__consumer_offsets": {
         "cleanup.policy": "compact",
@@ -51,20 +57,18 @@ INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
 
 # What decides whether records go: of an internal topic only its own name may say these.
 _DELETING_KEYS: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
-
-
-def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that were said of many topics as far as an internal one hears of them."""
-    return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
-
-
 _GLOB_CHARACTERS: Final = frozenset("*?[")
 # Under this name a cluster keeps the settings of all its brokers.
 _ALL_BROKERS: Final = ""
 
 
+def without_deleting_keys(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of many topics that also hold for an internal one."""
+    return {key: text for key, text in settings.items() if key not in _DELETING_KEYS}
+
+
 class TopicConfigSource(enum.StrEnum):
-    """Who knows a topic."""
+    """The source of a topic's config."""
 
     CLUSTER_METADATA = "cluster-metadata"
     IMPORTED_DUMP = "imported-dump"
@@ -74,7 +78,7 @@ class TopicConfigSource(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """What is known of a topic.
+    """Id and config of a topic.
 
     Attributes:
         topic: Its name.
@@ -95,7 +99,7 @@ class TopicEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCatalog:
-    """What is known of the topics of a root; small and made of values, so it may travel.
+    """Ids and configs of the topics of a root; small and made of values, so it may travel.
 
     Attributes:
         topics: What the cluster says, or what was exported from it, by topic.
@@ -113,7 +117,7 @@ class TopicCatalog:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, topic: str) -> TopicEntry | None:
-        """Return what is known of a topic, None if no source knows it."""
+        """Return id and config of a topic, None if no source has it."""
         entry = self.topics.get(topic)
         explicit = self._explicit_settings(topic)
         overrides: Mapping[str, str] = {}
@@ -137,14 +141,14 @@ class TopicCatalog:
         )
 
     def said_of(self, topic: str) -> dict[str, str]:
-        """Return the settings that somebody said of a topic, whatever its cluster says."""
+        """Return a topic's explicit settings, whatever its cluster has."""
         settings = self.settings
         if topic in INTERNAL_TOPICS:
             settings = without_deleting_keys(settings)
         return {**(self._explicit_settings(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
-        """Return a topic's id, None if no source says it."""
+        """Return a topic's id, None if no source has it."""
         entry = self.topics.get(topic)
         return None if entry is None else entry.topic_id
 
@@ -196,7 +200,7 @@ def build_topic_catalog(  # noqa: PLR0913 - one argument a source
     broker_overrides: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> TopicCatalog:
-    """Put the sources together.
+    """Return the catalog of all sources together.
 
     As in Kafka, a broker's own setting in the cluster's metadata wins over one of all brokers
     there, which wins over the broker's file.

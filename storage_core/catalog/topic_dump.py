@@ -47,7 +47,7 @@ _NO_VALUE: Final = "null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDump:
-    """What was exported of a cluster's topics.
+    """The exported configs of a cluster's topics.
 
     Attributes:
         file: Where it stands.
@@ -151,7 +151,7 @@ def _texts(fields: JsonFields, settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Turn what is wrong with JSON, or a field of it, into the error of a small file."""
+    """Turn an error about JSON, or a field of it, into the error of a small file."""
     try:
         yield
     except ManifestError as error:
@@ -177,7 +177,7 @@ def _check_topic(topic: str, topics: Mapping[str, object], file: str, line: int)
 
 
 def _dump(topics: Mapping[str, Mapping[str, str]], *, file: str, taken_ms: int) -> TopicDump:
-    """Keep what Kafka 4.4 knows; with all settings of many topics, most of them are the same."""
+    """Keep the keys of Kafka 4.4; equal settings of many topics are kept once."""
     shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
     kept: dict[str, Mapping[str, str]] = {}
     ignored: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""What a broker keeps of itself in a log directory: whose it is, how it ended, the last election.
+"""Files of the broker itself in a log directory: its identity, clean shutdown, last election.
 
 ``meta.properties``: which node of which cluster the directory belongs to. Java properties text.
 Version 0, or none, is ZooKeeper's and may name ``broker.id``; version 1 is KRaft's and needs
@@ -33,11 +33,24 @@ from storage_core.json_text import parse_json
 MAX_META_PROPERTIES_BYTES: Final = 1 << 20
 _ZOOKEEPER_VERSION: Final = 0
 _KRAFT_VERSION: Final = 1
+UNKNOWN_BROKER_EPOCH: Final = -1
+MAX_CLEAN_SHUTDOWN_BYTES: Final = 1 << 16
+MAX_QUORUM_STATE_BYTES: Final = 1 << 20
+_QUORUM_STATE_FIELDS: Final = {
+    "clusterId": "cluster_id",
+    "leaderId": "leader_id",
+    "leaderEpoch": "leader_epoch",
+    "votedId": "voted_id",
+    "votedDirectoryId": "voted_directory_id",
+    "appliedOffset": "applied_offset",
+    "currentVoters": "current_voters",
+    "data_version": "data_version",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """What the file says.
+    """The fields of ``meta.properties``.
 
     Attributes:
         version: 0 or 1.
@@ -53,7 +66,7 @@ class MetaProperties:
 
 
 def parse_meta_properties(data: bytes, *, file: str) -> MetaProperties:
-    """Parse the file.
+    """Parse ``meta.properties``.
 
     Args:
         data: The whole file.
@@ -137,13 +150,9 @@ def _directory_id(text: str | None, file: str) -> str | None:
         raise CheckpointError(file, 0, f"directory.id: {error}") from error
 
 
-UNKNOWN_BROKER_EPOCH: Final = -1
-MAX_CLEAN_SHUTDOWN_BYTES: Final = 1 << 16
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanShutdown:
-    """What the marker says.
+    """The fields of ``.kafka_cleanshutdown``.
 
     Attributes:
         broker_epoch: Epoch of the broker that wrote it, or UNKNOWN_BROKER_EPOCH.
@@ -153,7 +162,7 @@ class CleanShutdown:
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:
-    """Parse the marker; whatever it holds, it is one."""
+    """Parse ``.kafka_cleanshutdown``; content that cannot be read means an unknown broker epoch."""
     try:
         content = parse_json(data, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
     except ValueError:
@@ -169,21 +178,8 @@ def encode_clean_shutdown(broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> bytes:
     return f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode("ascii")
 
 
-MAX_QUORUM_STATE_BYTES: Final = 1 << 20
-_QUORUM_STATE_FIELDS: Final = {
-    "clusterId": "cluster_id",
-    "leaderId": "leader_id",
-    "leaderEpoch": "leader_epoch",
-    "votedId": "voted_id",
-    "votedDirectoryId": "voted_directory_id",
-    "appliedOffset": "applied_offset",
-    "currentVoters": "current_voters",
-    "data_version": "data_version",
-}
-
-
 def parse_quorum_state(data: bytes, *, file: str) -> dict[str, Any]:
-    """Return the fields by Kafka's names in snake case, in the file's order.
+    """Return the fields of ``quorum-state`` by Kafka's names in snake case, in the file's order.
 
     Raises:
         CheckpointError: It is no JSON object, or has a field that no version has.

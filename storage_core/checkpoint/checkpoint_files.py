@@ -55,6 +55,13 @@ _PIECE_BYTES: Final = 1 << 20
 _FIRST_ENTRY_LINE: Final = 3
 _NUMBER: Final = re.compile(r"[+-]?0*[0-9]{1,19}")
 _MAX_NUMBER_LENGTH: Final = 64
+# A million entries with the longest topic names; what is larger is no checkpoint.
+MAX_OFFSET_CHECKPOINT_BYTES: Final = 1 << 28
+# Some million entries; a log has few.
+MAX_LEADER_EPOCH_BYTES: Final = 64 << 20
+MAX_PARTITION_METADATA_BYTES: Final = 1 << 16
+_METADATA_VERSION: Final = 0
+_COLON: Final = re.compile(r":[ \t\n\v\f\r]+")
 
 
 def read_lines(data: bytes, *, file: str) -> list[str]:
@@ -130,7 +137,7 @@ def _require_utf8(data: bytes, *, file: str) -> None:
 
 
 def _walk_lines(data: bytes) -> Iterator[str]:
-    """Yield what ``read_lines`` returns, one at a time: a list of all takes ten times the file."""
+    """Yield the lines of ``read_lines`` one at a time: a list of all takes ten times the file."""
     start = 0
     for end in _LINE_END_BYTES.finditer(data):
         yield data[start : end.start()].decode()
@@ -170,10 +177,6 @@ def quote(text: str) -> str:
     if len(text) > _QUOTED_CHARACTERS:
         return f"{text[:_QUOTED_CHARACTERS]!r}..."
     return repr(text)
-
-
-# A million entries with the longest topic names; what is larger is no checkpoint.
-MAX_OFFSET_CHECKPOINT_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +232,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def log_start_entries(starts: Iterable[LogStart]) -> dict[TopicPartition, int]:
-    """Choose what the log-start checkpoint says.
+    """Return the entries of the log-start checkpoint.
 
     A log that begins at its first segment needs no entry; one whose segment still holds deleted
     records in front does, or these would be back after a restart.
@@ -239,10 +242,6 @@ def log_start_entries(starts: Iterable[LogStart]) -> dict[TopicPartition, int]:
         for start in starts
         if start.log_start_offset > start.first_base_offset
     }
-
-
-# Some million entries; a log has few.
-MAX_LEADER_EPOCH_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -280,26 +279,21 @@ def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
     return encode_entries(f"{entry.epoch} {entry.start_offset}" for entry in entries)
 
 
-MAX_PARTITION_METADATA_BYTES: Final = 1 << 16
-CURRENT_VERSION: Final = 0
-_COLON: Final = re.compile(r":[ \t\n\v\f\r]+")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """What the file says.
+    """The fields of ``partition.metadata``.
 
     Attributes:
         version: Version of its form, 0 or higher.
         topic_id: The topic's id, as Kafka spells it.
     """
 
-    version: int = CURRENT_VERSION
+    version: int = _METADATA_VERSION
     topic_id: str
 
 
 def parse_partition_metadata(data: bytes, *, file: str) -> PartitionMetadata:
-    """Parse the file.
+    """Parse ``partition.metadata``.
 
     Args:
         data: The whole file.
@@ -323,7 +317,7 @@ def parse_partition_metadata(data: bytes, *, file: str) -> PartitionMetadata:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return the bytes of the file."""
+    """Return the bytes of ``partition.metadata``."""
     return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode("ascii")
 
 

@@ -33,7 +33,7 @@ _BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockProof:
-    """What an executor needs to see that it writes where the lock is held.
+    """Lets an executor check that it writes where the lock is held.
 
     Attributes:
         log_directory: Path of the locked directory.
@@ -167,7 +167,7 @@ class LogDirectoryLock:
         return GuardRefusedError("LOCK_LOST", f"the lock on {self.log_directory} {reason}")
 
     def _stop(self, holder: subprocess.Popen[bytes]) -> str:
-        """End the holder's input, wait for its end, and return what it had to complain about."""
+        """End the holder's input, wait for its end, and return its error output."""
         try:
             _, errors = holder.communicate(timeout=_RELEASE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -265,7 +265,7 @@ def query_lock(log_directory: Path) -> LockState:
 
 
 def _command_of(pid: int) -> str:
-    """Return how a process was started: of a JVM the main class, which is what tells a broker."""
+    """Return the command of a process; of a JVM the main class, by which a broker is recognised."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:

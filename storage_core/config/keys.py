@@ -1,4 +1,4 @@
-"""What a configuration key is, and how a frozen config class is declared from keys.
+"""Configuration keys: their declaration as fields of a config class, and which setting wins.
 
 A config class lists each setting once: a dataclass field whose value comes from ``setting``,
 which keeps Kafka's key, its type, default, unit and meaning in the field's metadata. Everything
@@ -19,7 +19,7 @@ _METADATA_KEY: Final = "storage_core.config"
 
 
 class Scope(enum.StrEnum):
-    """What a key belongs to."""
+    """The owner of a key: a topic, a broker, the cleaner or this program."""
 
     TOPIC = "topic"
     CLEANER = "cleaner"
@@ -144,7 +144,7 @@ def parse_settings(
 
 
 def unknown_key(name: str, value: object, names: Collection[str]) -> ConfigError:
-    """Return the error for a key that nobody knows; it names the nearest one that is known."""
+    """Return the error for an unknown key; it names the nearest key."""
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return ConfigError(name, value, f"unknown key{hint}")
@@ -176,7 +176,7 @@ class ResolvedValue:
 def resolve(
     keys: Mapping[str, ConfigKey], overrides: Mapping[str, str], broker: Mapping[str, str]
 ) -> dict[str, ResolvedValue]:
-    """Return the values that somebody set, by key; a topic's own wins over the broker's.
+    """Return the values that are set, by key; a topic's own wins over the broker's.
 
     Args:
         keys: The topic keys.
@@ -200,7 +200,7 @@ def resolve(
 
 
 def find_broker_default(key: ConfigKey, broker: Mapping[str, str]) -> ResolvedValue | None:
-    """Find the value that a broker's settings give to a topic key: the finest unit that is set.
+    """Return a topic key's value from the broker's settings, in the finest unit, else None.
 
     Raises:
         ConfigError: The value is malformed or out of range.

@@ -455,7 +455,7 @@ TOPIC_KEY_OF_BROKER_KEY: Final[Mapping[str, str]] = {
 def resolve_topic_settings(
     overrides: Mapping[str, str], broker: Mapping[str, str]
 ) -> dict[str, ResolvedValue]:
-    """Return the values that somebody set, by topic key; see ``keys.resolve``.
+    """Return the values that are set, by topic key; see ``keys.resolve``.
 
     ``segment.bytes`` is what ``internal.segment.bytes`` says, if that is set.
 

@@ -1,4 +1,4 @@
-"""All keys together: what is known, what a mixed bag of settings contains, a broker's file.
+"""All keys together: sorts settings by owner, and reads a broker's ``server.properties``.
 
 One ``--set`` may name a topic key, a broker's default for one, a cleaner key, a broker key or a
 key of ours. Here each finds its place.
@@ -22,6 +22,15 @@ from storage_core.config.log_config import (
 from storage_core.config.values import render
 from storage_core.errors import CheckpointError
 
+_ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}
+# Each group is one setting in several units: a layer that sets one of them hides all of them
+# in the layers below.
+_SYNONYM_GROUPS: Final = tuple(
+    frozenset(broker_name.name for broker_name in key.broker_names)
+    for key in TOPIC_KEYS.values()
+    if len(key.broker_names) > 1
+)
+
 
 def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
     """Parse a properties file as ``java.util.Properties`` does.
@@ -42,19 +51,9 @@ def parse_java_properties(data: bytes, *, file: str) -> dict[str, str]:
         raise CheckpointError(file, 0, f"expected \\uXXXX, found {error.escape}") from error
 
 
-_ALL_KEYS: Final[Mapping[str, ConfigKey]] = {**TOPIC_KEYS, **CLEANER_KEYS, **BROKER_KEYS}
-# Each group is one setting in several units: a layer that sets one of them hides all of them
-# in the layers below.
-_SYNONYM_GROUPS: Final = tuple(
-    frozenset(broker_name.name for broker_name in key.broker_names)
-    for key in TOPIC_KEYS.values()
-    if len(key.broker_names) > 1
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingGroups:
-    """Settings by what they belong to; texts by key, not parsed yet.
+    """Settings by owner; texts by key, not parsed yet.
 
     Attributes:
         topic: Topic keys.
@@ -105,7 +104,7 @@ def known_keys() -> Mapping[str, ConfigKey]:
 
 
 def classify_settings(settings: Mapping[str, str]) -> SettingGroups:
-    """Put each setting where it belongs.
+    """Sort settings by owner.
 
     A name that is a topic key and a broker key at once (``compression.type``) counts as a topic
     key.

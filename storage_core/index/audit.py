@@ -1,4 +1,4 @@
-"""Do the three indexes of a segment keep their rules, and do they fit their log?
+"""Checks the three indexes of a segment: against their own rules, and against the log.
 
 Indexes carry no checksum, and Kafka uses whatever an offset or time index says when it loads a log.
 These checks are of two depths. From an index alone: what Kafka's own sanity check of an index looks
@@ -57,7 +57,7 @@ class IndexFault(enum.Enum):
 
     @property
     def is_harmless(self) -> bool:
-        """Whether it changes neither what Kafka does nor what anybody reads."""
+        """Whether neither Kafka's behaviour nor any read depends on it."""
         return self in {IndexFault.PADDED, IndexFault.RAGGED}
 
 
@@ -295,7 +295,7 @@ class _Checker:
 
 
 def _parse(data: bytes, entry: np.dtype[np.void]) -> tuple[NDArray[np.void], list[IndexFinding]]:
-    """Return the entries in use, and what is left over at the end of the file."""
+    """Return the entries in use, and findings about the rest of the file."""
     count = len(data) // entry.itemsize
     entries: NDArray[np.void] = np.frombuffer(data, entry, count)
     findings: list[IndexFinding] = []

@@ -21,10 +21,12 @@ from storage_core.store.base import LogStore
 
 WARM_BYTES: Final = 8192
 NO_SLOT: Final = -1
+# Most indexes are one piece: on an object store each is a request.
+_PIECE_BYTES: Final = 4 << 20
 
 
 class Slots(NamedTuple):
-    """What the search found.
+    """The result of a search.
 
     Attributes:
         at_or_below: The entry with the largest value at or below the target, NO_SLOT for none.
@@ -81,7 +83,7 @@ class OffsetIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> "OffsetIndex":
-        """Read the bytes of a file; whatever they say is taken as it is, as Kafka does."""
+        """Parse the bytes of a file; the values are not checked, as in Kafka."""
         count = len(data) // OFFSET_INDEX_ENTRY.itemsize
         return cls(base_offset, np.frombuffer(data, OFFSET_INDEX_ENTRY, count))
 
@@ -144,7 +146,7 @@ class TimeIndex:
 
     @classmethod
     def parse(cls, base_offset: int, data: bytes) -> "TimeIndex":
-        """Read the bytes of a file; whatever they say is taken as it is, as Kafka does."""
+        """Parse the bytes of a file; the values are not checked, as in Kafka."""
         count = len(data) // TIME_INDEX_ENTRY.itemsize
         return cls(base_offset, np.frombuffer(data, TIME_INDEX_ENTRY, count))
 
@@ -192,14 +194,12 @@ def _truncate(base_offset: int, data: bytes, offset: int, entry: np.dtype[np.voi
     return data[: max(slot, 0) * entry.itemsize]
 
 
-# Most indexes are one piece: on an object store each is a request.
-_PIECE_BYTES: Final = 4 << 20
-
-
 def read_entries(
     store: LogStore, name: str, entry: np.dtype[Any], *, limit_bytes: int
 ) -> Iterator[NDArray[np.void]]:
     """Yield the entries of an index in their order; a tail shorter than an entry is left out.
+
+    For a reader that goes through the file once: it may be long and all holes.
 
     Args:
         store: The partition directory.

@@ -1,8 +1,12 @@
-"""The directory that partitions are written into: whose it is, and its checkpoint files.
+"""Writes generations of managed partitions as plain directories; safe to kill and to repeat.
 
-A file of ours, which Kafka ignores, says which managed root the directory is from and what is in
-it; only an absent, an empty or such a directory is written. It stays when all is done: a second
-run finds that there is nothing to do.
+A file of ours in the target, which Kafka ignores, says which managed root the target is from and
+what is in it; only an absent, an empty or such a directory is written. It stays when all is done: a
+second run sees that there is nothing to do.
+
+Another small file in each partition's directory says which generation it is to hold: it is written
+first, and whoever goes on after a crash goes on with that one. Each file is written under another
+name, synced, and then takes its own; one that has its name, length and time is whole.
 """
 
 import fcntl
@@ -48,11 +52,16 @@ STATE_FILE: Final = "pylog-materialize.json"
 _FORMAT: Final = "pylog-materialize"
 _VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 256 << 20
+# Kafka ignores names like this one, and removes none.
+PIN_FILE: Final = f"{SCRATCH_PREFIX}materialize"
+_TEMPORARY: Final = f"{SCRATCH_PREFIX}part-"
+_WINDOW_BYTES: Final = 16 << 20
+_MAX_PIN_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the directory says of itself.
+    """The root and generations that a target directory holds.
 
     Attributes:
         root: Path or URL of the managed root.
@@ -67,7 +76,7 @@ class TargetState:
 
 @contextmanager
 def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetState]:
-    """Make the directory ours, if it may be, for the time of the block.
+    """Hold a target directory for the time of the block; no other run may write it.
 
     Raises:
         GuardRefusedError: It has somebody else's files, is from another root, or another run
@@ -95,7 +104,7 @@ def hold_target(directory: Path, *, root: str, root_id: str) -> Iterator[TargetS
 
 
 def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
-    """Return what a directory says of itself; one that is absent or empty says nothing yet.
+    """Return the state of a target directory; that of an absent or empty one is new.
 
     Raises:
         GuardRefusedError: It has somebody else's files, or is from another root.
@@ -126,7 +135,7 @@ def read_target(directory: Path, *, root: str, root_id: str) -> TargetState:
 
 
 def write_target(directory: Path, state: TargetState) -> None:
-    """Write down what the directory holds."""
+    """Write the state file of a target directory."""
     content: dict[str, Any] = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -178,16 +187,9 @@ def _parse(content: bytes, path: Path) -> TargetState:
         raise StorageError(str(path), f"is not what this program writes: {error}") from error
 
 
-# Kafka ignores names like this one, and removes none.
-PIN_FILE: Final = f"{SCRATCH_PREFIX}materialize"
-_TEMPORARY: Final = f"{SCRATCH_PREFIX}part-"
-_WINDOW_BYTES: Final = 16 << 20
-_MAX_PIN_BYTES: Final = 4096
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Materialized:
-    """What a directory holds now.
+    """The result of a materialized partition.
 
     Attributes:
         generation: Of the partition.

@@ -1,4 +1,4 @@
-"""What retention and compaction would do, as far as a listing or a manifest tells: nothing is read.
+"""Forecasts retention and compaction from a listing or a manifest alone: no record is read.
 
 A listing knows where segments begin, how large they are and when their files were written; a
 manifest knows the largest timestamps, too. That decides by size exactly, and by age as well as the
@@ -24,7 +24,7 @@ from storage_core.maintenance.retention.plan import RetentionPlan, RetentionRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What would be done to a partition.
+    """The retention and compaction that a partition is due for.
 
     Attributes:
         retention: What would go; of what is compacted after its round, as if that took nothing.
@@ -36,7 +36,7 @@ class Survey:
 
 
 def survey_partition(state: PartitionState, config: LogConfig, request: CleanRequest) -> Survey:
-    """Say what retention and compaction would do.
+    """Return the retention and compaction that a partition is due for.
 
     Args:
         state: The partition as its listing or manifest shows it; at least one segment.

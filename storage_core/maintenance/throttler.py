@@ -60,7 +60,7 @@ class Throttler:
         self._observed = 0
 
     def use(self, size_bytes: int) -> None:
-        """Take note of bytes read or written, and sleep if they were too many for the time."""
+        """Count bytes read or written, and sleep if they were too many for the time."""
         if self._rate == UNLIMITED:
             return
         self._observed += size_bytes

@@ -17,7 +17,7 @@ from storage_core.store.local import LocalStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateResult:
-    """What a truncation did.
+    """The result of a truncation.
 
     Attributes:
         truncated: Whether the log ended above the target.

@@ -54,7 +54,7 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """What the batches have in common.
+    """Settings that all batches of a builder share.
 
     Attributes:
         magic: Message format, 0 to 2; formats before 2 have no headers, producers or epochs.

@@ -1,4 +1,4 @@
-"""Records that are to be written, as columns: what Arrow or NumPy holds, without a copy of it.
+"""Records to be written, as columns over the memory of Arrow or NumPy, without a copy.
 
 A column of byte strings is one buffer and, for every row, where its string begins and how long it
 is. Arrow's binary and string arrays are that already; so is any uint8 array with offsets.
@@ -18,7 +18,7 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 
 
 def as_bytes(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a view that kernels see as one kind of array, whoever made it."""
+    """Return a view in the one kind of byte array that kernels compile for."""
     view = np.ascontiguousarray(array, np.uint8).view()
     view.flags.writeable = False
     return view

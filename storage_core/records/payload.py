@@ -1,4 +1,7 @@
-"""The records of batches, decompressed where needed, within a budget of memory."""
+"""The records of batches, decompressed where needed, within a budget of memory.
+
+Entries of formats before v2 become v2 records (``kernels.legacy_scan``).
+"""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -42,6 +45,15 @@ _LEGACY_REASONS = {
     NESTED: "a compressed message inside a compressed message",
     BAD_WRAPPER_OFFSET: "a compressed message whose offset lies below the last one inside",
     BAD_OFFSET_SPAN: "messages inside a compressed one whose offsets lie 2^31 or more apart",
+}
+# How many decompressed bytes one block may gather before it is handed over.
+ARENA_BUDGET_BYTES = 64 * 1024 * 1024
+_REASONS = {
+    record_scan.BAD_RECORD: "a record whose lengths contradict each other or its batch's end",
+    record_scan.LEFTOVER: "bytes after the last record that the header counts",
+    record_scan.TOO_LARGE: "a record larger than max.decompressed.message.bytes",
+    batch_filter.BAD_ORDER: "a record whose offset does not rise",
+    batch_filter.BAD_TIMESTAMP: "a record with a negative timestamp",
 }
 
 
@@ -166,13 +178,9 @@ class LegacySets:
         )
 
 
-# How many decompressed bytes one block may gather before it is handed over.
-ARENA_BUDGET_BYTES = 64 * 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a batch may expand to.
+    """Bounds for the size of decompressed batches and records.
 
     Attributes:
         max_record_bytes: Largest body of a record of a compressed batch
@@ -230,15 +238,6 @@ class Payload:
             f"{inside} bytes into its {int(self.end[row] - self.start[row])} bytes of records",
             offset=int(self.batches.base_offset[row]),
         )
-
-
-_REASONS = {
-    record_scan.BAD_RECORD: "a record whose lengths contradict each other or its batch's end",
-    record_scan.LEFTOVER: "bytes after the last record that the header counts",
-    record_scan.TOO_LARGE: "a record larger than max.decompressed.message.bytes",
-    batch_filter.BAD_ORDER: "a record whose offset does not rise",
-    batch_filter.BAD_TIMESTAMP: "a record with a negative timestamp",
-}
 
 
 def open_batches(
@@ -305,7 +304,7 @@ def open_batches(
 
 
 def _refuse_unknown(window: Window, wanted: NDArray[np.bool_], first_row: int) -> None:
-    """Refuse to open batches of which nobody knows how their records lie."""
+    """Refuse to open batches of an unknown format."""
     batches = window.batches
     is_v2 = batches.magic == MAGIC_V2
     is_known = (batches.magic >= 0) & (batches.magic <= MAGIC_V2)
@@ -366,6 +365,9 @@ def _decompress(
 
 def count_records_in(window: Window) -> int:
     """Return the number of records in a window's batches, control records included.
+
+    Headers tell it; but before message format v2 a compressed message does not say how many it
+    holds, and is opened.
 
     Raises:
         BadBytesError: A compressed message of a format before v2 cannot be opened.

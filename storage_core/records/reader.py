@@ -44,14 +44,14 @@ _MIN_BATCH_BYTES = LENGTH_OVERHEAD + MIN_ENTRY_LENGTH
 
 
 class Tail(enum.Enum):
-    """What to do where bytes stop being whole batches."""
+    """The action where bytes stop being whole batches."""
 
     RAISE = "raise"  # it is corruption
     STOP = "stop"  # end there, as Kafka's file iterator does at a torn tail
 
 
 class CrcCheck(enum.Enum):
-    """What to do about the checksum of each batch: CRC-32C, CRC-32 before format v2."""
+    """The action on the checksum of each batch: CRC-32C, CRC-32 before format v2."""
 
     SKIP = "skip"  # it has been checked before
     NOTE = "note"  # set the column crc_ok
@@ -59,7 +59,7 @@ class CrcCheck(enum.Enum):
 
 
 class Large(enum.Enum):
-    """What to read of a batch of more than LARGE_BATCH_BYTES: a file with holes has any length.
+    """The part to read of a batch of more than LARGE_BATCH_BYTES: a file with holes has any length.
 
     Its checksum is found piece by piece first. Of one that is not read whole the window has the
     header, of a control batch the first MiB, and zeros that take no memory as long as nobody looks

@@ -16,7 +16,7 @@ from storage_core.errors import ReadOnlyStoreError
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileInfo:
-    """What a listing says of one file.
+    """One file of a listing.
 
     Attributes:
         name: Plain file name.
@@ -161,7 +161,7 @@ class DirectoryStore(LogStore, Protocol):
     """
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
-        """Keep a file under a path outside of the directory, too.
+        """Keep a file under a second path, outside of the directory.
 
         The path's folders are made. A second name is durable once ``write_record`` has written
         into its folder; a copy is durable at once, and has times and manners of the file. What a
@@ -180,7 +180,7 @@ class DirectoryStore(LogStore, Protocol):
         ...
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
-        """Give a file from outside a name in the directory too, replacing what has the name.
+        """Give a kept file a name in the directory, replacing the file of that name.
 
         Args:
             path: Of the file.
@@ -193,7 +193,7 @@ class DirectoryStore(LogStore, Protocol):
         ...
 
     def write_record(self, path: str, content: bytes) -> None:
-        """Create or replace a small file outside; it and its folder's entries are durable then."""
+        """Create or replace a small file outside, durable with its folder's entries."""
         ...
 
     def remove_directory(self) -> None:
@@ -206,7 +206,7 @@ class DirectoryStore(LogStore, Protocol):
 
 
 class ReadOnlyStore(ABC):
-    """The changing half of a ``LogStore`` that nobody may change."""
+    """The changing methods of a ``LogStore`` that is only read: each refuses."""
 
     @property
     @abstractmethod

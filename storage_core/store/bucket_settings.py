@@ -1,4 +1,4 @@
-"""What a bucket does to those who write to it: what costs money, what changes the meaning.
+"""Settings of an S3 bucket that cost money, delete objects or keep them: remarks for a plan.
 
 Asked before the first write and put into the plan; nothing here refuses.
 """
@@ -30,7 +30,7 @@ _KMS: Final = frozenset({"aws:kms", "aws:kms:dsse"})
 
 
 class RemarkCode(enum.StrEnum):
-    """What a remark is about."""
+    """The setting that a remark is about."""
 
     ARCHIVED_OBJECTS = "ARCHIVED_OBJECTS"
     KMS_WITHOUT_BUCKET_KEY = "KMS_WITHOUT_BUCKET_KEY"
@@ -47,7 +47,7 @@ class RemarkCode(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRemark:
-    """One thing to know before writing.
+    """A setting that a person should know before the first write.
 
     Attributes:
         code: What it is about.
@@ -59,7 +59,7 @@ class BucketRemark:
 
 
 def inspect_bucket(url: str) -> list[BucketRemark]:
-    """Return what is to be known of the bucket behind a URL; nothing for other stores.
+    """Return remarks on the settings of the bucket behind a URL; none for other stores.
 
     Costs six requests and one page of the listing. What may not be asked is a remark too.
 

@@ -1,4 +1,4 @@
-"""Which filesystem a path lies on, and whether it keeps what this program relies on.
+"""The filesystem of a path, and whether it can be trusted with a log directory.
 
 That is: a rename that is atomic, a sync that reaches the disk, locks that another process sees.
 Source: ``/proc/self/mountinfo``, proc(5).

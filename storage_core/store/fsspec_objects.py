@@ -110,7 +110,7 @@ class FsspecObjectStore:
         )
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         with self._errors(key):
             return self._info(self._fs.info(self._path(key)), key)
 

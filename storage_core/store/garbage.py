@@ -1,4 +1,4 @@
-"""What no manifest needs any more: objects and superseded manifests that a purge may delete.
+"""Objects and superseded manifests that no manifest needs any more: a purge may delete them.
 
 Kept is what the current generation names, and what each generation names that was current at some
 time within the grace period: readers that began then read on, and an undo goes back to it. The
@@ -39,7 +39,7 @@ _HISTORY_NAME: Final = re.compile(r"(?P<generation>[0-9]{20})\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGarbage:
-    """What of one partition may be deleted.
+    """The objects of one partition that a purge may delete.
 
     Attributes:
         partition: Which one.
@@ -154,7 +154,7 @@ def delete_garbage(
     fencing_token: int,
     fence: Callable[[], None],
 ) -> None:
-    """Delete what was found; the root's lease is held since it was looked for.
+    """Delete the garbage of a partition, under the lease under which it was searched.
 
     A run that lost the lease may be about to bring back an old generation, whose objects it has
     found to be there. So the current one gets this run's token before an object goes.

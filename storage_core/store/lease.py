@@ -1,4 +1,4 @@
-"""The lease of a managed root: one run at a time, and a later one can always tell.
+"""The lease of a managed root: one run at a time commits, and a fencing token tells runs apart.
 
 ``lease.json`` names the holder, when the lease ends, and the fencing token, which rises by one with
 every acquisition and is never reset. All changes are conditional PUTs. A thread renews the lease
@@ -41,7 +41,7 @@ _LEASE: Final = JsonDocument(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseProof:
-    """What a task needs to know of its run's lease to ask for it.
+    """Identifies the lease of a run, for its tasks.
 
     Attributes:
         holder: Who the run is, for people.
@@ -56,7 +56,7 @@ class LeaseProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFacts:
-    """What ``lease.json`` says; times are epoch milliseconds."""
+    """The fields of ``lease.json``; times are epoch milliseconds."""
 
     proof: LeaseProof
     acquired_ms: int
@@ -75,7 +75,7 @@ class LeaseFacts:
 
 
 def read_lease(objects: ObjectStore) -> tuple[LeaseFacts, str] | None:
-    """Return what the lease says, and its tag; None where there has never been one.
+    """Return the lease and the tag of its object; None where there has never been one.
 
     Raises:
         ManifestError: What is there is no lease.
@@ -132,7 +132,7 @@ class Lease:
 
     @property
     def proof(self) -> LeaseProof:
-        """What a task needs to ask for this lease."""
+        """Identifies this lease, for tasks."""
         return self._facts.proof
 
     @property

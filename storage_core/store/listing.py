@@ -27,7 +27,7 @@ _UNSAFE: Final = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ListedFile:
-    """What a listing or an inventory says of one file of a partition directory.
+    """One file of a partition directory, from a listing or an inventory.
 
     Attributes:
         name: Plain file name; see ``is_plain_name``.
@@ -73,7 +73,7 @@ def is_plain_name(name: str) -> bool:
 
 
 def key_order(directory: str) -> str:
-    """Return what directories are sorted by, so that their files follow in the order of keys."""
+    """Return the sort key of a directory: files then follow in the order of object keys."""
     return directory + "/"
 
 

@@ -46,7 +46,7 @@ from storage_core.store.base import FileInfo
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses in the block into a StorageError that names path."""
+    """Turn an OSError of the block into a StorageError that names path."""
     try:
         yield
     except OSError as error:
@@ -300,7 +300,7 @@ class LocalStore:
             os.fsync(folder)
 
     def keep(self, name: str, path: str, *, is_copy: bool) -> None:
-        """Keep a file under a path outside of the directory, too.
+        """Keep a file under a second path, outside of the directory.
 
         Where the kernel gives a file no second name (it is another user's, or has too many) it is
         copied after all.
@@ -314,7 +314,7 @@ class LocalStore:
                     _duplicate(folder, name, kept, target.name, is_copy=is_copy)
 
     def restore(self, path: str, name: str, *, is_copy: bool) -> None:
-        """Give a file from outside a name in the directory too, replacing what has the name."""
+        """Give a kept file a name in the directory, replacing the file of that name."""
         source = Path(path)
         with (
             storage_errors(source),
@@ -324,7 +324,7 @@ class LocalStore:
             _duplicate(kept, source.name, folder, name, is_copy=is_copy)
 
     def write_record(self, path: str, content: bytes) -> None:
-        """Create or replace a small file outside; it and its folder's entries are durable then."""
+        """Create or replace a small file outside, durable with its folder's entries."""
         write_record(Path(path), content)
 
     def remove_directory(self) -> None:
@@ -356,7 +356,7 @@ class LocalStore:
 
 
 def _kin_of(folder: int, name: str) -> str:
-    """Return what a file of that name should be like: what it replaces, or lies beside.
+    """Return the file whose owner and mode a new file takes: the one it replaces, or lies beside.
 
     Returns:
         The name of a regular file in the folder, or ``.`` for the folder.

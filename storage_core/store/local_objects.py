@@ -154,7 +154,7 @@ class LocalObjectStore:
         return settle_write(self, key, content, etag)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         path = self._path(key)
         with _errors(path), self._folder_of(path) as folder:
             facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
@@ -273,7 +273,7 @@ class LocalObjectStore:
                 path.parent.rmdir()
 
     def _owner_of(self, path: Path) -> os.stat_result | None:
-        """Return whose the folder of a path is, None where it is still to be made."""
+        """Return the owner of a path's folder, None where the folder is still to be made."""
         try:
             with self._folder_of(path) as folder:
                 return os.fstat(folder)
@@ -281,7 +281,7 @@ class LocalObjectStore:
             return None
 
     def _in_folder(self, path: Path, action: Callable[[int], T]) -> T:
-        """Do what needs the folder of path, making it as often as somebody else removes it."""
+        """Run an action in the folder of path; make it again if somebody else removes it."""
         for _ in range(_ATTEMPTS):
             try:
                 with self._folder_of(path) as folder:
@@ -349,7 +349,7 @@ def _copy(source: Path, target: BinaryIO) -> None:
 
 @contextmanager
 def _errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into errors that name path."""
+    """Turn an OSError of the block into an error that names path."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:

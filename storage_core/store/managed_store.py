@@ -120,7 +120,7 @@ class ManagedStore:
 
     @property
     def manifest(self) -> Manifest:
-        """The generation that is read, without what was changed since.
+        """The generation that is read, without the changes since.
 
         Raises:
             PartitionNotFoundError: The partition, or that generation of it, does not exist.
@@ -131,7 +131,7 @@ class ManagedStore:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints, with what was set since."""
+        """The checkpoints, with the changes since."""
         self._head()
         return self._checkpoints
 
@@ -148,7 +148,7 @@ class ManagedStore:
         return file if isinstance(file, FileEntry) else None
 
     def largest_timestamps(self) -> dict[int, int]:
-        """Return the largest timestamps of the segments of which the manifest tells it.
+        """Return the largest timestamps of segments, as far as the manifest has them.
 
         Returns:
             By base offset; -1 for a segment whose records have none.
@@ -207,7 +207,7 @@ class ManagedStore:
             self._set(name, cut_file(WaitingFile(b"", 0), 0, 0, self._time(None)))
 
     def promote(self, scratch_path: str, name: str) -> None:
-        """Take in a finished file: a local one, or what ``uploads`` has uploaded.
+        """Take in a finished file: a local one, or an object that ``uploads`` has uploaded.
 
         A local file is uploaded now, or waits with the small ones, and is removed by the publish.
 
@@ -279,17 +279,17 @@ class ManagedStore:
         """Do nothing: the manifest is the directory."""
 
     def set_checkpoints(self, checkpoints: Checkpoints) -> None:
-        """Set what the next generation has as its checkpoints."""
+        """Set the checkpoints of the next generation."""
         self._changed()
         self._checkpoints = checkpoints
 
     def set_topic_id(self, topic_id: str | None) -> None:
-        """Set what the next generation has as its topic's id."""
+        """Set the topic id of the next generation."""
         self._changed()
         self._topic_id = topic_id
 
     def set_largest_timestamps(self, timestamps: Mapping[int, int]) -> None:
-        """Set what is known of segments, by base offset; of those that have an object."""
+        """Set the largest timestamps of segments that have an object, by base offset."""
         for offset, timestamp in timestamps.items():
             name = segment_file(offset, LOG_SUFFIX)
             file = self._changed().get(name)
@@ -297,7 +297,7 @@ class ManagedStore:
                 self._files[name] = replace(file, largest_timestamp=timestamp)
 
     def restore(self, generation: int) -> None:
-        """Make the next generation name what another one did, its checkpoints included.
+        """Make the next generation a copy of another one, its checkpoints included.
 
         Every object that the present generation does not name is looked at, by one HEAD.
 
@@ -402,7 +402,7 @@ class ManagedStore:
         return self._loaded
 
     def _settle(self, head: Head) -> Head:
-        """Take a generation as the one that is read, and that changes start from."""
+        """Make a generation the one that is read and that changes start from."""
         self._loaded = head
         self._take(head.manifest)
         self._checkpoints = head.manifest.checkpoints
@@ -461,7 +461,7 @@ class ManagedStore:
         return data_key(self.partition, self.attempt_id, object_name(stem, number))
 
     def _require_uploaded(self, entry: FileEntry) -> None:
-        """Look once at an object that another task, or another time, says is there."""
+        """Check by one HEAD that an object of another task or generation is there."""
         if not entry.size_bytes or entry.key in self._seen_keys:
             return
         objects, key = self._reader.place_of(entry)
@@ -476,5 +476,5 @@ class ManagedStore:
 
 
 def _waiting_bytes(file: FileEntry | WaitingFile | None) -> int:
-    """Return what a file holds in memory until it is uploaded."""
+    """Return the bytes that a file holds in memory until it is uploaded."""
     return len(file.content) if isinstance(file, WaitingFile) else 0

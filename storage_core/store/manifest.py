@@ -68,7 +68,7 @@ _CHECKPOINT_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """Where the bytes of one file are.
+    """The object and range that hold the bytes of one file.
 
     Attributes:
         key: Of the object: relative to the root, or the URL of an adopted one.
@@ -90,7 +90,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """What a log directory keeps in its checkpoint files; None for no entry."""
+    """A partition's entries in the checkpoint files of its log directory; None for no entry."""
 
     log_start_offset: int | None = None
     recovery_point: int | None = None
@@ -192,7 +192,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file: str) -> Manifest:
-    """Parse what was read as a partition's manifest.
+    """Parse and check the manifest of a partition.
 
     Args:
         content: The object's bytes.

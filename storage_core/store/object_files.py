@@ -1,4 +1,4 @@
-"""Files that lie in objects: ranged reads, the files of a manifest, a mirror's partition directory.
+"""Files that lie in objects: ranged reads, files of a manifest, directories of a mirror.
 
 A reader that goes through a large file from front to back would wait for the store before every
 window. So, once reads follow each other, the blocks that come next are fetched meanwhile, a bounded
@@ -30,6 +30,10 @@ BLOCKS_AHEAD: Final = 2
 _SEQUENTIAL_BYTES: Final = 1 << 20
 # More of them do not pay: on loopback two to four gave most, and a host runs many processes.
 _THREADS: Final = 4
+_PACK_BYTES: Final = 8 << 20
+_PACKS_KEPT: Final = 4
+# A larger file of a shared object is read by ranges: its reader may want only its end.
+_PACKED_READ_BYTES: Final = 64 << 10
 
 
 class ObjectFileReader:
@@ -164,14 +168,12 @@ def _pool(process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="pylog-read")
 
 
-_PACK_BYTES: Final = 8 << 20
-_PACKS_KEPT: Final = 4
-# A larger file of a shared object is read by ranges: its reader may want only its end.
-_PACKED_READ_BYTES: Final = 64 << 10
-
-
 class EntryReader:
-    """The bytes behind a manifest's entries."""
+    """Reads the files of a manifest, wherever their objects are, with few requests.
+
+    Small files of a segment share an object. One of them is asked for by fetching the whole object,
+    if that is small, and the others are served from it.
+    """
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -181,7 +183,7 @@ class EntryReader:
         self._adopted_from: dict[str, ObjectStore] = {}
 
     def note(self, entries: Iterable[FileEntry]) -> None:
-        """Take note of files that are going to be read: those that share an object come in one."""
+        """Announce files that will be read: those that share an object come in one request."""
         for entry in entries:
             if entry.key.endswith(COMPANIONS_SUFFIX):
                 end = entry.start + entry.size_bytes
@@ -248,7 +250,11 @@ class EntryReader:
 
 
 class ObjectDirectory(ReadOnlyStore):
-    """The objects directly in one folder, as the files of a partition.
+    """The objects directly in one folder, as the files of a partition: only read.
+
+    There is one LIST, the first time that something needs it. A file that was listed is read in the
+    version that was listed: if the sync replaces it meanwhile, the read fails instead of mixing
+    two.
 
     Args:
         objects: Where the folder is.

@@ -32,11 +32,12 @@ MAX_KEY_BYTES: Final = 1024
 DEFAULT_LIMIT_BYTES: Final = 64 << 20
 
 _PLAIN: Final = re.compile(r"[^\x00-\x1f\x7f\\]+")
+PROBE_FOLDER: Final = ".pylog-probe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ObjectInfo:
-    """What a listing, or the answer to a write, says of one object.
+    """One object of a listing, or of the answer to a write.
 
     Attributes:
         key: Relative to the store's URL.
@@ -134,7 +135,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
@@ -189,11 +190,8 @@ def validate_prefix(prefix: str) -> str:
     return prefix
 
 
-PROBE_FOLDER: Final = ".pylog-probe"
-
-
 def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: str) -> str:
-    """Return the tag of the object if it is what was to be written.
+    """Return the tag of an object if it has the content of a write whose outcome is unclear.
 
     Args:
         store: Where it is.
@@ -215,7 +213,7 @@ def settle_write(store: ObjectStore, key: str, content: bytes, expected_etag: st
 
 
 def require_conditional_writes(store: ObjectStore) -> None:
-    """Try whether the store refuses what a conditional write has to be refused.
+    """Try out whether the store obeys the conditions of writes.
 
     Servers exist that take the conditions and ignore them. Writes four times to an object of its
     own below ``.pylog-probe/`` and deletes it.

@@ -1,4 +1,4 @@
-"""From the URL or path of a folder of objects to the store behind it."""
+"""Opens the object store behind a URL or path."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""From a location as people and plans write it to the files of a partition.
+"""Opens the files of a partition by their location, as people and plans write it.
 
 =============================  ====================================================================
 location                       store

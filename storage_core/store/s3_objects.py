@@ -148,7 +148,7 @@ class S3ObjectStore:
         return self._put_if(key, content, etag, {"IfMatch": quoted(etag)})
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return size, tag and time of an object without reading it."""
         with self._errors(key):
             facts = self.call("head_object", Key=self.whole_key(key))
             return ObjectInfo(
@@ -274,7 +274,7 @@ class S3ObjectStore:
 
     @contextmanager
     def _errors(self, key: str, etag: str | None = None) -> Iterator[None]:
-        """Turn what s3fs and botocore raise into errors that name the object.
+        """Turn errors of s3fs and botocore into errors that name the object.
 
         Args:
             key: Of the object.
@@ -302,7 +302,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=2)
 def open_filesystem(process: int, environment: tuple[tuple[str, str], ...]) -> S3FileSystem:
-    """Return the way to S3 of this process and these settings, made once.
+    """Return the s3fs filesystem of this process for these settings, made once.
 
     Args:
         process: Its number: connections do not survive a fork.

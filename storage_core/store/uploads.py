@@ -113,7 +113,7 @@ def is_log(name: str) -> bool:
 
 
 def object_stem(name: str) -> str:
-    """Return what the object of a file is called: a log its name, companions their segment's."""
+    """Return the stem of a file's object: a log's name, or the segment that small files share."""
     offset = offset_of(name)
     if offset is None:
         return PARTITION_STEM
@@ -129,12 +129,12 @@ def object_name(stem: str, number: int) -> str:
 
 
 def encode_location(entry: FileEntry) -> str:
-    """Return the location of what was uploaded, for ``PromoteFile``."""
+    """Return the location of an uploaded file, for ``PromoteFile``."""
     return UPLOADED_PREFIX + json.dumps(asdict(entry), separators=(",", ":"))
 
 
 def parse_location(location: str) -> FileEntry:
-    """Return what a location of ours says.
+    """Parse the location of an uploaded file.
 
     Raises:
         InvalidNameError: It is not one.
@@ -185,7 +185,7 @@ def size_of(file: FileEntry | WaitingFile) -> int:
 def cut_file(
     file: FileEntry | WaitingFile, start: int, size_bytes: int, modified_ms: int
 ) -> FileEntry | WaitingFile:
-    """Return a stretch of a file as a file; what is known of its records is not known of that."""
+    """Return a stretch of a file as a file of its own, without the largest timestamp."""
     if isinstance(file, WaitingFile):
         return WaitingFile(file.content[start : start + size_bytes], modified_ms)
     return FileEntry(
@@ -198,7 +198,7 @@ def cut_file(
 
 
 def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
-    """Return the largest timestamps of the segments of which an entry tells it.
+    """Return the largest timestamps of segments, as far as manifest entries have them.
 
     Returns:
         By base offset; -1 for a segment whose records have none.
@@ -217,7 +217,7 @@ def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[in
 
 
 def waiting_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:
-    """Return what waiting time indexes tell of segments of which nothing is known yet."""
+    """Return largest timestamps from waiting time indexes, where the manifest has none."""
     recorded = recorded_timestamps(files)
     timestamps = {}
     for name, file in files.items():

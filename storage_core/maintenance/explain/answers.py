@@ -1,4 +1,4 @@
-"""What an explanation is made of: predicates with their numbers, and what follows from them."""
+"""The parts of an explanation: predicates with their numbers, and the answers that follow."""
 
 import enum
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ Number = int | float | str | bool | None
 
 
 class About(enum.StrEnum):
-    """What a statement answers: why is it not cleaned, not deleted, so big."""
+    """The question that a statement answers: why is it not cleaned, not deleted, so big."""
 
     CLEANING = "cleaning"
     DELETION = "deletion"
@@ -16,7 +16,7 @@ class About(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """What a predicate says."""
+    """The outcome of a predicate."""
 
     PASSES = "passes"  # it does not stand in the way
     BLOCKS = "blocks"  # it does
@@ -48,7 +48,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What follows from the predicates of one decision.
+    """The answer that follows from the predicates of one decision.
 
     Attributes:
         about: Which decision.

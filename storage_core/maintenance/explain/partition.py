@@ -104,7 +104,7 @@ def _explain_size(
     first_dirty_offset: int | None,
     removable_bytes: int,
 ) -> list[Statement]:
-    """Say what the bytes of a partition directory are.
+    """Return statements about the bytes of a partition directory.
 
     Args:
         files: Its listing.

@@ -1,4 +1,4 @@
-"""Copy or adopt what a plan takes, and make it a generation of the managed partition.
+"""Commits an ingest: copies or adopts the segments of a plan as the partition's next generation.
 
 Records are copied object by object, by the store itself where mirror and managed root are on the
 same one; the small files of each segment become one object. Then one manifest names them all. A
@@ -36,7 +36,7 @@ from storage_core.store.uploads import encode_location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """Who commits, and how that is fenced.
+    """The committing run, its fence, and the result to keep.
 
     Attributes:
         run_id: The run.
@@ -60,7 +60,7 @@ def commit_ingest(
     commitment: Commitment,
     threads: int = 1,
 ) -> None:
-    """Copy or adopt what a plan takes, and make it the partition's next generation.
+    """Copy or adopt the segments of a plan, and make them the partition's next generation.
 
     Args:
         planned: By ``observe_and_plan``, with the same mirror and target.

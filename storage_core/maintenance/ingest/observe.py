@@ -40,6 +40,11 @@ from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_wind
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.listing import ListedFile
 
+MAX_COMPANION_BYTES: Final = 1 << 30
+_HEAD_BYTES: Final = 64 << 10
+_TAIL_BYTES: Final = 1 << 20
+CompanionReader = Callable[[str], bytes]
+
 
 class Left(enum.StrEnum):
     """Why a segment of the mirror is not taken now; the values are stable."""
@@ -71,7 +76,7 @@ class MirrorSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorListing:
-    """The files of a partition's directory by what they are.
+    """The files of a partition's directory by kind.
 
     Attributes:
         segments: In order of base offsets.
@@ -90,7 +95,7 @@ class MirrorListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEdges:
-    """What the first and the last batches of a segment say.
+    """Offsets, epochs and times of the first and the last batches of a segment.
 
     Attributes:
         first_offset: Of the first batch, the base offset of a segment without any.
@@ -110,7 +115,7 @@ class SegmentEdges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attested:
-    """What the mirror's own files say of the partition as a whole; None where they do not.
+    """Facts about the partition from the mirror's own files; None where these have none.
 
     Attributes:
         topic_id: Of ``partition.metadata``.
@@ -129,7 +134,7 @@ class Attested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingested:
-    """What the managed partition has already; of a new one the defaults.
+    """Facts about the managed partition before the ingest; the defaults for a new one.
 
     Attributes:
         end_offset: Up to where the mirror's segments were taken, None before the first.
@@ -143,7 +148,7 @@ class Ingested:
 
 
 def group_files(files: Iterable[ListedFile]) -> MirrorListing:
-    """Sort the files of a directory by what they are; names of no use are left out.
+    """Sort the files of a directory by kind; other names are left out.
 
     Only names as Kafka writes them count: 20 digits and one of its suffixes.
     """
@@ -176,15 +181,8 @@ def group_files(files: Iterable[ListedFile]) -> MirrorListing:
     )
 
 
-MAX_COMPANION_BYTES: Final = 1 << 30
-_HEAD_BYTES: Final = 64 << 10
-_TAIL_BYTES: Final = 1 << 20
-
-CompanionReader = Callable[[str], bytes]
-
-
 def read_edges(store: LogStore, segment: MirrorSegment, read: CompanionReader) -> SegmentEdges:
-    """Return what the first and last batches of a segment say.
+    """Return offsets, epochs and times of a segment's first and last batches.
 
     Args:
         store: The mirror's directory.
@@ -224,7 +222,7 @@ def read_edges(store: LogStore, segment: MirrorSegment, read: CompanionReader) -
 
 
 def read_topic_id(store: LogStore, listing: MirrorListing) -> str | None:
-    """Return the id of the topic that a directory belongs to, None where it does not say.
+    """Return the topic id of a directory, None without one.
 
     Raises:
         CheckpointError: The file is malformed.
@@ -265,7 +263,7 @@ def _first_window(reader: FileReader, place: str) -> Window:
 
 
 class _End(NamedTuple):
-    """Where the valid batches of a segment end, and what the last of them says."""
+    """The end of a segment's valid batches, and facts of the last one."""
 
     position: int
     next_offset: int = 0

@@ -1,4 +1,4 @@
-"""Look at one partition of a mirror and plan what is taken of it; nothing is written."""
+"""Observes one partition of a mirror and plans its ingest; nothing is written."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class MirrorPartition:
         return f"{self.objects.url}/{self.directory}"
 
     def list_again(self) -> list[ListedFile]:
-        """Return what the directory holds now.
+        """Return a new listing of the directory.
 
         Raises:
             StorageError: The store failed.
@@ -75,7 +75,7 @@ class MirrorPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestRules:
-    """What the owner says about a mirror.
+    """The owner's rules for a mirror.
 
     Attributes:
         sync_has_stopped: Nothing is written to it any more: the newest segment is closed, too.
@@ -88,7 +88,7 @@ class IngestRules:
     settle_ms: int = DEFAULT_SETTLE_MS
 
     def __post_init__(self) -> None:
-        """Refuse to adopt what a sync may replace."""
+        """Refuse to adopt objects that a sync may replace."""
         if self.in_place and not self.sync_has_stopped:
             raise GuardRefusedError(
                 "SYNC_MAY_WRITE",
@@ -99,7 +99,7 @@ class IngestRules:
 
 
 class CompanionFiles:
-    """A mirror's small files: what was read for the plan is not read again for the commit.
+    """A mirror's small files: those read for the plan are not read again for the commit.
 
     Args:
         files: The directory.
@@ -168,7 +168,7 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
 
 
 def ingested_of(target: ManagedStore) -> Ingested:
-    """Return what a managed partition has of its mirror; nothing for one that is new."""
+    """Return how far a managed partition has taken its mirror; the defaults for a new one."""
     manifest = target.manifest
     if not manifest.generation:
         return Ingested()
@@ -188,7 +188,7 @@ def observe_and_plan(
     log_start_offset: int | None,
     cleaner_offset: int | None,
 ) -> PlannedIngest:
-    """Look at a mirror's directory a second time, read what its new segments say, and plan.
+    """List a mirror's directory a second time, read the edges of its new segments, and plan.
 
     Args:
         mirror: The directory.

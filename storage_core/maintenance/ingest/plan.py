@@ -1,4 +1,4 @@
-"""Which segments of a mirror are taken, where they contradict each other, and what it costs.
+"""Plans an ingest: the segments to take, contradictions between them, and the cost.
 
 First the candidates, by listings alone: closed, settled, in order. Then, when their edges have been
 read, what is wrong with them together: a mirror whose sync copied from two replicas, or kept what
@@ -63,7 +63,7 @@ class TakenSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestPlan:
-    """What is taken of one partition.
+    """The segments and files to take of one partition.
 
     Attributes:
         location: Of the mirror's directory.
@@ -174,7 +174,7 @@ def plan_ingest(
     attested: Attested,
     ingested: Ingested,
 ) -> IngestPlan:
-    """Decide what is taken.
+    """Decide which candidates are taken.
 
     Args:
         location: Of the mirror's directory, for messages.
@@ -300,7 +300,7 @@ def _epoch_at(epochs: Sequence[EpochEntry], offset: int) -> int:
 def _merge_epochs(
     ingested: Sequence[EpochEntry], attested: Sequence[EpochEntry], end_offset: int | None
 ) -> tuple[EpochEntry, ...]:
-    """Return what is known and what is new of the mirror's entries, up to where it was taken."""
+    """Return the ingested epochs and the mirror's newer ones, up to the end of what is taken."""
     newest = max((entry.epoch for entry in ingested), default=NO_LEADER_EPOCH)
     new = [
         entry
@@ -357,7 +357,7 @@ def cost_of(
     in_place: bool,
     is_server_side: bool,
 ) -> IngestCost:
-    """Count what a plan and its commit ask of the stores, as far as it can be known before.
+    """Count the requests and bytes of a plan and its commit, as far as they can be known before.
 
     Args:
         plan: What is taken.

@@ -17,7 +17,7 @@ from storage_core.store.local import LocalStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverResult:
-    """What a recovery did.
+    """The result of a recovery.
 
     Attributes:
         log_end_offset: Offset that the next record would get.
@@ -141,7 +141,7 @@ def recover_partition(  # noqa: PLR0913  # the inputs of Kafka's loader
 
 @located
 def commit_recovery(directory: Path, log: LoadedLog) -> RecoverResult:
-    """Do what loading a log came to.
+    """Commit the changes of loading a log.
 
     Args:
         directory: The partition directory, as it was when the log was loaded.

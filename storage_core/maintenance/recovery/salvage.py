@@ -1,4 +1,4 @@
-"""Setting aside what recovery is about to cut: the raw bytes, and what of them still opens.
+"""Keeps the bytes that recovery is about to cut: raw, and as segments where they can be read.
 
 A broker may cut freely, it fetches the rest from other replicas; whoever has no other replica wants
 to look first. For each partition a directory of its name receives
@@ -39,6 +39,11 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import CrcCheck, Large, Tail, scan_windows
 from storage_core.store.base import FileReader, LogStore
 from storage_core.store.local import LocalStore, make_folder, storage_errors
+
+_COPY_BYTES: Final = 8 << 20
+_FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
+# Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
+_PASSAGE_MODE: Final = 0o711
 
 
 def lost_batches(store: LogStore, cut: Cut) -> Iterator[tuple[int, BatchTable]]:
@@ -100,15 +105,9 @@ def _next_start(reader: FileReader, position: int, end: int) -> int | None:
     return after if length > 0 and after < end else None
 
 
-_COPY_BYTES: Final = 8 << 20
-_FORMER: Final = frozenset({LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX})
-# Of the folders on the way: who owns what was salvaged gets there, and nobody looks around.
-_PASSAGE_MODE: Final = 0o711
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvage:
-    """What was set aside for one partition.
+    """The kept bytes and records of one partition.
 
     Attributes:
         directory: Where.
@@ -131,7 +130,7 @@ def salvage_cuts(
     index_interval_bytes: int,
     max_index_bytes: int,
 ) -> Salvage:
-    """Copy what is going to be cut; what a former attempt left in the directory is replaced.
+    """Copy the bytes of cuts before they are cut; files of a former attempt are replaced.
 
     Args:
         store: The partition directory, not cut yet.

@@ -1,4 +1,4 @@
-"""The batches of a damaged segment: as far as they go, and on behind the damage where that is sure.
+"""Reads the batches of a damaged segment, and goes on behind the damage where that is safe.
 
 Kafka's own reader ends at the first bytes that are no batch. Here the search for the next one goes
 on, and only what cannot be chance counts as a batch: the bytes of format v2, a length that fits, an
@@ -39,7 +39,7 @@ _MAX_GAPS: Final = 64
 
 
 class TailKind(enum.StrEnum):
-    """What stands behind the last batch of a segment."""
+    """The bytes behind the last batch of a segment."""
 
     NOTHING = "nothing"
     TORN = "torn"  # the start of a batch
@@ -108,7 +108,7 @@ class BatchStream:
         self._report(self.end_position, f"more than {_MAX_GAPS} gaps: the rest was not read")
 
     def note_offset(self, last_offset: int) -> None:
-        """Say up to which offset the batches were good: what follows has to be above it."""
+        """Note the last good offset: batches that follow have to be above it."""
         self._largest_offset = max(self._largest_offset, last_offset)
 
     def _read_on(self, end: int | None = None) -> Generator[Window, None, str | None]:

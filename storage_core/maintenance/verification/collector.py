@@ -1,4 +1,4 @@
-"""Collect findings; of many of one kind in one file the first few are kept, and a count."""
+"""Collects findings; of many of one kind in one file the first few are kept, and a count."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +27,7 @@ class FindingCollector:
         offset: int | None = None,
         severity: Severity | None = None,
     ) -> None:
-        """Take note of something that was found.
+        """Add a finding.
 
         Args:
             code: Its kind.
@@ -53,13 +53,13 @@ class FindingCollector:
             )
 
     def count(self, code: Code, more: int, *, file: str) -> None:
-        """Take note that there are more of a kind than were added; nothing if more is below 1."""
+        """Count findings of a kind beyond those added; nothing if more is below 1."""
         if more > 0:
             key = (code, file, severity_of(code))
             self._counts[key] = self._counts.get(key, 0) + more
 
     def findings(self) -> list[Finding]:
-        """Return what was kept, and a last finding for each kind of which some were not."""
+        """Return the findings, with a last one for each kind of which there are more."""
         more = [
             Finding(
                 code=code,

@@ -26,7 +26,7 @@ def check_epochs(
     log_start_offset: int,
     findings: FindingCollector,
 ) -> None:
-    """Report what is wrong with the epochs of a log and with its epoch file.
+    """Report errors in the epochs of a log and in its epoch file.
 
     Args:
         store: The partition directory.

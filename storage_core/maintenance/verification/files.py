@@ -1,4 +1,4 @@
-"""The files of a partition's directory by what they are, and what is odd about their names."""
+"""The files of a partition's directory by kind, and findings about their names."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

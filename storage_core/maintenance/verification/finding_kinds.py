@@ -1,4 +1,4 @@
-"""Of each code of a finding: how bad it is, what it means, what to do.
+"""The table of finding codes: severity, meaning, fix and command of each.
 
 The severity is that in a broker's directory; where the surroundings decide (a torn tail of a copy
 harms nobody), the table says so. ``docs/findings.md`` shows this table to people.
@@ -15,7 +15,7 @@ from storage_core.maintenance.verification.findings import Code, Finding, Severi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What is said of every finding of a code.
+    """Severity, meaning and fix of a finding code.
 
     Attributes:
         severity: In a broker's directory.
@@ -542,7 +542,7 @@ KINDS: Final[dict[Code, Kind]] = {
 
 
 def severity_of(code: Code) -> Severity:
-    """Return how bad a code is in a broker's directory."""
+    """Return the severity of a code in a broker's directory."""
     return KINDS[code].severity
 
 

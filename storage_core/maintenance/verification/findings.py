@@ -1,4 +1,4 @@
-"""What verification can find: stable codes, and how bad a thing can be.
+"""Findings of verification: their stable codes and severities.
 
 A code is a promise: scripts count and filter by it. ``finding_kinds`` says of each what it means.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is, mildest first.
+    """The severity of a finding, mildest first.
 
     INFO: worth knowing. HARMLESS: looks like damage, and changes nothing that anybody reads or
     that Kafka does. WARN: costs something, such as a slow start or a wrong age; no record is lost.
@@ -115,7 +115,7 @@ class Code(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found.
+    """One finding of verification.
 
     Attributes:
         code: What kind of thing.

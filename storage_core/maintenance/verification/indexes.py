@@ -1,4 +1,4 @@
-"""Indexes against their log: which batches an audit has to see, and what its faults mean."""
+"""Verifies indexes against their log: gives the audit its batches, and its faults a code."""
 
 from typing import Final
 
@@ -67,7 +67,7 @@ class IndexedBatches:
         last_offset: NDArray[np.int64],
         max_timestamp: NDArray[np.int64],
     ) -> None:
-        """Take note of the next batches, in file order.
+        """Add the next batches, in file order.
 
         Args:
             position: int64[n], where in the file they begin.
@@ -89,7 +89,7 @@ class IndexedBatches:
         self._parts.append(np.stack([position[last], base_offset[last], last_offset[last], newest]))
 
     def result(self) -> SegmentBatches:
-        """Return what was noted."""
+        """Return the batches so far."""
         nothing = np.empty((4, 0), np.int64)
         position, base_offset, last_offset, newest = np.concatenate([nothing, *self._parts], axis=1)
         return SegmentBatches(
@@ -109,7 +109,7 @@ def drop_beyond_log(
     severity: Severity,
     findings: FindingCollector,
 ) -> bytes:
-    """Return an index without the entries at its end that refer to what the log does not have.
+    """Return an index without the entries at its end that lie beyond the log.
 
     A log that lost its end is a finding; that its indexes still know of it is one more, not one
     an entry.
@@ -143,7 +143,7 @@ def drop_beyond_log(
 def check_offset_index(
     segment: SegmentFiles, data: bytes, batches: SegmentBatches, findings: FindingCollector
 ) -> None:
-    """Report what is wrong with an offset index."""
+    """Report errors in an offset index."""
     if segment.offset_index is not None:
         for fault in audit_offset_index(segment.base_offset, data, batches):
             _report(segment.offset_index.name, fault, Code.OFFSET_INDEX_WRONG, findings)
@@ -158,7 +158,7 @@ def check_time_index(
     is_closed: bool,
     findings: FindingCollector,
 ) -> None:
-    """Report what is wrong with a time index.
+    """Report errors in a time index.
 
     Args:
         segment: The segment.
@@ -204,7 +204,7 @@ def check_transaction_index(
     abort_markers: tuple[int, ...],
     findings: FindingCollector,
 ) -> None:
-    """Report what is wrong with a transaction index, its absence included.
+    """Report errors in a transaction index, its absence included.
 
     Raises:
         StorageError: The index cannot be read.

@@ -1,4 +1,4 @@
-"""Log directories as a whole: whose they are, what lies in them, what their checkpoints say."""
+"""Verifies log directories as a whole: owners, sub-directories, checkpoints."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ class ObservedRoot:
         return self.surroundings
 
     def checkpoints_of(self, partition: TopicPartition | None) -> PartitionCheckpoints:
-        """Return what the checkpoints say of a partition."""
+        """Return a partition's entries in the checkpoints."""
         if partition is None:
             return PartitionCheckpoints()
         return PartitionCheckpoints(
@@ -238,7 +238,7 @@ def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:
 
 
 def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
-    """Look for what several directories of one broker contradict each other in."""
+    """Report contradictions between the directories of one broker."""
     yield from _check_owner(roots)
     for broker in _brokers(roots):
         states = [

@@ -1,4 +1,4 @@
-"""What verification is told: how deep to look, and where it is looking."""
+"""Options of a verification, and the surroundings that decide severities."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from storage_core.maintenance.verification.findings import Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """How to look.
+    """Depth, clock and limits of a verification.
 
     Attributes:
         now_ms: The run's clock, epoch milliseconds.
@@ -33,7 +33,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What decides how bad some findings are.
+    """The role and state of a log directory, which decide some severities.
 
     Attributes:
         role: What the log directory is.
@@ -49,7 +49,7 @@ class Surroundings:
         return self.role is Role.MIRROR
 
     def tail_severity(self, unclosed: Severity) -> Severity:
-        """Return how bad bytes behind the last batch of a log are.
+        """Return the severity of bytes behind the last batch of a log.
 
         Args:
             unclosed: In a broker's directory that was not closed, where recovery cuts them.
@@ -59,5 +59,5 @@ class Surroundings:
         return Severity.ERROR if self.is_clean else unclosed
 
     def copy_severity(self, of_broker: Severity) -> Severity:
-        """Return how bad it is that a checkpoint is ahead of its log."""
+        """Return the severity of a checkpoint that is ahead of its log."""
         return Severity.WARN if self.is_copy else of_broker

@@ -1,4 +1,4 @@
-"""One partition: its segments put together, its small files, and its entries in the checkpoints."""
+"""Verifies one partition: its segments, its small files, its entries in the checkpoints."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ from storage_core.store.local import LocalStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCheckpoints:
-    """What the log directory's checkpoints say of one partition; None where they say nothing."""
+    """A partition's entries in the log directory's checkpoints; None for no entry."""
 
     recovery_point: int | None = None
     log_start_offset: int | None = None
@@ -52,7 +52,7 @@ class PartitionCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What is known of a partition that was verified.
+    """The result of a partition's verification, beside its findings.
 
     Attributes:
         segments: How many it has.
@@ -129,7 +129,7 @@ def fold_partition(
     options: VerifyOptions,
     checkpoints: PartitionCheckpoints,
 ) -> tuple[PartitionFacts, list[Finding]]:
-    """Put the segments of a partition together and look at what only the whole can tell.
+    """Check the rules that concern all segments of a partition together.
 
     Args:
         store: The partition directory.

@@ -1,4 +1,4 @@
-"""One segment: every batch, its own indexes, and what the partition has to know of it.
+"""Verifies one segment: every batch, its own indexes, and facts for the partition.
 
 A segment is the unit of work. It is read once; with ``is_deep`` its records are decoded in the same
 pass. What no segment can judge alone (overlaps, open transactions, epochs against the epoch file)

@@ -1,4 +1,4 @@
-"""What a partition has to know of a segment that was read: small enough to travel between tasks."""
+"""Facts about a verified segment that its partition needs: small enough to travel between tasks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class EpochRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What the partition has to know of a segment that was read.
+    """Facts about a verified segment that its partition needs.
 
     Attributes:
         base_offset: The number that names its files.
@@ -65,7 +65,7 @@ class SegmentFacts:
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> "SegmentFacts":
-        """Return facts from what ``dataclasses.asdict`` made of them, after JSON."""
+        """Return facts from the values of ``dataclasses.asdict``, after JSON."""
         told = values["transactions"]
         transactions = SegmentTransactions(
             spans=tuple(

@@ -26,6 +26,12 @@ from storage_core.store.base import FileReader
 
 # Each bad batch costs another look at its window: neither may be the attacker's choice.
 _MAX_BAD_IN_A_WINDOW: Final = 20
+# A log has a handful of epochs; bytes that lie may claim one a batch.
+_MAX_EPOCHS: Final = 100_000
+_NO_OFFSET: Final = -1
+# Rows of a table of batches of which some may have to wait for the next good one.
+_POSITION, _BASE, _LAST, _TIME, _GOOD = range(5)
+_MAX_WAITING: Final = 100_000
 
 
 def check_records(
@@ -126,14 +132,6 @@ def _add(code: Code, message: str, window: Window, row: int, findings: FindingCo
     )
 
 
-# A log has a handful of epochs; bytes that lie may claim one a batch.
-_MAX_EPOCHS: Final = 100_000
-_NO_OFFSET: Final = -1
-# Rows of a table of batches of which some may have to wait for the next good one.
-_POSITION, _BASE, _LAST, _TIME, _GOOD = range(5)
-_MAX_WAITING: Final = 100_000
-
-
 class SegmentScan:
     """One pass over a segment.
 
@@ -204,7 +202,7 @@ class SegmentScan:
         return self._largest_so_far + 1
 
     def facts(self, read_seconds: float) -> SegmentFacts:
-        """Return what was learnt."""
+        """Return facts about the segment."""
         return SegmentFacts(
             base_offset=self._segment.base_offset,
             first_offset=self._first_offset,
@@ -260,7 +258,7 @@ class SegmentScan:
         self._waiting = rows[:, end : end + _MAX_WAITING].copy()
 
     def _hand_on(self, rows: NDArray[np.int64]) -> None:
-        """Take note of batches: the good ones, and bad ones with offsets that fit between those.
+        """Add batches to the facts: good ones, and bad ones with offsets that fit between those.
 
         Of a batch with a wrong checksum the header may well be right: what is counted and indexed
         then goes on as it does in Kafka.

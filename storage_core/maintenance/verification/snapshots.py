@@ -1,4 +1,4 @@
-"""Producer snapshots: do they open, do they belong here, do they say what the log says?"""
+"""Verifies producer snapshots: they can be read, belong to a segment, agree with the log."""
 
 from contextlib import closing
 
@@ -102,7 +102,7 @@ def check_by_replay(
 def _compare(
     name: str, snapshot: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
 ) -> None:
-    """Report a snapshot that knows less than the log, or other things.
+    """Report a snapshot that contradicts the log, or lacks a part of it.
 
     It may well know more: compaction removes batches that stood in the log when it was taken.
     """

@@ -1,4 +1,4 @@
-"""Transactions of a log, told segment by segment and put together afterwards.
+"""Collects the transactions of a log segment by segment, and puts them together afterwards.
 
 A segment alone cannot say whether its first marker ends a transaction that began before it. So it
 says, for each producer, what stood before its first marker, and what is open after its last one;
@@ -45,7 +45,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSpans:
-    """What one segment says of one producer's transactions.
+    """One producer's transactions in one segment.
 
     Attributes:
         producer_id: The producer.
@@ -64,7 +64,7 @@ class ProducerSpans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTransactions:
-    """What one segment says of transactions.
+    """The transactions of one segment.
 
     Attributes:
         spans: One a producer that has transactions here.
@@ -94,7 +94,7 @@ class TransactionScan:
         self._abort_markers: list[int] = []
 
     def add(self, window: Window, is_good: NDArray[np.bool_]) -> None:
-        """Look at the next batches.
+        """Add the next batches.
 
         Args:
             window: The window.
@@ -119,7 +119,7 @@ class TransactionScan:
             self._add_groups(window, rows[np.argsort(batches.producer_id[rows], kind="stable")])
 
     def result(self) -> SegmentTransactions:
-        """Return what was collected."""
+        """Return the transactions of the segment."""
         spans = self._transactions.spans
         marked = [
             replace(before, after=spans.pop(producer_id, None))
@@ -217,7 +217,7 @@ class LogTransactions:
 
 
 def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransactions:
-    """Put together what the segments of a log say, in offset order."""
+    """Put together the transactions of a log's segments, in offset order."""
     transactions = OpenTransactions(keeps_ended=False)
     aborted: list[tuple[Aborted, ...]] = []
     for segment in segments:

@@ -1,4 +1,4 @@
-"""What a person at night should do about log directories: a verdict, its reasons, the next command.
+"""The verdict on log directories: advice for a person, its reasons, the next commands.
 
 Pure functions of what was found and of what a broker's start would do. The forecast of time is a
 model with three numbers, all of them shown: how fast one reader read just now, how many threads a
@@ -51,7 +51,7 @@ class Advice(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionForecast:
-    """What a broker's start would do to one partition.
+    """Effects of a broker's start on one partition.
 
     Attributes:
         root: Its log directory.
@@ -88,7 +88,7 @@ class PartitionForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootState:
-    """One log directory as it was found.
+    """The state of one log directory.
 
     Attributes:
         location: Its path.
@@ -109,7 +109,7 @@ class RootState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast things go.
+    """Rates of reading and checking, measured or assumed.
 
     Attributes:
         bytes_per_second: One reader, as measured, or assumed.
@@ -126,7 +126,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartForecast:
-    """What a broker's start on these directories would do, in sum.
+    """Effects of a broker's start on all directories, in sum.
 
     Attributes:
         recovered_partitions: Partitions that are recovered.
@@ -153,7 +153,7 @@ class StartForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What to do.
+    """The advice, with reasons and commands.
 
     Attributes:
         advice: In one word.
@@ -325,7 +325,7 @@ def _do_not_start(
 
 
 def _losses(start: StartForecast, lost: int, errors: int, low_ends: int) -> list[str]:
-    """Return what is lost already, or would be."""
+    """Return the reasons about records that are lost already, or would be."""
     reasons = []
     if start.cut_records:
         reasons.append(

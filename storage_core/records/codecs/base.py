@@ -1,4 +1,4 @@
-"""What a codec is, and what it says when a block would expand too far.
+"""The protocol of a codec, and the error for a block that would expand too far.
 
 A codec module is the implementation: ``gzip``, ``snappy``, ``lz4`` and ``zstd`` each have the two
 functions of ``RecordCodec``. Input and output are the bytes after a batch's header.
