@@ -29,10 +29,10 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.filenames import is_text
 from storage_core.local_files import folder_names
+from storage_core.roots.open_root import check_log_directory
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store

@@ -27,8 +27,6 @@ from pylog_spark.operations.transfer import (
     transfer_results,
 )
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.roots.root_guards import check_off_switch
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.planning import count_look_tasks
@@ -39,6 +37,8 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.roots.guards import check_off_switch
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_remarks import inspect_bucket
 from storage_core.store.lease import LeaseProof
@@ -158,7 +158,7 @@ def _refuse_foreign(objects: ObjectStore, rules: IngestRules) -> None:
 def _hold(stack: ExitStack, target: LogRoot, job: Job, clock: Clock) -> LeaseProof:
     """Make the managed root if it is not there, and take its lease for this run."""
     create_root(open_object_store(target.location), now_ms=clock.now_ms())
-    held = stack.enter_context(ManagedRoot(target.location, run_id=job.run_id, clock=clock))
+    held = stack.enter_context(HeldManagedRoot(target.location, run_id=job.run_id, clock=clock))
     return held.access.lease
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.filenames import TopicPartition
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
 from storage_core.store.managed_root import list_partitions
@@ -35,7 +35,7 @@ class PurgedPartition:
 
 
 def purge_managed(
-    location: str, topics: TopicFilter, *, grace_start_ms: int, root: ManagedRoot | None
+    location: str, topics: TopicFilter, *, grace_start_ms: int, root: HeldManagedRoot | None
 ) -> Iterator[PurgedPartition]:
     """Purge the partitions of a managed root.
 
@@ -63,13 +63,13 @@ def _purge(
     partition: TopicPartition,
     *,
     grace_start_ms: int,
-    root: ManagedRoot | None,
+    root: HeldManagedRoot | None,
 ) -> PurgedPartition:
     try:
         garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
         keys = garbage.keys()
         if root is not None:
-            token = root.access.lease.token
+            token = root.fencing_token
             delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
     except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
         return PurgedPartition(partition=partition, error=error)

@@ -35,15 +35,10 @@ from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-)
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.materialize.partition import release_partition
 from storage_core.maintenance.materialize.target import (
     TargetState,
@@ -59,12 +54,6 @@ _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
 )
-_CHECKPOINTS: Final = {
-    RECOVERY_POINT_FILE: "recovery_point",
-    LOG_START_FILE: "log_start_offset",
-    REPLICATION_FILE: "high_watermark",
-    CLEANER_FILE: "cleaner_offset",
-}
 
 
 def materialize(
@@ -208,7 +197,7 @@ def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
         path,
         {
             file: {name: row[column] for name, row in names.items() if row[column]}
-            for file, column in _CHECKPOINTS.items()
+            for file, column in CHECKPOINT_FILES.items()
         },
     )
     new = {str(name): int(row["generation"]) for name, row in names.items()}

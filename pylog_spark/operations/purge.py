@@ -20,16 +20,13 @@ from pyspark.sql import SparkSession
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.roots.writable_root import WritableRoot, failures_of, writable_root
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.recording import STEPS, Recorder
 from pylog_spark.run.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import Action, Reason, Status
-from pylog_spark.tasks.failures import describe_failure, error_of
+from pylog_spark.tasks.failures import error_of
 from pylog_spark.tasks.listing import TopicFilter, directory_location, list_partitions
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
@@ -46,8 +43,11 @@ from storage_core.commit.purge import (
 )
 from storage_core.commit.trash import hold_run
 from storage_core.config import LogConfig
-from storage_core.errors import ConfigError, GuardRefusedError, PylogError
+from storage_core.errors import ConfigError, GuardRefusedError, PylogError, describe_failure
 from storage_core.filenames import TopicPartition
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import open_root
+from storage_core.roots.root import HeldRoot, failures_of
 from storage_core.store import LocalStore
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
@@ -75,7 +75,7 @@ class PurgeScope:
     recorder: Recorder
     run_id: str
     roots: Sequence[LogRoot]
-    held: Mapping[str, WritableRoot]
+    held: Mapping[str, HeldRoot]
     catalogs: Mapping[str, TopicCatalog]
     topics: TopicFilter
     trash: str | None
@@ -132,11 +132,10 @@ def purge(
     check_roots(log_roots, options)
     job = Job(run_id=new_run_id(clock), action=action, roots=log_roots, options=options)
     recorder = open_recorder(spark, job, clock)
-    held: dict[str, WritableRoot] = {}
+    held: dict[str, HeldRoot] = {}
     with recorder.whole_run(), ExitStack() as stack:
         for root in () if options.dry_run else log_roots:
-            opened = writable_root(
-                root,
+            opened = open_root(root.location, role=root.role).hold(
                 run_id=job.run_id,
                 mark_clean=options.mark_clean,
                 is_alone=len(log_roots) == 1,
@@ -251,7 +250,7 @@ class _DeletedPartitions:
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], scope: PurgeScope, root: WritableRoot | None
+        self, rows: Sequence[Mapping[str, Any]], scope: PurgeScope, root: HeldRoot | None
     ) -> None:
         self._rows = rows
         self._scope = scope
@@ -261,7 +260,7 @@ class _DeletedPartitions:
     def forget(self, row: Mapping[str, Any]) -> None:
         """Take out the entries of a directory that goes now, and of those that go after it."""
         partition = _partition_of(row)
-        if isinstance(self._root, BrokerRoot) and partition not in self._forgotten:
+        if self._root is not None and partition not in self._forgotten:
             going = self._due | {partition}
             self._root.drop_entries(going)
             if self._root.failure is not None:
@@ -311,7 +310,7 @@ def _purge_managed_roots(scope: PurgeScope) -> Iterator[dict[str, Any]]:
             root.location,
             scope.topics,
             grace_start_ms=scope.now_ms - scope.older_than_ms,
-            root=held if isinstance(held, ManagedRoot) else None,
+            root=held if isinstance(held, HeldManagedRoot) else None,
         ):
             name = {
                 "root": root.location,

@@ -23,9 +23,9 @@ from pylog_spark.run.run_report import exit_code_of, summarise
 from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.root_listing import ListingOpener
-from pylog_spark.tasks.run_context import read_root_checkpoints
 from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
 from storage_core.clock import SystemClock
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.listing import open_listing
 
 
@@ -35,7 +35,7 @@ def survey(
     options: JobOptions,
     *,
     opener: ListingOpener = open_listing,
-    read_checkpoints: CheckpointReader = read_root_checkpoints,
+    read_checkpoints: CheckpointReader = root_checkpoints,
 ) -> TransferReport:
     """Survey every partition of some roots.
 

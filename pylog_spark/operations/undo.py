@@ -21,22 +21,12 @@ from pyspark.sql import SparkSession
 from pylog_spark.discovery import LogRoot, resolve_roots
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.killed_runs import (
-    PARTITIONS,
-    changed_partitions,
-    decode_partitions,
-    observe_partitions,
-)
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.recording import STEPS
 from pylog_spark.run.run_report import RunReport, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Action, Reason, Status
-from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.owners_word import OFF_SWITCH_FILE, is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
@@ -62,6 +52,7 @@ from storage_core.errors import (
     GuardRefusedError,
     PartitionNotFoundError,
     StorageError,
+    describe_failure,
 )
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -72,6 +63,15 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.log.leftovers import plan_settling
+from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.killed_runs import (
+    PARTITIONS,
+    changed_partitions,
+    decode_partitions,
+    observe_partitions,
+)
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record
@@ -236,7 +236,7 @@ def undo(
     with recorder.whole_run(), ExitStack() as held:
         # All of them before the first is touched: whoever is refused one has changed nothing.
         managed = [
-            ManagedRoot(root.location, run_id=job.run_id)
+            HeldManagedRoot(root.location, run_id=job.run_id)
             for root in job.roots
             if root.role is Role.MANAGED
         ]
@@ -251,7 +251,7 @@ def undo(
                     failures[undone.location] = undone.failure
                 tables.append(recorder.each_result(_named(undone.rows.values())))
         for root in managed:
-            rows = undo_managed(root, run_id, options, job.run_id)
+            rows = undo_managed(root, run_id, options)
             tables.append(recorder.each_result(_named(rows)))
     results = pa.concat_tables(tables) if tables else RESULT.empty_table()
     summary = summarise(results, duration_ms=round((time.perf_counter() - started) * 1000))
@@ -329,7 +329,7 @@ class _LockedRoot:
     ) -> None:
         self.root = root
         self.find = find
-        self.held = BrokerRoot(
+        self.held = HeldBrokerRoot(
             root.location,
             run_id=job.run_id,
             mark_clean=job.options.mark_clean,
@@ -405,7 +405,8 @@ def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _Rai
     if not raised:
         return {}
     before = root.checkpoints.get(LOG_START_FILE, {})
-    now, _ = read_if_sound(root.location, LOG_START_FILE)
+    read = root_checkpoints(root.location, [LOG_START_FILE], strict=False)
+    now = read.entries.get(LOG_START_FILE, {})
     return {
         partition: _RaisedStart(raised=start, before=before.get(name), now=now.get(partition))
         for name, start in raised.items()
@@ -416,10 +417,9 @@ def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _Rai
 def _check(root: TrashedRoot, chosen: Sequence[_Undo]) -> dict[str, dict[str, Any]]:
     """Return what would become of partitions, by directory; nothing is written."""
     rows = _each(chosen, check_partition, Status.PLANNED)
-    problems = {name: read_if_sound(root.location, name)[1] for name in root.checkpoints}
+    problems = root_checkpoints(root.location, root.checkpoints, strict=False).problems
     for undo, row in zip(chosen, rows, strict=True):
-        found = [problems[name] for name in sorted(undo.checkpoints & problems.keys())]
-        problem = next(filter(None, found), None)
+        problem = next((problems[n] for n in sorted(undo.checkpoints & problems.keys())), None)
         if problem is not None and row["status"] == Status.PLANNED.value:
             row["status"] = Status.FAILED.value
             row["error_class"] = CheckpointError.__name__
@@ -460,7 +460,7 @@ def _undo_root(locked: _LockedRoot, marker_file: Path) -> _UndoneRoot:
 
 
 def _undo_held(
-    held: BrokerRoot,
+    held: HeldBrokerRoot,
     root: TrashedRoot,
     chosen: Sequence[_Undo],
     undone: _UndoneRoot,
@@ -491,8 +491,7 @@ def _undo_held(
     # believe the marker until all are, neither at the end of this run nor after a kill.
     held.claim_unclean()
     held.allow_commits(())
-    for name, entries in _entries_before(root, due).items():
-        held.restore_checkpoint(name, entries)
+    held.write_checkpoints(_entries_before(root, due))
     if held.failure is not None:
         return
     ended = {
@@ -510,7 +509,7 @@ def _undo_held(
 
 
 def _finish_marker(
-    held: BrokerRoot, root: TrashedRoot, chosen: Sequence[_Undo], marker_file: Path
+    held: HeldBrokerRoot, root: TrashedRoot, chosen: Sequence[_Undo], marker_file: Path
 ) -> None:
     """Write the marker where an undo was killed when nothing but that was left to do.
 
@@ -525,7 +524,7 @@ def _finish_marker(
         held.claim_clean()
 
 
-def _remember_marker(path: Path, held: BrokerRoot, *, verified: Collection[str]) -> bool:
+def _remember_marker(path: Path, held: HeldBrokerRoot, *, verified: Collection[str]) -> bool:
     """Return whether the directory had its marker when its undo began; a killed one removed it.
 
     Not if somebody else has changed a partition since: a broker that left no marker, above all.

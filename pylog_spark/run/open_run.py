@@ -15,8 +15,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
-from pylog_spark.roots.broker_root import BrokerRoot, newest_checkpoint_ms
-from pylog_spark.roots.writable_root import WritableRoot, writable_root, write_context
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.disks import find_disks
@@ -42,6 +40,8 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import StorageError
+from storage_core.roots.open_root import open_root
+from storage_core.roots.root import HeldRoot, failures_of
 
 
 class OpenRun:
@@ -78,7 +78,7 @@ class OpenRun:
         self.dispatcher = Dispatcher(spark, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
         self.disks = find_disks(job.roots, job.options.limits.per_disk)
-        self.roots: Mapping[str, WritableRoot] = {}
+        self.roots: Mapping[str, HeldRoot] = {}
         self.notes: tuple[str, ...] = ()
         self.planned: list[PlannedPartition] = []
         self.context: RunContext | None = None
@@ -86,7 +86,8 @@ class OpenRun:
         self.checkpoint_times = {
             root.location: at
             for root in job.roots
-            if root.role is Role.BROKER and (at := newest_checkpoint_ms(root.location))
+            if root.role is Role.BROKER
+            and (at := open_root(root.location, role=root.role).newest_write_ms())
         }
         self._clock = clock
         self._held = ExitStack()
@@ -203,7 +204,8 @@ class OpenRun:
 
     def write_context(self, context: RunContext) -> WriteContext:
         """Return what tasks need to write."""
-        return write_context(context, self.roots)
+        access = {place: root.access for place, root in self.roots.items()}
+        return WriteContext(run=context, roots=access)
 
     @property
     def unclean_roots(self) -> frozenset[str]:
@@ -213,21 +215,15 @@ class OpenRun:
         return frozenset(location for location, root in self.roots.items() if not root.was_clean)
 
     @property
-    def broker_roots(self) -> Mapping[str, BrokerRoot]:
-        """Those of the roots that are a broker's log directories."""
-        return {place: root for place, root in self.roots.items() if isinstance(root, BrokerRoot)}
-
-    @property
     def failures(self) -> Mapping[str, StorageError]:
         """What disks failed with, by the log directory that the run then went on without."""
-        return {p: root.failure for p, root in self.broker_roots.items() if root.failure}
+        return failures_of(self.roots)
 
-    def _hold_roots(self) -> Mapping[str, WritableRoot]:
+    def _hold_roots(self) -> Mapping[str, HeldRoot]:
         mark_clean = self.job.options.mark_clean
         return {
             root.location: self._held.enter_context(
-                writable_root(
-                    root,
+                open_root(root.location, role=root.role).hold(
                     run_id=self.job.run_id,
                     mark_clean=mark_clean,
                     is_alone=len(self.job.roots) == 1,

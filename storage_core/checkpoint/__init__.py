@@ -19,9 +19,7 @@ from storage_core.checkpoint.meta_properties import (
 )
 from storage_core.checkpoint.offset_checkpoint import (
     MAX_OFFSET_CHECKPOINT_BYTES,
-    LogStart,
     encode_offset_checkpoint,
-    log_start_entries,
     parse_offset_checkpoint,
 )
 from storage_core.checkpoint.partition_metadata import (
@@ -37,14 +35,12 @@ __all__ = [
     "EpochEntry",
     "LockProof",
     "LogDirectoryLock",
-    "LogStart",
     "MetaProperties",
     "PartitionMetadata",
     "encode_clean_shutdown",
     "encode_leader_epochs",
     "encode_offset_checkpoint",
     "encode_partition_metadata",
-    "log_start_entries",
     "parse_clean_shutdown",
     "parse_leader_epochs",
     "parse_meta_properties",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from storage_core.checkpoint.checkpoint_text import LONG_MAX
+from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from storage_core.json_text import parse_json
 
 UNKNOWN_BROKER_EPOCH: Final = -1
@@ -25,6 +27,16 @@ class CleanShutdown:
     """
 
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
+
+
+def read_clean_shutdown(directory: SmallFiles) -> CleanShutdown | None:
+    """Return what the marker of a log directory says, None without one.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    content = directory.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    return None if content is None else parse_clean_shutdown(content)
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:

@@ -6,8 +6,7 @@
 ``org.apache.kafka.storage.internals.checkpoint.OffsetCheckpointFile``.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from storage_core.checkpoint.checkpoint_text import (
@@ -22,21 +21,6 @@ from storage_core.filenames import TopicPartition, validate_topic
 
 # A million entries with the longest topic names; what is larger is no checkpoint.
 MAX_OFFSET_CHECKPOINT_BYTES: Final = 1 << 28
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogStart:
-    """Where a partition's log begins.
-
-    Attributes:
-        topic_partition: The partition.
-        log_start_offset: First offset that a consumer may see.
-        first_base_offset: Base offset of the first segment.
-    """
-
-    topic_partition: TopicPartition
-    log_start_offset: int
-    first_base_offset: int
 
 
 def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, int]:
@@ -74,16 +58,3 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
         f"{partition.topic} {partition.partition} {offsets[partition]}"
         for partition in sorted(offsets)
     )
-
-
-def log_start_entries(starts: Iterable[LogStart]) -> dict[TopicPartition, int]:
-    """Choose what the log-start checkpoint says.
-
-    A log that begins at its first segment needs no entry; one whose segment still holds deleted
-    records in front does, or these would be back after a restart.
-    """
-    return {
-        start.topic_partition: start.log_start_offset
-        for start in starts
-        if start.log_start_offset > start.first_base_offset
-    }

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import (
     InvalidNameError,
@@ -41,7 +42,6 @@ from storage_core.store.generations import (
 )
 from storage_core.store.local import storage_errors
 from storage_core.store.manifest import (
-    Checkpoints,
     FileEntry,
     Manifest,
     data_key,
@@ -105,7 +105,7 @@ class ManagedStore:
         self._loaded: Head | None = None
         self._files: dict[str, FileEntry | WaitingFile] = {}
         self._waiting_bytes = 0
-        self._checkpoints = Checkpoints()
+        self._checkpoints = PartitionCheckpoints()
         self._topic_id: str | None = None
         self._object_counts: dict[str, int] = {}
         self._moved: dict[str, None] = {}  # in the order of the calls
@@ -133,7 +133,7 @@ class ManagedStore:
         return self._head().manifest
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> PartitionCheckpoints:
         """The checkpoints, with what was set since."""
         self._head()
         return self._checkpoints
@@ -281,7 +281,7 @@ class ManagedStore:
     def sync_directory(self) -> None:
         """Do nothing: the manifest is the directory."""
 
-    def set_checkpoints(self, checkpoints: Checkpoints) -> None:
+    def set_checkpoints(self, checkpoints: PartitionCheckpoints) -> None:
         """Set what the next generation has as its checkpoints."""
         self._changed()
         self._checkpoints = checkpoints

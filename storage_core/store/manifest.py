@@ -14,9 +14,11 @@ are plain, keys stay inside the partition's data, numbers are in range, the size
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import InvalidNameError
 from storage_core.filenames import (
     DATA_DIRECTORY,
@@ -59,12 +61,7 @@ _MANIFEST_FIELDS: Final = (
     "files",
 )
 _FILE_FIELDS: Final = ("key", "start", "size", "etag", "modified_ms", "largest_timestamp")
-_CHECKPOINT_FIELDS: Final = (
-    "log_start_offset",
-    "recovery_point",
-    "high_watermark",
-    "cleaner_offset",
-)
+_CHECKPOINT_FIELDS: Final = tuple(each.name for each in fields_of(PartitionCheckpoints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +84,6 @@ class FileEntry:
     etag: str
     modified_ms: int
     largest_timestamp: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """What a log directory keeps in its checkpoint files; None for no entry."""
-
-    log_start_offset: int | None = None
-    recovery_point: int | None = None
-    high_watermark: int | None = None
-    cleaner_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +111,7 @@ class Manifest:
     fencing_token: int = 0
     committed_ms: int = 0
     files: Mapping[str, FileEntry] = field(default_factory=dict)
-    checkpoints: Checkpoints = Checkpoints()
+    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
     result: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -175,9 +162,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "attempt_id": manifest.attempt_id,
             "fencing_token": manifest.fencing_token,
             "committed_ms": manifest.committed_ms,
-            "checkpoints": {
-                name: getattr(manifest.checkpoints, name) for name in _CHECKPOINT_FIELDS
-            },
+            "checkpoints": asdict(manifest.checkpoints),
             "result": dict(manifest.result),
             "files": {
                 name: {
@@ -225,7 +210,7 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
         attempt_id=fields.word("attempt_id", pattern=_RUN),
         fencing_token=fields.integer("fencing_token"),
         committed_ms=fields.integer("committed_ms"),
-        checkpoints=Checkpoints(
+        checkpoints=PartitionCheckpoints(
             **{name: checkpoints.optional_integer(name) for name in _CHECKPOINT_FIELDS}
         ),
         result=fields.mapping("result"),

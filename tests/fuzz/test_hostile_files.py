@@ -26,6 +26,7 @@ import pytest
 
 from pylog_spark.cli.dump_files import dump_path
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.checkpoint.clean_shutdown import encode_clean_shutdown, parse_clean_shutdown
 from storage_core.checkpoint.leader_epoch_file import parse_leader_epochs
 from storage_core.checkpoint.meta_properties import parse_meta_properties
@@ -38,7 +39,7 @@ from storage_core.maintenance.recovery.partition import RecoverResult, recover_p
 from storage_core.maintenance.truncation import truncate_partition
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import PartitionCheckpoints, verify_partition
+from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.checkpoint.leader_epoch_file import encode_leader_epochs
 from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
 from storage_core.errors import ChangedWhileReadError
@@ -27,7 +28,7 @@ from storage_core.store.copying import copy_object
 from storage_core.store.listing import ListedFile
 from storage_core.store.managed_root import place_url
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import Checkpoints, FileEntry, data_key
+from storage_core.store.manifest import FileEntry, data_key
 from storage_core.store.uploads import encode_location
 
 
@@ -164,14 +165,16 @@ def _write_small_files(plan: IngestPlan, target: ManagedStore) -> None:
             target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
 
 
-def _checkpoints(plan: IngestPlan, known: Checkpoints, *, is_new: bool) -> Checkpoints:
+def _checkpoints(
+    plan: IngestPlan, known: PartitionCheckpoints, *, is_new: bool
+) -> PartitionCheckpoints:
     """Return the checkpoints of the next generation.
 
     Where the log starts, and where its cleaner goes on, is the managed root's own business from
     its first generation on: the mirror's broker may keep less than it does.
     """
     marks = [mark for mark in (known.high_watermark, plan.high_watermark) if mark is not None]
-    return Checkpoints(
+    return PartitionCheckpoints(
         log_start_offset=plan.log_start_offset if is_new else known.log_start_offset,
         recovery_point=plan.end_offset,
         high_watermark=max(marks, default=None),

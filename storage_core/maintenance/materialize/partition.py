@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.checkpoint.partition_metadata import PartitionMetadata, encode_partition_metadata
 from storage_core.errors import GuardRefusedError, ManifestError, StorageError
 from storage_core.filenames import PARTITION_METADATA_FILE, SCRATCH_PREFIX, TEMPORARY_SUFFIX
@@ -23,7 +24,7 @@ from storage_core.store.base import FileInfo
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import Checkpoints, validate_file_name
+from storage_core.store.manifest import validate_file_name
 
 # Kafka ignores names like this one, and removes none.
 PIN_FILE: Final = f"{SCRATCH_PREFIX}materialize"
@@ -46,7 +47,7 @@ class Materialized:
     """
 
     generation: int
-    checkpoints: Checkpoints
+    checkpoints: PartitionCheckpoints
     files: int
     written_files: int
     record_bytes: int

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.checkpoint.partition_metadata import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -38,16 +39,6 @@ from storage_core.maintenance.verification.snapshots import check_by_replay, che
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCheckpoints:
-    """What the log directory's checkpoints say of one partition; None where they say nothing."""
-
-    recovery_point: int | None = None
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    cleaner_point: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +219,7 @@ def _check_gaps(
     A segment begins where the one before ended. Compaction removes records at a segment's end, but
     only below its checkpoint; and below the log start nobody misses anything.
     """
-    explained = max(log_start_offset, checkpoints.cleaner_point or 0)
+    explained = max(log_start_offset, checkpoints.cleaner_offset or 0)
     for before, after in pairwise(facts):
         # Of one that ends in bytes that are no batch nobody knows where it ended.
         if before.end_position < before.size_bytes or before.bad_batches:
@@ -238,7 +229,7 @@ def _check_gaps(
             findings.add(
                 Code.OFFSETS_MISSING,
                 f"offsets {first_missing} to {after.base_offset - 1} are missing before it; "
-                f"the log was compacted up to {checkpoints.cleaner_point or 0}",
+                f"the log was compacted up to {checkpoints.cleaner_offset or 0}",
                 file=log_file(after.base_offset),
                 offset=first_missing,
                 severity=Severity.INFO if surroundings.is_copy else None,
@@ -309,7 +300,7 @@ def _check_checkpoints(
                 offset=end,
                 severity=_milder(code, surroundings),
             )
-    point = checkpoints.cleaner_point
+    point = checkpoints.cleaner_offset
     if point is not None and not whole.log_start_offset <= point <= end:
         # Deletion overtakes the cleaner every day where a topic has both policies.
         findings.add(

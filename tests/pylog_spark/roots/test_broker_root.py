@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.roots import broker_root
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core import local_files
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.commit import Plan, WriteFile
@@ -24,6 +21,9 @@ from storage_core.filenames import (
     TopicPartition,
     log_file,
 )
+from storage_core.roots import broker
+from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
@@ -44,8 +44,8 @@ def directory(tmp_path: Path) -> Path:
     return log
 
 
-def open_root(directory: Path, *, mark_clean: bool = True) -> BrokerRoot:
-    return BrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
+def open_root(directory: Path, *, mark_clean: bool = True) -> HeldBrokerRoot:
+    return HeldBrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
 
 
 def marker(directory: Path) -> bytes | None:
@@ -57,7 +57,7 @@ class CrashError(Exception):
     pass
 
 
-def crash_in(opened: BrokerRoot, *, after: str) -> None:
+def crash_in(opened: HeldBrokerRoot, *, after: str) -> None:
     with opened as root:
         root.begin_writing()
         root.allow_commits([Path(root.location) / "ours-0"])
@@ -130,7 +130,7 @@ def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
 
     def run() -> None:
         with monkeypatch.context() as patched, open_root(directory) as root:
-            patched.setattr(broker_root, "sweep_scratch", be_killed)
+            patched.setattr(broker, "sweep_scratch", be_killed)
             root.begin_writing()
 
     with pytest.raises(SimulatedCrash):
@@ -140,7 +140,7 @@ def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
     assert marker(directory) == MARKER
 
 
-def begin_commit(root: BrokerRoot, directory: Path) -> Path:
+def begin_commit(root: HeldBrokerRoot, directory: Path) -> Path:
     """Do as a task does that dies after the first of two changes; return its claim."""
     path = claim_path(root.scratch, directory / "ours-0", "run")
     plan = Plan(
@@ -158,7 +158,7 @@ def begin_commit(root: BrokerRoot, directory: Path) -> Path:
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(directory):
-    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
         root.begin_writing()
         root.allow_commits([directory / "ours-0"])
         path = begin_commit(root, directory)
@@ -312,7 +312,7 @@ def test_what_a_run_by_a_link_left_is_found_by_one_by_the_real_path(directory, i
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_not_begun_on_a_disk_that_failed_never_will(directory):
-    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
         root.begin_writing()
         root.allow_commits([directory / "ours-0"])
         path = claim_path(root.scratch, directory / "ours-0", "run")
@@ -333,7 +333,7 @@ def test_no_late_task_commits_where_the_run_could_not_be_ended(directory, monkey
             root.begin_writing()
             root.allow_commits([directory / "ours-0"])
             paths.append(begin_commit(root, directory))
-            monkeypatch.setattr(broker_root, "resume_killed_runs", fail)
+            monkeypatch.setattr(broker, "resume_killed_runs", fail)
             raise CrashError
 
     paths: list[Path] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -27,7 +28,6 @@ from storage_core.filenames import (
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.log_directories import (
-    CHECKPOINT_FILES,
     VERIFIED_KINDS,
     verify_log_directories,
 )

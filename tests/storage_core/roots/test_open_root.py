@@ -5,9 +5,10 @@ from threading import Barrier
 
 import pytest
 
-from storage_core.catalog.root_files import MirrorRoot, check_log_directory, map_over_root
 from storage_core.errors import ConfigError, StorageError
 from storage_core.filenames import log_file
+from storage_core.roots.mirror import MirrorRoot
+from storage_core.roots.open_root import check_log_directory, map_over_root
 from storage_core.store import open_object_store
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
