@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, Final
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
@@ -24,7 +24,7 @@ from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.explain.answers import Explanation, held_until, unknowable
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
-from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
 from storage_core.store.open_objects import MANAGED_PREFIX
 

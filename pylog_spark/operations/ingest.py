@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -39,6 +39,7 @@ from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.roots.guards import check_off_switch
 from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_remarks import inspect_bucket
 from storage_core.store.lease import LeaseProof

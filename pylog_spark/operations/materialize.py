@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -47,6 +47,7 @@ from storage_core.maintenance.materialize.target import (
     write_checkpoints,
     write_target,
 )
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, dump_notes
@@ -46,7 +46,7 @@ from storage_core.config import LogConfig
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError, describe_failure
 from storage_core.filenames import TopicPartition
 from storage_core.roots.managed import HeldManagedRoot
-from storage_core.roots.open_root import open_root
+from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
 from storage_core.store import LocalStore
 
@@ -135,7 +135,7 @@ def purge(
     held: dict[str, HeldRoot] = {}
     with recorder.whole_run(), ExitStack() as stack:
         for root in () if options.dry_run else log_roots:
-            opened = open_root(root.location, role=root.role).hold(
+            opened = root.open().hold(
                 run_id=job.run_id,
                 mark_clean=options.mark_clean,
                 is_alone=len(log_roots) == 1,

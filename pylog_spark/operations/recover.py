@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
@@ -40,7 +40,7 @@ from storage_core.clock import Clock, SystemClock
 from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.roots.broker import BrokerRoot
-from storage_core.roots.open_root import root_checkpoints
+from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.roots.root import HeldRoot
 
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.

@@ -9,7 +9,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.run.job import run_trash
 from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
@@ -18,7 +17,6 @@ from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from storage_core.checkpoint.checkpoints import log_start_entry
-from storage_core.commit.trash import drop_raised, write_raised
 from storage_core.filenames import LOG_START_FILE, TopicPartition
 from storage_core.roots.root import HeldRoot
 
@@ -49,13 +47,7 @@ class SweepStages:
 
     def prepare(self, root: HeldRoot, due: Sequence[SweepWork]) -> None:
         """Raise log starts, before the first segment goes."""
-        trash = run_trash(self._run.job)
-        if trash is not None:
-            # An undo has to know of those whose commits did not begin before a kill.
-            starts = {str(work.ref.partition): work.log_start_offset for work in due}
-            write_raised(trash, {root.location: starts})
-        raised = {work.ref.partition: work.log_start_offset for work in due}
-        root.write_checkpoints({LOG_START_FILE: raised})
+        root.raise_log_starts({work.ref.partition: work.log_start_offset for work in due})
         if not all(work.is_replicated for work in due):
             root.disown_marker()
 
@@ -105,10 +97,7 @@ class SweepStages:
                 entries[work.ref.partition] = work.log_start_checkpoint or None
         touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
         root.settle_commits({}, is_whole=not touched)
-        root.write_checkpoints({LOG_START_FILE: entries})
-        trash = run_trash(self._run.job)
-        if trash is not None and root.failure is None:
-            drop_raised(trash, [root.location])
+        root.settle_log_starts(entries)
 
 
 def find_due_sweeps(plans: pa.Table) -> list[SweepWork]:

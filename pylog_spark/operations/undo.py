@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_ledger
@@ -71,7 +71,7 @@ from storage_core.roots.killed_runs import (
     observe_partitions,
 )
 from storage_core.roots.managed import HeldManagedRoot
-from storage_core.roots.open_root import root_checkpoints
+from storage_core.roots.open_root import LogRoot, root_checkpoints
 from storage_core.store import LocalStore
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import write_record

@@ -7,7 +7,6 @@ from typing import Final
 
 import humanize
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
 from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
@@ -19,6 +18,7 @@ from storage_core.checkpoint.meta_properties import (
 )
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
 from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import LogRoot
 
 _METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
@@ -16,7 +15,7 @@ from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
 from storage_core.redaction import has_password
 from storage_core.roots.guards import check_local_directory, check_off_object
-from storage_core.roots.open_root import open_root
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
@@ -67,7 +66,7 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
     if options.now_is_said:
         return
     is_managed = root.role is Role.MANAGED
-    newest = open_root(root.location, role=root.role).newest_write_ms()
+    newest = root.open().newest_write_ms()
     if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",

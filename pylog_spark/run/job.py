@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
@@ -24,6 +23,7 @@ from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.redaction import without_secrets
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.guards import has_remote_storage
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 

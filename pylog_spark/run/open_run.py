@@ -14,7 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
+from pylog_spark.discovery import count_directories, discover_partitions
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.disks import find_disks
@@ -40,7 +40,7 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import StorageError
-from storage_core.roots.open_root import open_root
+from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
 
 
@@ -86,8 +86,7 @@ class OpenRun:
         self.checkpoint_times = {
             root.location: at
             for root in job.roots
-            if root.role is Role.BROKER
-            and (at := open_root(root.location, role=root.role).newest_write_ms())
+            if root.role is Role.BROKER and (at := root.open().newest_write_ms())
         }
         self._clock = clock
         self._held = ExitStack()
@@ -223,7 +222,7 @@ class OpenRun:
         mark_clean = self.job.options.mark_clean
         return {
             root.location: self._held.enter_context(
-                open_root(root.location, role=root.role).hold(
+                root.open().hold(
                     run_id=self.job.run_id,
                     mark_clean=mark_clean,
                     is_alone=len(self.job.roots) == 1,

@@ -49,6 +49,7 @@ from storage_core.commit.scratch import (
     scratch_folder,
     sweep_scratch,
 )
+from storage_core.commit.trash import drop_raised, write_raised
 from storage_core.errors import (
     GuardRefusedError,
     LogDirectoryNotFoundError,
@@ -56,7 +57,12 @@ from storage_core.errors import (
     StorageError,
     describe_failure,
 )
-from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, TopicPartition
+from storage_core.filenames import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_FILE,
+    LOG_START_FILE,
+    TopicPartition,
+)
 from storage_core.local_files import folder_names
 from storage_core.roots.killed_runs import (
     encode_remembered,
@@ -433,6 +439,20 @@ class HeldBrokerRoot:
         self._lock.validate_held()
         for name, entries in changes.items():
             self._merge(name, entries)
+
+    def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Raise log starts in their checkpoint, before the first segment goes."""
+        if self._trash is not None:
+            # An undo has to know of those whose commits did not begin before a kill.
+            named = {str(partition): start for partition, start in starts.items()}
+            write_raised(self._trash, {self.location: named})
+        self.write_checkpoints({LOG_START_FILE: starts})
+
+    def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put log starts into their checkpoint, once the segments are gone."""
+        self.write_checkpoints({LOG_START_FILE: entries})
+        if self._trash is not None and self.failure is None:
+            drop_raised(self._trash, [self.location])
 
     @_unless_failed
     def disown_marker(self) -> None:

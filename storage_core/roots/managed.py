@@ -394,6 +394,14 @@ class HeldManagedRoot:
         """Do nothing: the offsets are part of what each commit writes."""
         del changes
 
+    def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Do nothing: a log start rises by the commit that removes the segments."""
+        del starts
+
+    def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Do nothing: a log start rises by the commit that removes the segments."""
+        del entries
+
     def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
         """Do nothing: the offsets of a partition went with its manifest."""
         del partitions

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
@@ -43,6 +43,30 @@ _LOOKS_AT_ONCE: Final = 16
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRoot:
+    """A root that a run is given.
+
+    Attributes:
+        location: Its path, absolute and without ``..``, or its URL.
+        role: What may be done to it.
+        is_said: Whether the role was said; a guessed one serves reading only.
+    """
+
+    location: str
+    role: Role
+    is_said: bool
+
+    def open(self) -> Root:
+        """Return what is there, as anybody reads it.
+
+        Raises:
+            StorageError: The store cannot be reached.
+            MissingDriverError: The package that reaches such a URL is not installed.
+        """
+        return open_root(self.location, role=self.role)
 
 
 def open_root(root: str | Path, *, role: Role | None = None) -> Root:

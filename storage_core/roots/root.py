@@ -234,6 +234,14 @@ class HeldRoot(Protocol):
         """
         ...
 
+    def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Raise log starts before segments go, so that nobody reads what goes."""
+        ...
+
+    def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Say where logs start once their segments are gone; None for no entry of their own."""
+        ...
+
     def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
         """Say where the next round of compaction begins in some partitions."""
         ...

@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from storage_core.checkpoint.offset_checkpoint import (
-    MAX_OFFSET_CHECKPOINT_BYTES,
-    encode_offset_checkpoint,
-    parse_offset_checkpoint,
-)
+from storage_core.checkpoint.checkpoints import merge_entries, read_checkpoints
+from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.errors import (
     GuardRefusedError,
     InvalidNameError,
@@ -27,6 +24,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import TEMPORARY_SUFFIX, TopicPartition, parse_partition_directory
 from storage_core.local_files import scan_folder
+from storage_core.roots.broker import BrokerRoot
 from storage_core.store.json_fields import parse_json_object
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 
@@ -137,13 +135,11 @@ def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartitio
         StorageError: The disk failed.
     """
     store = LocalStore(directory, may_be_link=True)
+    read = read_checkpoints(BrokerRoot(directory), files)
     for name, offsets in files.items():
-        known: dict[TopicPartition, int] = {}
-        if store.has(name):
-            content = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-            known = parse_offset_checkpoint(content, file=str(directory / name))
-        merged = {**known, **offsets}
-        if merged != known or not store.has(name):
+        known = read.entries.get(name)
+        merged = merge_entries(known or {}, offsets)
+        if merged != known:
             store.write_file(name, encode_offset_checkpoint(merged))
 
 

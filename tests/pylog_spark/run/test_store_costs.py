@@ -4,7 +4,6 @@ import sys
 
 import pyarrow as pa
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.run.store_costs import (
     StoreCost,
     bucket_notes,
@@ -14,6 +13,7 @@ from pylog_spark.run.store_costs import (
 )
 from storage_core.catalog.roles import Role
 from storage_core.roots import managed
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.open_objects import open_object_store
 from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory

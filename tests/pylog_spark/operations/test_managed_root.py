@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.nightly import run_nightly
@@ -19,6 +18,7 @@ from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import LogRoot
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
