@@ -6,7 +6,6 @@ time; an inventory takes the place of listing. One row is one sub-directory, wha
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,10 +28,10 @@ from pylog_spark.tasks.listing import (
 )
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.catalog.root_files import check_log_directory
 from storage_core.errors import ConfigError
 from storage_core.filenames import is_text
 from storage_core.local_files import folder_names
+from storage_core.roots.open_root import LogRoot, check_log_directory
 from storage_core.store.listing import open_listing
 from storage_core.store.local import plain_path, storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
@@ -41,21 +40,6 @@ from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
 # slot with one task listing alone would be as quick but for the last of its runs.
 _LISTING_TASKS_PER_SLOT: Final = 2
 _INVENTORY_TASKS: Final = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRoot:
-    """A log directory that a run is given.
-
-    Attributes:
-        location: Its path, absolute and without ``..``, or its URL.
-        role: What may be done to it.
-        is_said: Whether the role was said; a guessed one serves reading only.
-    """
-
-    location: str
-    role: Role
-    is_said: bool
 
 
 def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[LogRoot]:

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from pylog_spark.schemas import ALLOWED_BY, Status
 from pylog_spark.text import printable, to_json
-from storage_core.catalog.root_files import unpinned
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
 from storage_core.formats.error_codes import kafka_error_name
+from storage_core.store.generations import unpinned
 from storage_core.store.open_store import split_location
 
 Row = Mapping[str, Any]

@@ -9,11 +9,12 @@ works on one partition says so for all of them (``located``). ``facts_of`` tells
 is known of its place.
 """
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import PurePath
-from typing import ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from storage_core.redaction import is_secret_name, without_secrets
 
@@ -718,3 +719,17 @@ class LogClosedError(PylogError):
 
     def __str__(self) -> str:
         return f"{self.partition}: the log is closed"
+
+
+def describe_failure(error: Exception) -> dict[str, Any]:
+    """Return the columns error_class and error for an exception.
+
+    Errors raised on purpose name file and position themselves; to any other one the place in the
+    code is added.
+    """
+    text = str(error)
+    if not isinstance(error, PylogError | OSError):
+        frame = traceback.extract_tb(error.__traceback__)[-1:]
+        place = f" at {frame[0].filename}:{frame[0].lineno}" if frame else ""
+        text = f"{text or 'no message'} (unexpected{place})"
+    return {"error_class": type(error).__name__, "error": text}

@@ -33,7 +33,7 @@ ALLOWED = {
     "pylog_spark/java_trust.py": "certificates of the machine",
     "pylog_spark/operations/materialize.py": "iterdir: sizes of what this program has written",
     "pylog_spark/run/plan_file.py": "a file that the user names",
-    "pylog_spark/roots/root_guards.py": "names in the root itself",
+    "storage_core/roots/guards.py": "names in the root itself",
     "pylog_spark/report_page.py": "a file that the user names",
     "pylog_spark/session.py": "a file that the user names",
     "pylog_spark/tasks/key_folder.py": "glob: names of scratch files, to unlink them",

@@ -32,12 +32,12 @@ from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
 from pylog_spark.text import printable
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.catalog.root_files import check_log_directory
 from storage_core.config import BrokerConfig
 from storage_core.errors import ConfigError, StorageError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.verdict import Advice, RootState
+from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 
 _STYLES: Final = {

@@ -16,7 +16,6 @@ from pylog_spark.options.declared import ISOLATION, OUTPUT, PATH
 from pylog_spark.options.option import CommandLine
 from pylog_spark.text import printable
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.root_files import join_location, locate_directory
 from storage_core.clock import SystemClock
 from storage_core.errors import (
     BadBytesError,
@@ -36,9 +35,10 @@ from storage_core.filenames import (
 )
 from storage_core.log.committed_view import CommittedView, load_committed_view
 from storage_core.log.settled_store import SettledStore, settle
+from storage_core.roots.open_root import locate_directory
 from storage_core.store import LogStore, open_store
 from storage_core.store.generations import GENERATION_MARK
-from storage_core.store.open_store import is_managed, split_location
+from storage_core.store.open_store import is_managed, join_location, split_location
 
 # A snapshot of the cluster's metadata is no part of a log, and made of what was committed.
 _ALL_COMMITTED: Final = CommittedView(aborted=(), last_stable_offset=MAX_OFFSET)

@@ -23,9 +23,9 @@ from pylog_spark.tasks.inspection import (
 )
 from pylog_spark.text import printable, time_text
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.catalog.root_files import map_over_root
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
+from storage_core.roots.open_root import map_over_root
 
 _NOTHING: Final = "-"
 Row = dict[str, Any]

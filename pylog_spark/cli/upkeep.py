@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from pylog_spark.cli.jobs import show_run
 from pylog_spark.cli.runner import Call, Spark, Work, load_options
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import check_undo, undo
 from pylog_spark.options import JobOptions
@@ -17,6 +17,7 @@ from pylog_spark.run.guards import check_roots
 from pylog_spark.run.run_report import RunReport, note_of_empty_root
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from storage_core.catalog.roles import Role
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import list_partitions as list_managed
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from pylog_spark.operations.purge_rows import Gone, Row, apply_purge, purge_row
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.failures import error_of
 from storage_core.catalog.log_directories import DirectoryKind
@@ -17,6 +16,7 @@ from storage_core.commit.purge import Purge, plan_purge_directory, plan_purge_pa
 from storage_core.config import LogConfig
 from storage_core.errors import GuardRefusedError, PylogError
 from storage_core.filenames import TopicPartition
+from storage_core.roots.root import HeldRoot
 
 _DEFAULT_DELAY_MS: Final = LogConfig().file_delete_delay_ms
 _SWEPT: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY})
@@ -26,7 +26,7 @@ def purge_broker(
     rows: Sequence[Mapping[str, Any]],
     catalog: TopicCatalog,
     options: JobOptions,
-    root: BrokerRoot | None,
+    root: HeldRoot | None,
 ) -> Iterator[Row]:
     """Purge the partition directories of a log directory.
 
@@ -96,7 +96,7 @@ class _DeletedPartitions:
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], now_ms: int, root: BrokerRoot | None
+        self, rows: Sequence[Mapping[str, Any]], now_ms: int, root: HeldRoot | None
     ) -> None:
         self._rows = rows
         self._now_ms = now_ms

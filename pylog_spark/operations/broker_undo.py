@@ -14,13 +14,10 @@ from typing import Any, Final
 
 from pylog_spark.operations.run_changes import PartitionUndo, find_undos
 from pylog_spark.operations.undo_marker import remember_marker
-from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.run.job import Job
 from pylog_spark.run.recording import STEPS
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Reason, Status
-from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, is_switched_off
 from storage_core.commit.trash import TrashedRoot
 from storage_core.commit.undo import UndonePartition, check_partition, undo_partition
@@ -29,9 +26,12 @@ from storage_core.errors import (
     CheckpointError,
     GuardRefusedError,
     StorageError,
+    describe_failure,
 )
 from storage_core.filenames import TopicPartition
 from storage_core.log.leftovers import plan_settling
+from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import LocalStore
 
 # Each is mostly waiting for a disk.
@@ -76,7 +76,7 @@ class BrokerUndo:
         self._folder = folder
         self._before = before
         self._marker_file = folder / _MARKER_FILE.format(number=number)
-        self._root = BrokerRoot(
+        self._root = HeldBrokerRoot(
             before.location,
             run_id=job.run_id,
             mark_clean=job.options.mark_clean,
@@ -165,8 +165,7 @@ class BrokerUndo:
         # believe the marker until all are, neither at the end of this run nor after a kill.
         root.claim_unclean()
         root.allow_commits(())
-        for name, entries in _entries_before(before, due).items():
-            root.restore_checkpoint(name, entries)
+        root.write_checkpoints(_entries_before(before, due))
         if root.failure is not None:
             return False
         work = partial(undo_partition, settling=plan_settling)
@@ -200,10 +199,9 @@ class BrokerUndo:
 def _check(root: TrashedRoot, chosen: Sequence[PartitionUndo]) -> Rows:
     """Return what would become of partitions, by directory; nothing is written."""
     rows = _each(chosen, check_partition, Status.PLANNED)
-    problems = {name: read_if_sound(root.location, name)[1] for name in root.checkpoints}
+    problems = root_checkpoints(root.location, root.checkpoints, strict=False).problems
     for undo, row in zip(chosen, rows, strict=True):
-        found = [problems[name] for name in sorted(undo.checkpoints & problems.keys())]
-        problem = next(filter(None, found), None)
+        problem = next((problems[n] for n in sorted(undo.checkpoints & problems.keys())), None)
         if problem is not None and row["status"] == Status.PLANNED.value:
             row["status"] = Status.FAILED.value
             row["error_class"] = CheckpointError.__name__

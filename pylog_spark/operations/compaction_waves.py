@@ -15,14 +15,9 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from pylog_spark.operations.due_compactions import (
-    CompactionLimits,
-    DueCompaction,
-    name_partitions,
-)
+from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction, name_partitions
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.options import Strategy
-from pylog_spark.roots.writable_root import WritableRoot
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, cut_beside
 from pylog_spark.run.run import Run
@@ -36,6 +31,7 @@ from pylog_spark.tasks.commit import (
 )
 from pylog_spark.tasks.key_folder import remove_wave
 from pylog_spark.tasks.run_context import RunContext, WriteContext
+from storage_core.roots.root import HeldRoot
 
 _log: Final = logging.getLogger(__name__)
 
@@ -93,7 +89,7 @@ class CompactionStages:
         """Return what the wave does."""
         return f"{self._run.job.title} {name_partitions(due)}"
 
-    def prepare(self, _root: WritableRoot, _due: Sequence[DueCompaction]) -> None:
+    def prepare(self, _root: HeldRoot, _due: Sequence[DueCompaction]) -> None:
         """Write nothing: a round of compaction is announced by its claims alone."""
 
     def work(self, due: Sequence[DueCompaction], title: str) -> Outcomes:
@@ -140,7 +136,7 @@ class CompactionStages:
         return wave.outcomes
 
     def settle(
-        self, root: WritableRoot, due: Sequence[DueCompaction], outcomes: Mapping[int, Outcome]
+        self, root: HeldRoot, due: Sequence[DueCompaction], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Write the cleaner points of what was cleaned."""
         points = {

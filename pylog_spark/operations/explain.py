@@ -8,23 +8,23 @@ from dataclasses import asdict, replace
 from functools import cache
 from typing import Any, Final
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
-from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps, partition_checkpoints
-from pylog_spark.tasks.run_context import read_if_sound
+from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.explain.answers import Explanation, held_until, unknowable
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
+from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
 from storage_core.store.open_objects import MANAGED_PREFIX
 
@@ -148,13 +148,13 @@ class _Explainer:
         request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
         cleaner = self._options.cleaner
         if is_unclean:
-            points, _ = read_if_sound(root.location, RECOVERY_POINT_FILE)
+            points = root_checkpoints(root.location, [RECOVERY_POINT_FILE], strict=False)
             found = explain_after_recovery(
                 store,
                 config=config,
                 cleaner=cleaner,
                 request=request,
-                recovery_point=points.get(partition, 0),
+                recovery_point=points.of(partition).recovery_point or 0,
             )
         else:
             found = explain_partition(

@@ -17,11 +17,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.arrow_tasks import map_in_arrow
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.roots.root_guards import check_off_switch
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
@@ -32,6 +30,9 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.roots.guards import check_off_switch
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import ObjectStore, open_object_store
 from storage_core.store.bucket_settings import inspect_bucket
 from storage_core.store.lease import LeaseProof
@@ -139,7 +140,7 @@ def _hold(run: Run, target: LogRoot) -> LeaseProof:
     """Make the managed root if it is not there, and take its lease for this run."""
     job = run.job
     create_root(open_object_store(target.location), now_ms=job.clock.now_ms())
-    held = run.hold(ManagedRoot(target.location, run_id=job.run_id, clock=job.clock))
+    held = run.hold(HeldManagedRoot(target.location, run_id=job.run_id, clock=job.clock))
     return held.access.lease
 
 

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Final
 
 from pylog_spark.operations.purge_rows import Gone, Row, purge_row
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.listing import TopicFilter, directory_location
 from storage_core.catalog.roles import Role
 from storage_core.filenames import TopicPartition
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import open_object_store
 from storage_core.store.garbage import delete_garbage, delete_leftovers, find_garbage
 from storage_core.store.managed_root import list_partitions
@@ -20,7 +20,7 @@ _SUPERSEDED: Final = "no generation that is kept names it"
 
 
 def purge_managed(
-    location: str, topics: TopicFilter, *, grace_start_ms: int, root: ManagedRoot | None
+    location: str, topics: TopicFilter, *, grace_start_ms: int, root: HeldManagedRoot | None
 ) -> Iterator[Row]:
     """Purge the partitions of a managed root.
 
@@ -61,12 +61,12 @@ def _purge(
     partition: TopicPartition,
     *,
     grace_start_ms: int,
-    root: ManagedRoot | None,
+    root: HeldManagedRoot | None,
 ) -> Gone:
     garbage = find_garbage(objects, partition, grace_start_ms=grace_start_ms)
     keys = garbage.keys()
     if root is not None:
-        token = root.access.lease.token
+        token = root.fencing_token
         delete_garbage(objects, garbage, fencing_token=token, fence=root.begin_writing)
     steps = [{"operation": "DeleteObject", "name": key, "reason": _SUPERSEDED} for key in keys]
     return Gone(files=len(steps), size_bytes=garbage.size_bytes, steps=steps)

@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.run.recording import STEPS
 from pylog_spark.schemas import Reason, Status
-from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import TopicFilter
-from storage_core.errors import PartitionNotFoundError
+from storage_core.errors import PartitionNotFoundError, describe_failure
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import open_object_store
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.managed_root import list_partitions
@@ -33,16 +32,13 @@ _TOLERANCE_MS: Final = 3_600_000
 _UNDOES: Final = "undoes"
 
 
-def undo_managed(
-    root: ManagedRoot, run_id: str, options: JobOptions, own_id: str
-) -> list[dict[str, Any]]:
+def undo_managed(root: HeldManagedRoot, run_id: str, options: JobOptions) -> list[dict[str, Any]]:
     """Undo what a run did to the partitions of one managed root.
 
     Args:
         root: The root, under its lease unless this is a dry run.
         run_id: The run.
         options: Which topics, and whether this is a dry run.
-        own_id: This run.
 
     Returns:
         Columns of ``schemas.RESULT`` of each partition that the run changed, with the operation
@@ -54,7 +50,7 @@ def undo_managed(
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     objects = open_object_store(root.location)
     chosen = [p for p in list_partitions(objects) if topics.admits(p.topic)]
-    undo = _ManagedUndo(objects, root, run_id, own_id, dry_run=options.dry_run)
+    undo = _ManagedUndo(objects, root, run_id, dry_run=options.dry_run)
     with ThreadPoolExecutor(_WORKERS) as pool:
         found = list(pool.map(undo.row, sorted(chosen)))
     return [{"root": root.location, **row} for row in found if row is not None]
@@ -64,12 +60,16 @@ class _ManagedUndo:
     """The undo of one run in one root."""
 
     def __init__(
-        self, objects: ObjectStore, root: ManagedRoot, run_id: str, own_id: str, *, dry_run: bool
+        self,
+        objects: ObjectStore,
+        root: HeldManagedRoot,
+        run_id: str,
+        *,
+        dry_run: bool,
     ) -> None:
         self._objects = objects
         self._root = root
         self._run_id = run_id
-        self._own_id = own_id
         self._dry_run = dry_run
         began = _RUN_TIME.match(run_id)
         self._began_ms = 0
@@ -109,12 +109,7 @@ class _ManagedUndo:
         if not self._dry_run:
             store = ManagedStore(self._objects, partition, generation=head.generation)
             store.restore(before.generation)
-            store.publish(
-                run_id=self._own_id,
-                fencing_token=self._root.access.lease.token,
-                fence=self._root.begin_writing,
-                result={_UNDOES: self._run_id},
-            )
+            self._root.publish(store, {_UNDOES: self._run_id})
         status = Status.PLANNED if self._dry_run else Status.DONE
         sizes = {**_sizes("before", head), **_sizes("after", before)}
         restored = {

@@ -13,29 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import new_job
-from pylog_spark.run.planning import (
-    WorkItem,
-    choose_unit_bytes,
-    count_look_tasks,
-    pack_units,
-)
+from pylog_spark.run.planning import WorkItem, choose_unit_bytes, count_look_tasks, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-)
+from storage_core.filenames import TopicPartition
 from storage_core.maintenance.materialize import (
     TargetState,
     hold_target,
@@ -44,6 +34,7 @@ from storage_core.maintenance.materialize import (
     write_checkpoints,
     write_target,
 )
+from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 
@@ -51,12 +42,6 @@ _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
 )
-_CHECKPOINTS: Final = {
-    RECOVERY_POINT_FILE: "recovery_point",
-    LOG_START_FILE: "log_start_offset",
-    REPLICATION_FILE: "high_watermark",
-    CLEANER_FILE: "cleaner_offset",
-}
 
 
 def materialize(
@@ -183,7 +168,7 @@ def _finish(path: Path, state: TargetState, details: pa.Table) -> None:
         path,
         {
             file: {name: row[column] for name, row in names.items() if row[column]}
-            for file, column in _CHECKPOINTS.items()
+            for file, column in CHECKPOINT_FILES.items()
         },
     )
     new = {str(name): int(row["generation"]) for name, row in names.items()}

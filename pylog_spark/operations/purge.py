@@ -32,6 +32,7 @@ from storage_core.clock import Clock
 from storage_core.commit.purge import find_runs, plan_purge_trash
 from storage_core.commit.trash import hold_run
 from storage_core.errors import ConfigError
+from storage_core.roots.managed import HeldManagedRoot
 
 
 def purge(
@@ -102,7 +103,7 @@ def _purge_log_directories(run: Run, catalogs: Mapping[str, TopicCatalog]) -> It
         # Where the disk has failed the run says so in its notes, and does nothing more.
         if root.role is Role.BROKER and root.location not in run.failures:
             rows = list_partitions(root.location, root.role.value, run.job.topics)
-            held = run.broker_roots.get(root.location)
+            held = run.roots.get(root.location)
             yield from purge_broker(rows, catalogs[root.location], run.job.options, held)
 
 
@@ -110,11 +111,12 @@ def _purge_managed_roots(run: Run) -> Iterator[Row]:
     options = run.job.options
     for root in run.job.roots:
         if root.role is Role.MANAGED:
+            held = run.roots.get(root.location)
             yield from purge_managed(
                 root.location,
                 run.job.topics,
                 grace_start_ms=options.now_ms - options.purge_after_ms,
-                root=run.managed_roots.get(root.location),
+                root=held if isinstance(held, HeldManagedRoot) else None,
             )
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from pylog_spark.run.recording import STEPS
 from pylog_spark.schemas import Status
-from pylog_spark.tasks.failures import describe_failure
 from storage_core.commit import commit
 from storage_core.commit.purge import Purge
-from storage_core.errors import GuardRefusedError
+from storage_core.errors import GuardRefusedError, describe_failure
 from storage_core.store import LocalStore
 
 Row = dict[str, Any]

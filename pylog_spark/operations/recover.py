@@ -13,11 +13,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import BrokerRoot, read_marker
 from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
@@ -31,12 +30,16 @@ from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import NO_LIMIT, Outcomes, run_waves
 from pylog_spark.schemas import RECOVERY_WORK, Action, Reason, Status
 from pylog_spark.tasks.recovery import RecoveryLimits, observe_recovery
-from pylog_spark.tasks.run_context import RECOVERY_FILES, RunContext, read_if_sound
+from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role, local_path
+from storage_core.checkpoint.broker_files import read_clean_shutdown
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.clock import Clock
 from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.store import LocalStore
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import LogRoot, root_checkpoints
+from storage_core.roots.root import HeldRoot
 
 # What does not keep a directory from being marked: no broker loads it by the marker, or at all.
 _NOT_LOADED: Final = frozenset(
@@ -173,9 +176,9 @@ class RecoveryStep:
         """
         missing = find_missing_directories(self._job.roots, self._job.options)
         roots = {
-            root.location: self._run.broker_roots[root.location]
+            root.location: self._run.roots[root.location]
             for root in self._chosen
-            if root.location in self._run.broker_roots
+            if root.location in self._run.roots
         }
         if self._job.options.dry_run:
             unclean = _without_marker(self._chosen)
@@ -218,13 +221,12 @@ class RecoveryStep:
         found = self._run.observe(observe, RECOVERY_WORK, what, self._chosen)
         self.rows.partitions = settle_plans(self._run, context, found, action=Action.RECOVER.value)
         for root in self._chosen:
-            for name in RECOVERY_FILES:
-                problem = read_if_sound(root.location, name)[1]
-                if problem:
-                    self.notes.append(
-                        f"{problem}; it counts as empty and stays as it is. A broker does not "
-                        "start with it: remove it when you have looked at it"
-                    )
+            read = root_checkpoints(root.location, RECOVERY_FILES, strict=False)
+            self.notes += [
+                f"{problem}; it counts as empty and stays as it is. A broker does not start with "
+                "it: remove it when you have looked at it"
+                for problem in read.problems.values()
+            ]
         self._note_guessed_configs(context)
         return context
 
@@ -293,7 +295,7 @@ class RecoveryStep:
         }
         note_operations(self._run, Action.RECOVER.value, texts)
 
-    def _mark(self, roots: Mapping[str, BrokerRoot], missing: Mapping[str, Sequence[str]]) -> None:
+    def _mark(self, roots: Mapping[str, HeldRoot], missing: Mapping[str, Sequence[str]]) -> None:
         """Let directories be marked clean if every log of theirs is, and say why if not.
 
         A directory that had the marker has it back in any case, unless a log was left half done.
@@ -356,5 +358,5 @@ def _without_marker(roots: Iterable[LogRoot]) -> frozenset[str]:
         for root in roots
         if local_path(root.location) is None
         or root.role is Role.MANAGED
-        or read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
+        or read_clean_shutdown(BrokerRoot(Path(root.location))) is None
     )

@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pylog_spark.report import size_text
-from pylog_spark.roots.writable_root import WritableRoot
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import planned_rows
 from pylog_spark.run.planning import (
@@ -34,6 +33,9 @@ from pylog_spark.tasks.recovery import (
     scan_segments,
 )
 from pylog_spark.tasks.run_context import RunContext
+from storage_core.checkpoint.checkpoints import log_start_entry
+from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, REPLICATION_FILE
+from storage_core.roots.root import HeldRoot
 
 # A recovery that finds nothing to do still lists, reads small files and syncs: about this much.
 _PARTITION_BYTES: Final = 4 * 1024 * 1024
@@ -104,7 +106,7 @@ class RecoveryStages:
         come = "" if self._meter is None else f" ({progress_text(self._meter.between_stages)})"
         return f"{job.title} {job.places}: recover {len(due)} partitions, {size}{come}"
 
-    def prepare(self, root: WritableRoot, _due: Sequence[DueRecovery]) -> None:
+    def prepare(self, root: HeldRoot, _due: Sequence[DueRecovery]) -> None:
         """Let a marker that goes back name no broker epoch: records may be cut.
 
         Before they are: whoever finishes the wave after a kill knows only this.
@@ -234,38 +236,40 @@ class RecoveryStages:
         return frame, sizes
 
     def settle(
-        self, root: WritableRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
+        self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Write the checkpoints of the wave's partitions in one log directory."""
-        broker_root = self._run.broker_roots[root.location]
         done = [
             (each.work, columns)
             for each in due
             if (columns := outcomes[each.ref.ordinal].columns)["status"] == Status.DONE
         ]
-        broker_root.write_recovered(
-            recovery_points={w.ref.partition: row["log_end_offset"] for w, row in done},
-            log_starts={
-                work.ref.partition: (
-                    row["log_start_offset"]
-                    if row["log_start_offset"] > row["first_base_offset"]
-                    else None
-                )
-                for work, row in done
-            },
-            high_watermarks={
-                work.ref.partition: min(
-                    max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
-                )
-                for work, row in done
-                if work.high_watermark is not None
-            },
+        root.write_checkpoints(
+            {
+                LOG_START_FILE: {
+                    work.ref.partition: log_start_entry(
+                        row["log_start_offset"], row["first_base_offset"]
+                    )
+                    for work, row in done
+                },
+                # Of those only that have one.
+                REPLICATION_FILE: {
+                    work.ref.partition: min(
+                        max(work.high_watermark, row["log_start_offset"]), row["log_end_offset"]
+                    )
+                    for work, row in done
+                    if work.high_watermark is not None
+                },
+                RECOVERY_POINT_FILE: {
+                    work.ref.partition: row["log_end_offset"] for work, row in done
+                },
+            }
         )
         touched = any(outcomes[each.ref.ordinal].was_touched for each in due)
         if touched or any(row["steps"] for _, row in done):
             self._changed.add(root.location)
         if root.location not in self._changed:
-            broker_root.own_marker()
+            root.own_marker()
         root.settle_commits({}, is_whole=not touched)
 
 

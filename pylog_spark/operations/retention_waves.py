@@ -9,8 +9,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.roots.writable_root import WritableRoot
-from pylog_spark.run.job import run_trash
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
@@ -18,8 +16,9 @@ from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import SWEPT, Reason, Status
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
-from storage_core.commit.trash import drop_raised, write_raised
-from storage_core.filenames import TopicPartition
+from storage_core.checkpoint.checkpoints import log_start_entry
+from storage_core.filenames import LOG_START_FILE, TopicPartition
+from storage_core.roots.root import HeldRoot
 
 # Some renames and a sync: about as long as reading this much.
 _SEGMENT_BYTES: Final = 256 * 1024
@@ -46,14 +45,9 @@ class SweepStages:
         segments = sum(len(work.removed) for work in due)
         return f"{self._run.job.title}: remove {segments} segments of {len(due)} partitions"
 
-    def prepare(self, root: WritableRoot, due: Sequence[SweepWork]) -> None:
+    def prepare(self, root: HeldRoot, due: Sequence[SweepWork]) -> None:
         """Raise log starts, before the first segment goes."""
-        trash = run_trash(self._run.job)
-        if trash is not None:
-            # An undo has to know of those whose commits did not begin before a kill.
-            starts = {str(work.ref.partition): work.log_start_offset for work in due}
-            write_raised(trash, {root.location: starts})
-        root.write_log_starts({work.ref.partition: work.log_start_offset for work in due})
+        root.raise_log_starts({work.ref.partition: work.log_start_offset for work in due})
         if not all(work.is_replicated for work in due):
             root.disown_marker()
 
@@ -90,23 +84,20 @@ class SweepStages:
         return [unit.values for unit in units]
 
     def settle(
-        self, root: WritableRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]
+        self, root: HeldRoot, due: Sequence[SweepWork], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Close the wave: a partition that did not lose a file has its old log start back."""
         entries: dict[TopicPartition, int | None] = {}
         for work in due:
             outcome = outcomes[work.ref.ordinal]
             if outcome.columns["status"] == Status.DONE:
-                start = work.log_start_offset
-                entries[work.ref.partition] = start if start > work.first_base_offset else None
+                entry = log_start_entry(work.log_start_offset, work.first_base_offset)
+                entries[work.ref.partition] = entry
             elif not outcome.was_touched:
                 entries[work.ref.partition] = work.log_start_checkpoint or None
         touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
         root.settle_commits({}, is_whole=not touched)
-        root.write_log_starts(entries)
-        trash = run_trash(self._run.job)
-        if trash is not None and root.failure is None:
-            drop_raised(trash, [root.location])
+        root.settle_log_starts(entries)
 
 
 def find_due_sweeps(plans: pa.Table) -> list[SweepWork]:
@@ -154,4 +145,4 @@ def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
             name = TopicPartition(row["topic"], row["partition"])
             stale.setdefault(row["root"], {})[name] = None
     for location, entries in stale.items():
-        run.roots[location].write_log_starts(entries)
+        run.roots[location].write_checkpoints({LOG_START_FILE: entries})

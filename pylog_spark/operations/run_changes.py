@@ -7,7 +7,6 @@ from typing import Final
 
 from pylog_spark.schemas import Action
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.commit.trash import TrashedRoot, list_commits, read_commit, read_raised
 from storage_core.commit.undo import is_undone
 from storage_core.errors import ChangedWhileReadError, PartitionNotFoundError
@@ -19,6 +18,7 @@ from storage_core.filenames import (
     TopicPartition,
     parse_partition_directory,
 )
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import LocalStore
 
 # Which checkpoints an action moves.
@@ -143,7 +143,8 @@ def _raised_starts(folder: Path, root: TrashedRoot) -> dict[TopicPartition, _Rai
     if not raised:
         return {}
     before = root.checkpoints.get(LOG_START_FILE, {})
-    now, _ = read_if_sound(root.location, LOG_START_FILE)
+    read = root_checkpoints(root.location, [LOG_START_FILE], strict=False)
+    now = read.entries.get(LOG_START_FILE, {})
     return {
         partition: _RaisedStart(raised=start, before=before.get(name), now=now.get(partition))
         for name, start in raised.items()

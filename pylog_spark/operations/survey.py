@@ -21,8 +21,8 @@ from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.root_listing import ListingOpener
-from pylog_spark.tasks.run_context import read_root_checkpoints
 from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.listing import open_listing
 
 
@@ -32,7 +32,7 @@ def survey(
     options: JobOptions,
     *,
     opener: ListingOpener = open_listing,
-    read_checkpoints: CheckpointReader = read_root_checkpoints,
+    read_checkpoints: CheckpointReader = root_checkpoints,
 ) -> TransferReport:
     """Survey every partition of some roots.
 

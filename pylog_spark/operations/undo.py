@@ -11,11 +11,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.broker_undo import BrokerUndo
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
 from pylog_spark.run.run import Run
@@ -25,6 +24,8 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.commit.trash import RUN_FILE, hold_run, read_run
 from storage_core.errors import ConfigError
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import LogRoot
 
 
 def undo(
@@ -65,7 +66,7 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
     job, options = run.job, run.job.options
     # All of them are held before the first is touched: whoever is refused one has changed nothing.
     managed = [
-        ManagedRoot(root.location, run_id=job.run_id)
+        HeldManagedRoot(root.location, run_id=job.run_id)
         for root in job.roots
         if root.role is Role.MANAGED
     ]
@@ -79,7 +80,7 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
         run.notes += tuple(each.notes)
         yield run.recorder.each_result(_named(each.rows.values()))
     for root in managed:
-        rows = undo_managed(root, run_id, options, job.run_id)
+        rows = undo_managed(root, run_id, options)
         yield run.recorder.each_result(_named(rows))
 
 

@@ -9,14 +9,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.killed_runs import (
+from storage_core.json_text import parse_json_object
+from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.killed_runs import (
     PARTITIONS,
     changed_partitions,
     decode_partitions,
     observe_partitions,
 )
-from storage_core.json_text import parse_json_object
 from storage_core.store import LocalStore
 from storage_core.store.local import write_record
 
@@ -25,7 +25,7 @@ _IS_CLEAN: Final = "is_clean"
 _MOST_BYTES: Final = 64 << 20
 
 
-def remember_marker(path: Path, held: BrokerRoot, *, verified: Collection[str]) -> bool:
+def remember_marker(path: Path, held: HeldBrokerRoot, *, verified: Collection[str]) -> bool:
     """Return whether the directory had its marker when its undo began; a killed one removed it.
 
     Not if somebody else has changed a partition since: a broker that left no marker, above all.

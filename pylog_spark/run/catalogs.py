@@ -7,11 +7,9 @@ from typing import Final
 
 import humanize
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
 from pylog_spark.text import time_text
 from storage_core.catalog.cluster_metadata import ClusterMetadata, read_cluster_metadata
-from storage_core.catalog.root_files import LocalRoot
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
@@ -19,6 +17,8 @@ from storage_core.checkpoint.broker_files import (
     parse_meta_properties,
 )
 from storage_core.filenames import CLUSTER_METADATA_TOPIC, META_PROPERTIES_FILE, TopicPartition
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import LogRoot
 
 _METADATA_PARTITION: Final = str(TopicPartition(CLUSTER_METADATA_TOPIC, 0))
 
@@ -98,7 +98,7 @@ def read_meta_properties(location: str) -> MetaProperties | None:
         CheckpointError: ``meta.properties`` is malformed.
         StorageError: It cannot be read.
     """
-    content = LocalRoot(Path(location)).read(
+    content = BrokerRoot(Path(location)).read(
         META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES
     )
     if content is None:

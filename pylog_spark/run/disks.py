@@ -15,10 +15,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.planning import count_look_tasks
 from storage_core.catalog.roles import local_path
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import storage_errors
 
 _UNIT: Final = "unit"

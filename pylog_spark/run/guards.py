@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import newest_checkpoint_ms
-from pylog_spark.roots.managed_root import newest_write_ms
-from pylog_spark.roots.root_guards import check_local_directory, check_off_object
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
 from storage_core.catalog.roles import Role, local_path, require_said_role
@@ -18,6 +14,8 @@ from storage_core.checkpoint.broker_files import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
 from storage_core.redaction import has_password
+from storage_core.roots.guards import check_local_directory, check_off_object
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
@@ -55,7 +53,7 @@ def check_roots(
         if not options.dry_run and local_path(root.location) is None:
             check_off_object(root.location)
         elif not options.dry_run:
-            check_local_directory(root.location, options)
+            check_local_directory(root.location, options.limits.overrides)
         _check_clock(root, options)
     check_ledger(roots, options.ledger)
     _check_trash(roots, options.trash)
@@ -68,7 +66,7 @@ def _check_clock(root: LogRoot, options: JobOptions) -> None:
     if options.now_is_said:
         return
     is_managed = root.role is Role.MANAGED
-    newest = (newest_write_ms if is_managed else newest_checkpoint_ms)(root.location)
+    newest = root.open().newest_write_ms()
     if options.now_ms + _CLOCK_TOLERANCE_MS < newest:
         raise GuardRefusedError(
             "CLOCK_BEFORE_CHECKPOINT",

@@ -10,22 +10,22 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.ledger import Ledger
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.broker_root import read_marker
-from pylog_spark.roots.root_guards import has_remote_storage
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
 from pylog_spark.run.recording import Recorder
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.redaction import without_secrets
-from storage_core.store import LocalStore
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.guards import has_remote_storage
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
 _SHOWN_ROOTS: Final = 3
@@ -165,8 +165,7 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     return frozenset(
         root.location
         for root in roots
-        if root.role is Role.BROKER
-        and read_marker(LocalStore(Path(root.location), may_be_link=True)) is None
+        if root.role is Role.BROKER and read_clean_shutdown(BrokerRoot(Path(root.location))) is None
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import is_same_broker, read_meta_properties, read_metadata
 from storage_core.errors import LogDirectoryNotFoundError
+from storage_core.roots.open_root import LogRoot
 
 _LOG_DIR_KEYS: Final = ("log.dirs", "log.dir")
 

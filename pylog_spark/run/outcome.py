@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pylog_spark.schemas import Reason, Status
-from pylog_spark.tasks.failures import describe_failure
+from storage_core.errors import describe_failure
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.options.values import TUNING_KEYS
 from pylog_spark.run.plan_values import read_value
@@ -30,6 +29,7 @@ from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from pylog_spark.options import Order
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
-from storage_core.catalog.root_files import unpinned
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import directory_state
+from storage_core.store.generations import unpinned
 
 _KEPT_NAMES: Final = (
     *("root", "topic", "partition", "directory", "status", "reason", "error_class", "error"),

@@ -16,15 +16,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
-from pylog_spark.roots.broker_root import BrokerRoot, newest_checkpoint_ms
-from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.roots.writable_root import (
-    WritableRoot,
-    failures_of,
-    writable_root,
-    write_context,
-)
+from pylog_spark.discovery import count_directories, discover_partitions
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks, find_disks
 from pylog_spark.run.dispatch import Dispatcher, run_apart
@@ -37,9 +29,11 @@ from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
+from storage_core.roots.open_root import LogRoot
+from storage_core.roots.root import HeldRoot, failures_of
 
 T = TypeVar("T")
-RootT = TypeVar("RootT", bound=WritableRoot)
+RootT = TypeVar("RootT", bound=HeldRoot)
 ReportT = TypeVar("ReportT", bound=Report)
 
 
@@ -78,7 +72,7 @@ class Run:
         self.recorder: Recorder = open_recorder(spark, job)
         self.budget = RunBudget(job.options.limits)
         self.held = ExitStack()
-        self.roots: dict[str, WritableRoot] = {}
+        self.roots: dict[str, HeldRoot] = {}
         self.notes: tuple[str, ...] = ()
         self.planned: list[PlannedPartition] = []
         self.context: RunContext | None = None
@@ -86,7 +80,7 @@ class Run:
         self.checkpoint_times = {
             root.location: at
             for root in job.roots
-            if root.role is Role.BROKER and (at := newest_checkpoint_ms(root.location))
+            if root.role is Role.BROKER and (at := root.open().newest_write_ms())
         }
 
     def __enter__(self) -> Self:
@@ -162,8 +156,7 @@ class Run:
         """
         for root in () if self.job.options.dry_run else self.job.roots:
             self.hold(
-                writable_root(
-                    root,
+                root.open().hold(
                     run_id=self.job.run_id,
                     mark_clean=self.job.options.mark_clean,
                     is_alone=len(self.job.roots) == 1,
@@ -242,7 +235,8 @@ class Run:
 
     def write_context(self, context: RunContext) -> WriteContext:
         """Return what tasks need to write."""
-        return write_context(context, self.roots)
+        access = {place: root.access for place, root in self.roots.items()}
+        return WriteContext(run=context, roots=access)
 
     @property
     def unclean_roots(self) -> frozenset[str]:
@@ -250,16 +244,6 @@ class Run:
         if self.job.options.dry_run:
             return unclean_roots(self.job.roots)
         return frozenset(location for location, root in self.roots.items() if not root.was_clean)
-
-    @property
-    def broker_roots(self) -> Mapping[str, BrokerRoot]:
-        """Those of the roots that are a broker's log directories."""
-        return {place: root for place, root in self.roots.items() if isinstance(root, BrokerRoot)}
-
-    @property
-    def managed_roots(self) -> Mapping[str, ManagedRoot]:
-        """Those of the roots that are managed ones."""
-        return {place: root for place, root in self.roots.items() if isinstance(root, ManagedRoot)}
 
     @property
     def failures(self) -> Mapping[str, StorageError]:

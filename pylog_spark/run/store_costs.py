@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.report import size_text
 from pylog_spark.schemas import Status
 from storage_core.catalog.roles import Role
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.bucket_settings import inspect_bucket
 from storage_core.store.object_files import BLOCK_BYTES
 

@@ -3,13 +3,13 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from pylog_spark.roots.broker_root import CHECKPOINT_FILES, read_marker
 from pylog_spark.run.job import Job, run_trash
-from pylog_spark.tasks.run_context import read_if_sound
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.broker_files import read_clean_shutdown
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, read_checkpoints
 from storage_core.commit.keep import is_same_filesystem
 from storage_core.commit.trash import RUN_FILE, TrashedRoot, TrashedRun, hold_run
-from storage_core.store import LocalStore
+from storage_core.roots.broker import BrokerRoot
 from storage_core.store.local import write_record
 
 
@@ -54,13 +54,16 @@ def observe_root(location: str) -> TrashedRoot:
     Raises:
         StorageError: A file cannot be read.
     """
-    found = {name: read_if_sound(location, name) for name in CHECKPOINT_FILES}
+    root = BrokerRoot(Path(location))
+    read = read_checkpoints(root, strict=False)
     return TrashedRoot(
         location=location,
-        was_clean=read_marker(LocalStore(Path(location), may_be_link=True)) is not None,
+        was_clean=read_clean_shutdown(root) is not None,
         checkpoints={
-            name: {str(partition): offset for partition, offset in entries.items()}
-            for name, (entries, problem) in found.items()
-            if not problem
+            name: {
+                str(partition): offset for partition, offset in read.entries.get(name, {}).items()
+            }
+            for name in CHECKPOINT_FILES
+            if name not in read.problems
         },
     )

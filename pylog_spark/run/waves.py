@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
-from pylog_spark.roots.writable_root import WritableRoot
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, plan_rounds
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import Reason
 from pylog_spark.tasks.partition_ref import PartitionRef
+from storage_core.roots.root import HeldRoot
 
 # With more partitions than this, the rows of one wave weigh on the driver.
 MOST_PARTITIONS: Final = 5000
@@ -53,7 +53,7 @@ class WaveStages(Protocol[D_contra]):
         """Return what the wave does, for Spark's user interface."""
         ...
 
-    def prepare(self, root: WritableRoot, due: Sequence[D_contra]) -> None:
+    def prepare(self, root: HeldRoot, due: Sequence[D_contra]) -> None:
         """Write what has to stand in a root before any of its partitions may be committed."""
         ...
 
@@ -62,7 +62,7 @@ class WaveStages(Protocol[D_contra]):
         ...
 
     def settle(
-        self, root: WritableRoot, due: Sequence[D_contra], outcomes: Mapping[int, Outcome]
+        self, root: HeldRoot, due: Sequence[D_contra], outcomes: Mapping[int, Outcome]
     ) -> None:
         """Take note in a root of what its partitions are now."""
         ...
@@ -162,10 +162,10 @@ def _rest(due: Iterable[D], ended: Mapping[int, Outcome]) -> list[D]:
     return [each for each in due if each.ref.ordinal not in ended]
 
 
-def _roots_of(run: Run, due: Iterable[D]) -> list[WritableRoot]:
+def _roots_of(run: Run, due: Iterable[D]) -> list[HeldRoot]:
     """Return the roots of some partitions; none in a dry run."""
     return [run.roots[place] for place in sorted({each.ref.root for each in due} & set(run.roots))]
 
 
-def _members(root: WritableRoot, due: Iterable[D]) -> list[D]:
+def _members(root: HeldRoot, due: Iterable[D]) -> list[D]:
     return [each for each in due if each.ref.root == root.location]

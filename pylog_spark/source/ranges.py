@@ -15,9 +15,8 @@ from typing import Final
 
 from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, TopicChoice
 from pylog_spark.tasks.read_segments import ReadRange, report_gap
-from pylog_spark.tasks.run_context import read_offset_checkpoint
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.catalog.root_files import RootFiles, find_root
+from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -38,6 +37,8 @@ from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.offset_search import find_offset_for_time
 from storage_core.log.settled_store import SettledStore, settle
 from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.roots.open_root import find_root
+from storage_core.roots.root import Root
 from storage_core.store import ManagedStore, open_store
 from storage_core.store.open_store import is_url
 
@@ -122,17 +123,15 @@ class _Planner:
     log start first, so that no listing with some of them left is taken for the whole log.
     """
 
-    def __init__(self, root: RootFiles, options: SourceOptions, now_ms: int) -> None:
+    def __init__(self, root: Root, options: SourceOptions, now_ms: int) -> None:
         self._root = root
         self._options = options
         self._now_ms = now_ms
-        self._starts: Mapping[TopicPartition, int] = {}
-        self._cleaned: Mapping[TopicPartition, int] = {}
+        self._checkpoints = Checkpoints()
 
     def read_checkpoints(self) -> None:
         """Read what the root's files say of logs that were listed."""
-        self._starts = read_offset_checkpoint(self._root, LOG_START_FILE)
-        self._cleaned = read_offset_checkpoint(self._root, CLEANER_FILE)
+        self._checkpoints = read_checkpoints(self._root, [LOG_START_FILE, CLEANER_FILE])
 
     def plan(self, listed: _Log) -> list[ReadRange]:
         """Return the ranges of a partition.
@@ -161,11 +160,12 @@ class _Planner:
         """Return a log with what checkpoints say of it; a managed one has its own."""
         if log.is_managed:
             return log
-        start = self._starts.get(log.partition, 0)
+        checkpointed = self._checkpoints.of(log.partition)
+        start = checkpointed.log_start_offset or 0
         return replace(
             log,
             log_start_offset=max(start, log.log_start_offset),
-            cleaned_to=self._cleaned.get(log.partition),
+            cleaned_to=checkpointed.cleaner_offset,
         )
 
 
@@ -174,7 +174,7 @@ def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
     return options.choice != TopicChoice() or partition.topic != CLUSTER_METADATA_TOPIC
 
 
-def _find_directories(path: str) -> tuple[RootFiles, dict[TopicPartition, str]]:
+def _find_directories(path: str) -> tuple[Root, dict[TopicPartition, str]]:
     """Return a root and where its partitions are; a partition's own directory is the only one."""
     root, names = find_root(path)
     found: dict[TopicPartition, str] = {}

@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.schemas import COMMIT, Action, rows_to_batches
-from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.record_count import count_if_readable
-from pylog_spark.tasks.root_access import CheckpointChanges, Prepared, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
-from storage_core.errors import OffsetOverflowError
+from storage_core.errors import OffsetOverflowError, describe_failure
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -33,6 +33,7 @@ from storage_core.maintenance.compaction.pass_one import index_round
 from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, map_slots
 from storage_core.maintenance.compaction.rewrite import CleanedGroup, RewriteStats, clean_group
 from storage_core.maintenance.compaction.statistics import CleanerStats
+from storage_core.roots.root import Prepared, RootAccess
 from storage_core.store import LogStore
 
 
@@ -126,7 +127,8 @@ def clean_whole(
                 attempt=name,
                 throttler=throttler,
             )
-            groups.append(access.keep(plan.location, name, cleaned))
+            places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
+            groups.append(cleaned.moved(places))
     return CleanedPartition(
         end_offset=index.end_offset,
         groups=tuple(groups),
@@ -159,7 +161,7 @@ def _commit(work: CompactionWork, context: WriteContext, clean: Clean) -> dict[s
             plan=steps,
             result=_describe(store, plan, cleaned, steps)
             | {"statistics": _statistics(cleaned, context)},
-            checkpoints=CheckpointChanges(cleaner_offset=cleaned.end_offset),
+            checkpoints=PartitionCheckpoints(cleaner_offset=cleaned.end_offset),
         )
 
     return access.commit(plan.location, Action.COMPACT.value, prepare)

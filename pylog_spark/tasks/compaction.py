@@ -28,7 +28,6 @@ from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.root_access import root_of
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex
@@ -45,6 +44,7 @@ from storage_core.maintenance.compaction.partial import (
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan
 from storage_core.maintenance.compaction.rewrite import clean_group
+from storage_core.roots.root import root_of
 
 # (ordinal of the partition, number of the segment or group in it)
 Item = tuple[int, int]
@@ -233,7 +233,8 @@ def rewrite_group(
             attempt=name,
             throttler=context.throttler(),
         )
-        cleaned = access.keep(plan.location, name, cleaned)
+        places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
+        cleaned = cleaned.moved(places)
     return {
         "manifest": cleaned.to_json(),
         "records": cleaned.stats.source_records,

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, rows_to_batch, rows_to_batches
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.compaction import Item, rewrite_group
-from pylog_spark.tasks.failures import attempt, describe_failure
+from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
-from pylog_spark.tasks.root_access import root_of
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.errors import describe_failure
 from storage_core.maintenance.compaction.exchanged_index import (
     ExchangedGroup,
     decode_start,
@@ -39,6 +39,7 @@ from storage_core.maintenance.compaction.key_exchange import (
     send_segment,
 )
 from storage_core.maintenance.compaction.plan import CompactionPlan
+from storage_core.roots.root import root_of
 
 # What a group of pass two hears, in this order.
 _START: Final = 0

@@ -7,26 +7,11 @@ as failed, and the others go on.
 """
 
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylog_spark.schemas import Reason, Status
-from storage_core.errors import PylogError, RecoveryRequiredError
-
-
-def describe_failure(error: Exception) -> dict[str, Any]:
-    """Return the columns error_class and error for an exception.
-
-    Errors raised on purpose name file and position themselves; to any other one the place in the
-    code is added.
-    """
-    text = str(error)
-    if not isinstance(error, PylogError | OSError):
-        frame = traceback.extract_tb(error.__traceback__)[-1:]
-        place = f" at {frame[0].filename}:{frame[0].lineno}" if frame else ""
-        text = f"{text or 'no message'} (unexpected{place})"
-    return {"error_class": type(error).__name__, "error": text}
+from storage_core.errors import RecoveryRequiredError, describe_failure
 
 
 def error_of(row: Mapping[str, Any]) -> dict[str, Any] | None:

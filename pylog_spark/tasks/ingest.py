@@ -25,11 +25,10 @@ from pylog_spark.tasks.listing import (
     open_partition,
     rows_of,
 )
-from pylog_spark.tasks.run_context import RootCheckpoints, read_root_checkpoints
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
-from storage_core.catalog.root_files import open_root
+from storage_core.checkpoint.checkpoints import UPKEEP_FILES, Checkpoints, read_checkpoints
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError, InconsistentTopicIdError
 from storage_core.filenames import LOG_SUFFIX, MAX_OFFSET, TopicPartition, kind_of
@@ -41,6 +40,7 @@ from storage_core.maintenance.ingest.partition import (
     has_candidates,
     observe_and_plan,
 )
+from storage_core.roots.open_root import open_root
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.lease import LeaseProof, require_lease
 
@@ -94,7 +94,8 @@ def ingest_partitions(
     batches: Iterator[pa.RecordBatch], context: IngestContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn the planned rows of ``compare_with_manifests`` into what became of them."""
-    checkpoints = cache(lambda: read_root_checkpoints(open_root(context.mirror, role=Role.MIRROR)))
+    mirror = open_root(context.mirror, role=Role.MIRROR)
+    checkpoints = cache(lambda: read_checkpoints(mirror, UPKEEP_FILES))
     yield from rows_to_batches(
         INGEST, (_attempt(row, context, checkpoints) for row in rows_of(batches))
     )
@@ -158,7 +159,7 @@ def _refusal_of(error: Exception) -> str | None:
 
 
 def _ingest(
-    row: Mapping[str, Any], context: IngestContext, checkpoints: RootCheckpoints
+    row: Mapping[str, Any], context: IngestContext, checkpoints: Checkpoints
 ) -> dict[str, Any]:
     target = _target(row, context)
     if _is_own(target, context):
@@ -167,7 +168,8 @@ def _ingest(
     _wait_until_settled(row["listed_ms"], context.rules.settle_ms)
     mirror = _mirror(row, context)
     partition = target.partition
-    high_watermark = checkpoints.high_watermarks.get(partition)
+    checkpointed = checkpoints.of(partition)
+    high_watermark = checkpointed.high_watermark
     if context.high_watermark is HighWatermarkSource.LOG_END:
         high_watermark = MAX_OFFSET
     planned = observe_and_plan(
@@ -175,8 +177,8 @@ def _ingest(
         target,
         context.rules,
         high_watermark=high_watermark,
-        log_start_offset=checkpoints.log_starts.get(partition),
-        cleaner_offset=checkpoints.cleaner_points.get(partition),
+        log_start_offset=checkpointed.log_start_offset,
+        cleaner_offset=checkpointed.cleaner_offset,
     )
     found = _describe(planned)
     if not planned.has_work:

@@ -15,23 +15,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from pylog_spark.tasks.failures import describe_failure
-from pylog_spark.tasks.managed_view import partition_checkpoints
 from pylog_spark.tasks.own_catalog import read_own_catalog
-from pylog_spark.tasks.run_context import (
-    RootCheckpoints,
-    read_root_checkpoints,
-)
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
-    observe_root,
 )
 from storage_core.catalog.roles import Role, guess_role
-from storage_core.catalog.root_files import RootFiles, find_root
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.checkpoints import (
+    UPKEEP_FILES,
+    Checkpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
 from storage_core.config import CleanerConfig, LogConfig
-from storage_core.errors import BadBytesError, DecompressionError, PylogError
+from storage_core.errors import BadBytesError, DecompressionError, PylogError, describe_failure
 from storage_core.filenames import (
     INDEX_SUFFIXES,
     LEADER_EPOCH_FILE,
@@ -56,9 +54,11 @@ from storage_core.maintenance.partition_state import PartitionState
 from storage_core.records.columns import decode_records
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
+from storage_core.roots.observation import observe_root
+from storage_core.roots.open_root import find_root, partition_checkpoints
+from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore
-from storage_core.store.manifest import Checkpoints
 
 _WINDOW_BYTES: Final = 1 << 20
 # Enough for the first batches; it grows to a larger one.
@@ -85,13 +85,10 @@ class RootView:
     """
 
     row: Row
-    files: RootFiles
+    files: Root
     entries: tuple[SubDirectory, ...]
-    checkpoints: RootCheckpoints
+    checkpoints: Checkpoints
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
-
-
-_NO_CHECKPOINTS: Final = RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
 
 
 def inspect_root(path: str | Path) -> RootView:
@@ -108,10 +105,10 @@ def inspect_root(path: str | Path) -> RootView:
     state = observe_root(root, names)
     properties = state.meta_properties
     problems: list[PylogError] = []
-    checkpoints = _NO_CHECKPOINTS
+    checkpoints = Checkpoints()
     catalog = TopicCatalog()
     try:
-        checkpoints = read_root_checkpoints(root)
+        checkpoints = read_checkpoints(root, UPKEEP_FILES)
     except PylogError as error:
         problems.append(error)
     try:
@@ -228,10 +225,10 @@ _COLUMNS: Final = (
 )
 
 
-def _checkpoints_of(view: RootView, entry: SubDirectory, store: LogStore) -> Checkpoints:
+def _checkpoints_of(view: RootView, entry: SubDirectory, store: LogStore) -> PartitionCheckpoints:
     """Return what its root, or the partition's own manifest, says of a partition."""
     if entry.topic_partition is None:
-        return Checkpoints()
+        return PartitionCheckpoints()
     return partition_checkpoints(store, entry.topic_partition, lambda: view.checkpoints)
 
 
@@ -260,7 +257,9 @@ def _describe_segments(files: Sequence[FileInfo]) -> Row:
     }
 
 
-def _describe_checkpoints(view: RootView, entry: SubDirectory, checkpoints: Checkpoints) -> Row:
+def _describe_checkpoints(
+    view: RootView, entry: SubDirectory, checkpoints: PartitionCheckpoints
+) -> Row:
     partition = entry.topic_partition
     if partition is None or entry.kind is not DirectoryKind.PARTITION:
         return {}
@@ -273,7 +272,7 @@ def _describe_checkpoints(view: RootView, entry: SubDirectory, checkpoints: Chec
     }
 
 
-def _log_start(entry: SubDirectory, checkpoints: Checkpoints) -> int:
+def _log_start(entry: SubDirectory, checkpoints: PartitionCheckpoints) -> int:
     """Return a partition's entry in the log-start checkpoint, 0 without one."""
     if entry.kind is not DirectoryKind.PARTITION:
         return 0
@@ -305,7 +304,7 @@ def _describe_log(
     store: LogStore,
     view: RootView,
     entry: SubDirectory,
-    checkpoints: Checkpoints,
+    checkpoints: PartitionCheckpoints,
     *,
     now_ms: int,
 ) -> Row:

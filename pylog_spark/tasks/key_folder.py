@@ -8,10 +8,11 @@ those of killed attempts too.
 import uuid
 from pathlib import Path
 
-from pylog_spark.tasks.root_access import BrokerAccess, RootAccess
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.commit.scratch import scratch_folder
 from storage_core.filenames import SCRATCH_PREFIX
+from storage_core.roots.broker import BrokerAccess
+from storage_core.roots.root import RootAccess
 
 
 def shares_files(access: RootAccess) -> bool:

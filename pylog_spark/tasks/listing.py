@@ -14,10 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status, rows_to_batch, rows_to_batches
-from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
-from storage_core.errors import PylogError
+from storage_core.errors import PylogError, describe_failure
 from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,

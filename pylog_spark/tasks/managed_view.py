@@ -4,47 +4,21 @@ For every other kind of partition these functions say that nothing is known that
 asks them need not care where a partition is.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
-from pylog_spark.tasks.run_context import RecoveryCheckpoints, RootCheckpoints
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
-from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.filenames import PARTITION_METADATA_FILE
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.store import LocalStore, LogStore, ManagedStore
-from storage_core.store.manifest import Checkpoints
-
-
-def partition_checkpoints(
-    store: LogStore, partition: TopicPartition, root: Callable[[], RootCheckpoints]
-) -> Checkpoints:
-    """Return the checkpoints that hold for a partition, but for a broker's recovery point.
-
-    Args:
-        store: The partition.
-        partition: Its name.
-        root: Returns what the files of its root say; not called for a managed one, which has none.
-
-    Raises:
-        ManifestError: What is there is no manifest.
-        StorageError: The store failed.
-    """
-    if isinstance(store, ManagedStore):
-        return store.manifest.checkpoints
-    files = root()
-    return Checkpoints(
-        log_start_offset=files.log_starts.get(partition),
-        high_watermark=files.high_watermarks.get(partition),
-        cleaner_offset=files.cleaner_points.get(partition),
-    )
 
 
 def clean_request(
-    checkpoints: Checkpoints, *, now_ms: int, high_watermark: int | None
+    checkpoints: PartitionCheckpoints, *, now_ms: int, high_watermark: int | None
 ) -> CleanRequest:
     """Return what is asked of compaction.
 
@@ -58,24 +32,6 @@ def clean_request(
         high_watermark=high_watermark,
         log_start_offset=checkpoints.log_start_offset,
         cleaner_checkpoint=checkpoints.cleaner_offset,
-    )
-
-
-def recovery_checkpoints(
-    store: LogStore, partition: TopicPartition, root: Callable[[], RecoveryCheckpoints]
-) -> Checkpoints:
-    """Return what a loader is told of a partition, as `partition_checkpoints`.
-
-    The recovery point of a managed root says how far it was filled, not what was ever verified:
-    it is left out, so that every segment is read.
-    """
-    if isinstance(store, ManagedStore):
-        return replace(store.manifest.checkpoints, recovery_point=None)
-    files = root()
-    return Checkpoints(
-        log_start_offset=files.log_starts.get(partition),
-        recovery_point=files.recovery_points.get(partition),
-        high_watermark=files.high_watermarks.get(partition),
     )
 
 

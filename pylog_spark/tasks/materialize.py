@@ -15,12 +15,12 @@ from pylog_spark.schemas import MATERIALIZED, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import rows_of
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import GuardRefusedError, PartitionNotFoundError
 from storage_core.filenames import LOG_SUFFIX, TopicPartition, kind_of
 from storage_core.maintenance.materialize import materialize_partition, read_pin
 from storage_core.store import ManagedStore, open_object_store
 from storage_core.store.generations import require_no_remains
-from storage_core.store.manifest import Checkpoints
 
 _WINDOW_BYTES: Final = 16 << 20
 
@@ -119,7 +119,7 @@ def _describe(store: ManagedStore) -> dict[str, Any]:
     }
 
 
-def _offsets(checkpoints: Checkpoints) -> dict[str, int | None]:
+def _offsets(checkpoints: PartitionCheckpoints) -> dict[str, int | None]:
     return {
         "log_start_offset": checkpoints.log_start_offset,
         "recovery_point": checkpoints.recovery_point,

@@ -25,12 +25,12 @@ from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     manifest_recovery_point,
     manifest_state,
-    partition_checkpoints,
 )
-from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
+from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import (
@@ -55,6 +55,7 @@ from storage_core.maintenance.compaction.plan import (
     plan_compaction,
 )
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -68,7 +69,7 @@ def observe_partitions(
     batches: Iterator[pa.RecordBatch], context: RunContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
-    checkpoints_of = cache(read_root_checkpoints)
+    checkpoints_of = cache(root_checkpoints)
     yield from rows_to_batches(
         PLAN,
         map_partitions(
@@ -80,7 +81,7 @@ def observe_partitions(
 def observe_partition(
     row: Mapping[str, Any],
     context: RunContext,
-    checkpoints_of: Callable[[str], RootCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     """Return the row of one partition directory, whatever is wrong with it.
 
@@ -96,7 +97,7 @@ def observe_partition(
 def _observe(
     row: Mapping[str, Any],
     context: RunContext,
-    checkpoints_of: Callable[[str], RootCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     failed = error_of(row)
     if failed is not None:

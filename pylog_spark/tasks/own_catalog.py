@@ -5,11 +5,11 @@ from storage_core.catalog.cluster_metadata import (
     read_cluster_metadata,
 )
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.root_files import RootFiles
 from storage_core.catalog.topic_catalog import TopicCatalog, build_topic_catalog
+from storage_core.roots.root import Root
 
 
-def read_own_catalog(root: RootFiles, *, node_id: int | None = None) -> TopicCatalog:
+def read_own_catalog(root: Root, *, node_id: int | None = None) -> TopicCatalog:
     """Return the topics that a root's own metadata knows; none where it has no copy of it.
 
     Args:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pylog_spark.tasks.own_catalog import read_own_catalog
-from storage_core.catalog.root_files import open_root
 from storage_core.errors import MissingSegmentError, PylogError
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -34,6 +33,7 @@ from storage_core.records.batch_table import BatchTable
 from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, Window, scan_windows
+from storage_core.roots.open_root import open_root
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.open_store import split_location
 

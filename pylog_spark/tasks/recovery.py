@@ -30,17 +30,12 @@ from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
-from pylog_spark.tasks.managed_view import has_expected_topic_id, recovery_checkpoints
+from pylog_spark.tasks.managed_view import has_expected_topic_id
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.root_access import TOUCHED, Prepared
-from pylog_spark.tasks.run_context import (
-    RecoveryCheckpoints,
-    RunContext,
-    WriteContext,
-    read_recovery_checkpoints,
-)
+from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES, Checkpoints
 from storage_core.commit import Plan
 from storage_core.commit.scratch import keep_scratch
 from storage_core.config import LogConfig
@@ -58,6 +53,8 @@ from storage_core.log.log_segment import segments_from
 from storage_core.log.segment_scan import SegmentScan, scan_segment
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.recovery.salvage import count_lost_records, salvage_cuts
+from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.root import TOUCHED, Prepared
 from storage_core.store import LocalStore, LogStore, open_store
 
 
@@ -115,7 +112,7 @@ def observe_recovery(
     batches: Iterator[pa.RecordBatch], context: RunContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RECOVERY_WORK``; only listings."""
-    checkpoints_of = cache(read_recovery_checkpoints)
+    checkpoints_of = cache(partial(root_checkpoints, files=RECOVERY_FILES, strict=False))
     yield from rows_to_batches(
         RECOVERY_WORK, (_observe_row(row, context, checkpoints_of) for row in rows_of(batches))
     )
@@ -124,7 +121,7 @@ def observe_recovery(
 def _observe_row(
     row: Mapping[str, Any],
     context: RunContext,
-    checkpoints_of: Callable[[str], RecoveryCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
     failed = error_of(row)
@@ -134,7 +131,7 @@ def _observe_row(
 def _look(
     row: Mapping[str, Any],
     context: RunContext,
-    checkpoints_of: Callable[[str], RecoveryCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     reason = REASON_OF_OTHER_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and is_switched_off(row["directory"]):
@@ -160,7 +157,7 @@ def _look(
         return listing | {"status": Status.SKIPPED, "reason": Reason.TIERED}
     if not has_expected_topic_id(store, catalog.topic_id(partition.topic)):
         return listing | {"status": Status.SKIPPED, "reason": Reason.INCONSISTENT_TOPIC_ID}
-    checkpoints = recovery_checkpoints(store, partition, partial(checkpoints_of, root))
+    checkpoints = partition_checkpoints(store, partition, partial(checkpoints_of, root))
     point = 0 if context.from_start else checkpoints.recovery_point or 0
     is_clean = root not in context.unclean_roots and not context.from_start
     chosen = _segments_to_scan(sorted(logs), set(files), None if is_clean else point)

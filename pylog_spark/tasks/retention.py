@@ -29,20 +29,17 @@ from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_par
 from pylog_spark.tasks.managed_view import (
     has_expected_topic_id,
     manifest_timestamps,
-    partition_checkpoints,
 )
 from pylog_spark.tasks.observe import may_be_tiered
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.root_access import CheckpointChanges, Prepared
 from pylog_spark.tasks.run_context import (
-    RootCheckpoints,
     RunContext,
     WriteContext,
-    read_root_checkpoints,
 )
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import Checkpoints, PartitionCheckpoints
 from storage_core.config import LogConfig
 from storage_core.config.log_config import UNLIMITED
 from storage_core.errors import ChangedWhileReadError
@@ -50,6 +47,8 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
+from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.root import Prepared
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
 
@@ -107,7 +106,7 @@ def observe_retention(
     batches: Iterator[pa.RecordBatch], context: RetentionContext
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RETENTION_PLAN``."""
-    checkpoints_of = cache(read_root_checkpoints)
+    checkpoints_of = cache(root_checkpoints)
     yield from rows_to_batches(
         RETENTION_PLAN,
         map_partitions(lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)),
@@ -117,7 +116,7 @@ def observe_retention(
 def _observe_row(
     row: Mapping[str, Any],
     context: RetentionContext,
-    checkpoints_of: Callable[[str], RootCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
     return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
@@ -126,7 +125,7 @@ def _observe_row(
 def _observe(
     row: Mapping[str, Any],
     context: RetentionContext,
-    checkpoints_of: Callable[[str], RootCheckpoints],
+    checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
     failed = error_of(row)
     if failed is not None:
@@ -315,7 +314,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
                 "segments_after": sweep.segments_after,
                 "operations": json.dumps(list(sweep.steps.describe())),
             },
-            checkpoints=CheckpointChanges(log_start_offset=work.log_start_offset),
+            checkpoints=PartitionCheckpoints(log_start_offset=work.log_start_offset),
         )
 
     return write.roots[work.ref.root].commit(work.ref.directory, Action.RETAIN.value, prepare)

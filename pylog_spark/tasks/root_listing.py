@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from pylog_spark.schemas import LISTING_RUN, PARTITION, rows_to_batches
 from pylog_spark.tasks.ahead import map_ahead
-from pylog_spark.tasks.failures import describe_failure
 from pylog_spark.tasks.listing import (
     TopicFilter,
     directory_row,
@@ -21,7 +20,7 @@ from pylog_spark.tasks.listing import (
 )
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role, local_path
-from storage_core.errors import PylogError
+from storage_core.errors import PylogError, describe_failure
 from storage_core.local_files import folder_names
 from storage_core.store.listing import RootListing, is_plain_name, key_order, open_listing
 

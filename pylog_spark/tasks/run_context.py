@@ -2,29 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.tasks.root_access import RootAccess
-from storage_core.catalog.root_files import RootFiles, open_root
 from storage_core.catalog.topic_catalog import TopicCatalog
-from storage_core.checkpoint.checkpoint_files import (
-    MAX_OFFSET_CHECKPOINT_BYTES,
-    parse_offset_checkpoint,
-)
 from storage_core.config import CleanerConfig
-from storage_core.errors import CheckpointError
-from storage_core.filenames import (
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-)
 from storage_core.maintenance.throttler import Throttler, share_of
-
-# The checkpoint files that a loader reads and a recovery writes.
-RECOVERY_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE)
+from storage_core.roots.root import RootAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,98 +67,3 @@ class WriteContext:
         """Return what keeps one task within its share of the run's bytes a second."""
         rate = self.run.cleaner.io_max_bytes_per_second
         return Throttler(share_of(rate, tasks=self.tasks_at_once))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootCheckpoints:
-    """What the checkpoint files of one log directory say.
-
-    Attributes:
-        high_watermarks: ``replication-offset-checkpoint``.
-        log_starts: ``log-start-offset-checkpoint``.
-        cleaner_points: ``cleaner-offset-checkpoint``.
-    """
-
-    high_watermarks: Mapping[TopicPartition, int]
-    log_starts: Mapping[TopicPartition, int]
-    cleaner_points: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryCheckpoints:
-    """What the checkpoint files of one log directory say to a loader.
-
-    Attributes:
-        recovery_points: ``recovery-point-offset-checkpoint``.
-        log_starts: ``log-start-offset-checkpoint``.
-        high_watermarks: ``replication-offset-checkpoint``.
-    """
-
-    recovery_points: Mapping[TopicPartition, int]
-    log_starts: Mapping[TopicPartition, int]
-    high_watermarks: Mapping[TopicPartition, int]
-
-
-def read_recovery_checkpoints(root: str) -> RecoveryCheckpoints:
-    """Read the checkpoint files that recovery needs; one that is not there is empty.
-
-    One that is malformed counts as empty too: without recovery points every segment is read. The
-    run says so, and leaves such a file as it is.
-
-    Raises:
-        StorageError: One of them cannot be read.
-    """
-    found = {name: read_if_sound(root, name)[0] for name in RECOVERY_FILES}
-    return RecoveryCheckpoints(
-        recovery_points=found[RECOVERY_POINT_FILE],
-        log_starts=found[LOG_START_FILE],
-        high_watermarks=found[REPLICATION_FILE],
-    )
-
-
-def read_if_sound(root: str, name: str) -> tuple[dict[TopicPartition, int], str]:
-    """Read one checkpoint file of a log directory.
-
-    Returns:
-        (entries, problem): no entries and what is wrong with it where it is malformed.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
-    try:
-        return read_offset_checkpoint(root, name), ""
-    except CheckpointError as error:
-        return {}, str(error)
-
-
-def read_root_checkpoints(root: str | RootFiles) -> RootCheckpoints:
-    """Read the checkpoint files of a root; one that is not there is empty.
-
-    Raises:
-        CheckpointError: One of them is malformed.
-        StorageError: One of them cannot be read.
-    """
-    files = open_root(root) if isinstance(root, str) else root
-    return RootCheckpoints(
-        high_watermarks=read_offset_checkpoint(files, REPLICATION_FILE),
-        log_starts=read_offset_checkpoint(files, LOG_START_FILE),
-        cleaner_points=read_offset_checkpoint(files, CLEANER_FILE),
-    )
-
-
-def read_offset_checkpoint(root: str | RootFiles, name: str) -> dict[TopicPartition, int]:
-    """Read one checkpoint file of a root; empty if it is not there.
-
-    Args:
-        root: The root, or its path or URL.
-        name: Of the file.
-
-    Raises:
-        CheckpointError: It is malformed.
-        StorageError: It cannot be read.
-    """
-    files = open_root(root) if isinstance(root, str) else root
-    content = files.read(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-    if content is None:
-        return {}
-    return parse_offset_checkpoint(content, file=f"{files.location}/{name}")

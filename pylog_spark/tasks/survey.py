@@ -22,24 +22,26 @@ from pylog_spark.tasks.listing import (
     open_partition,
     rows_of,
 )
-from pylog_spark.tasks.managed_view import clean_request, manifest_state, partition_checkpoints
-from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from pylog_spark.tasks.managed_view import clean_request, manifest_state
+from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.log.settled_store import settled_files
 from storage_core.maintenance.compaction.candidates import CleanRequest
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.survey import Survey, survey_partition
+from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
 from storage_core.store import FileInfo, LogStore
 
-CheckpointReader = Callable[[str], RootCheckpoints]
+CheckpointReader = Callable[[str], Checkpoints]
 
 
 def survey_partitions(
     batches: Iterator[pa.RecordBatch],
     context: RunContext,
-    read_checkpoints: CheckpointReader = read_root_checkpoints,
+    read_checkpoints: CheckpointReader = root_checkpoints,
 ) -> Iterator[pa.RecordBatch]:
     """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.SURVEY``.
 

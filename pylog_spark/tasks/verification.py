@@ -7,7 +7,7 @@ of segments; their facts travel as rows to the one task that puts the partition 
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,25 +15,23 @@ import pyarrow as pa
 
 from pylog_spark.schemas import VERIFIED, rows_to_batches
 from pylog_spark.tasks.cells import join_rows
-from pylog_spark.tasks.failures import describe_failure
 from storage_core.catalog.roles import Role
-from storage_core.catalog.root_files import join_location, unpinned
-from storage_core.errors import PartitionNotFoundError
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints
+from storage_core.errors import PartitionNotFoundError, describe_failure
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.files import PartitionFiles, sort_files
 from storage_core.maintenance.verification.finding_kinds import describe_fix, severity_of
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
-from storage_core.maintenance.verification.log_directories import CHECKPOINT_FILES
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import (
-    PartitionCheckpoints,
     PartitionFacts,
     fold_partition,
     verify_segments,
 )
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
 from storage_core.store import LogStore, ManagedStore, open_store
-from storage_core.store.generations import require_no_remains
+from storage_core.store.generations import require_no_remains, unpinned
+from storage_core.store.open_store import join_location
 
 FINDING_ROW = "finding"
 FACTS_ROW = "facts"
@@ -273,13 +271,8 @@ def _checkpoints(store: LogStore, target: Target) -> PartitionCheckpoints:
     """Return what is known of the partition beside its files; a manifest says it itself."""
     if not isinstance(store, ManagedStore):
         return target.checkpoints
-    said = store.manifest.checkpoints
-    return PartitionCheckpoints(
-        recovery_point=None,  # how far it was ingested, not how far it was written to a disk
-        log_start_offset=said.log_start_offset,
-        high_watermark=said.high_watermark,
-        cleaner_point=said.cleaner_offset,
-    )
+    # Its recovery point says how far it was ingested, not how far it was written to a disk.
+    return replace(store.manifest.checkpoints, recovery_point=None)
 
 
 def _fold_stretches(target: Target, rows: Sequence[Row], options: VerifyOptions) -> list[Row]:

@@ -8,12 +8,12 @@ from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import Target, place_finding
 from storage_core.catalog.log_directories import SubDirectory
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.log_directories import (
     VERIFIED_KINDS,
     ObservedRoot,
     verify_log_directories,
 )
-from storage_core.maintenance.verification.partition import PartitionCheckpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

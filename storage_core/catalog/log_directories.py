@@ -7,39 +7,27 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage_core.catalog.root_files import LocalRoot, RootFiles, map_over_root
 from storage_core.checkpoint.broker_files import (
-    MAX_CLEAN_SHUTDOWN_BYTES,
-    MAX_META_PROPERTIES_BYTES,
-    UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
     MetaProperties,
-    parse_clean_shutdown,
-    parse_meta_properties,
-    validate_one_broker,
 )
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
 from storage_core.errors import (
-    CheckpointError,
     DuplicatePartitionError,
-    InconsistentDirectoriesError,
     InconsistentTopicIdError,
     InvalidNameError,
-    PylogError,
     StorageError,
 )
 from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
     CLUSTER_METADATA_TOPIC,
-    META_PROPERTIES_FILE,
     PARTITION_METADATA_FILE,
     REMOTE_INDEX_CACHE_DIRECTORY,
     TopicPartition,
@@ -123,19 +111,6 @@ class LogDirectoryState:
         return tuple(entry for entry in self.entries if entry.kind is kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirectories:
-    """The content of several log directories.
-
-    Attributes:
-        states: Those that could be read, in the order given.
-        failed: Why the others could not, by path.
-    """
-
-    states: tuple[LogDirectoryState, ...]
-    failed: Mapping[str, str]
-
-
 def classify_directory(name: str) -> tuple[DirectoryKind, TopicPartition | None]:
     """Return kind and partition of a sub-directory of a log directory, by its name.
 
@@ -169,77 +144,6 @@ def create_missing_directories(paths: Iterable[Path]) -> None:
             except OSError as error:
                 raise StorageError(str(path), error.strerror or str(error)) from error
             LocalStore(path.absolute().parent, may_be_link=True).sync_directory()
-
-
-def observe_log_directories(paths: Sequence[Path]) -> LogDirectories:
-    """Read the content of one broker's log directories.
-
-    Args:
-        paths: At least one.
-
-    Returns:
-        Every directory; one that cannot be read is set aside with its reason.
-
-    Raises:
-        InconsistentDirectoriesError: Two paths lead to the same directory, or the directories
-            are not one broker's.
-        InconsistentClusterIdError: The directories belong to different clusters.
-        StorageError: None of them can be read.
-    """
-    states: list[LogDirectoryState] = []
-    failed: dict[str, str] = {}
-    seen: dict[Path, Path] = {}
-    for path in paths:
-        real = path.resolve()
-        if real in seen:
-            reason = f"is the same directory as {seen[real]}"
-            raise InconsistentDirectoriesError(str(path), reason)
-        seen[real] = path
-        try:
-            states.append(observe_log_directory(path))
-        except (StorageError, CheckpointError) as error:
-            failed[str(path)] = str(error)
-    if not states:
-        reasons = "; ".join(failed.values())
-        raise StorageError(", ".join(map(str, paths)), f"no log directory can be read: {reasons}")
-    validate_one_broker(
-        {state.path: state.meta_properties for state in states if state.meta_properties is not None}
-    )
-    return LogDirectories(states=tuple(states), failed=failed)
-
-
-def observe_log_directory(path: Path) -> LogDirectoryState:
-    """Read the content of one log directory.
-
-    Raises:
-        StorageError: It is no directory that can be read.
-        CheckpointError: Its ``meta.properties`` is malformed.
-    """
-    root = LocalRoot(path)
-    return observe_root(root, root.directories())
-
-
-def observe_root(root: RootFiles, names: Sequence[str]) -> LogDirectoryState:
-    """Read the content of a root, wherever it is.
-
-    Args:
-        root: The root.
-        names: Its sub-directories.
-
-    Raises:
-        StorageError: A file of it cannot be read.
-        CheckpointError: Its ``meta.properties`` is malformed.
-    """
-    meta = root.read(META_PROPERTIES_FILE, limit_bytes=MAX_META_PROPERTIES_BYTES)
-    file = f"{root.location}/{META_PROPERTIES_FILE}"
-    return LogDirectoryState(
-        path=root.location,
-        meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
-        clean_shutdown=read_clean_shutdown(root),
-        entries=tuple(
-            map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
-        ),
-    )
 
 
 def read_topic_id(location: str) -> str | None:
@@ -327,49 +231,11 @@ def find_abandoned_futures(
     ]
 
 
-def agreed_broker_epoch(directories: LogDirectories) -> int:
-    """Return the epoch of the broker that shut all the directories down, if they agree on one.
-
-    Returns:
-        UNKNOWN_BROKER_EPOCH if a directory failed, has no marker, or says another epoch.
-    """
-    epochs = {
-        UNKNOWN_BROKER_EPOCH if state.clean_shutdown is None else state.clean_shutdown.broker_epoch
-        for state in directories.states
-    }
-    return epochs.pop() if len(epochs) == 1 and not directories.failed else UNKNOWN_BROKER_EPOCH
-
-
 def _logs(states: Iterable[LogDirectoryState]) -> Iterator[SubDirectory]:
     for state in states:
         for entry in state.entries:
             if entry.kind in {DirectoryKind.PARTITION, DirectoryKind.FUTURE}:
                 yield entry
-
-
-def _observe_entry(location: str, name: str) -> SubDirectory:
-    kind, partition = classify_directory(name)
-    if kind is DirectoryKind.FOREIGN:
-        reason = "expected <topic>-<partition>, perhaps with Kafka's mark of a renamed directory"
-        return SubDirectory(path=location, kind=kind, problem=reason)
-    topic_id, problem = None, ""
-    if kind is not DirectoryKind.CACHE:
-        try:
-            topic_id = read_topic_id(location)
-        except (PylogError, OSError) as error:
-            problem = str(error)
-    return SubDirectory(
-        path=location, kind=kind, topic_partition=partition, topic_id=topic_id, problem=problem
-    )
-
-
-def read_clean_shutdown(root: RootFiles) -> CleanShutdown | None:
-    """Return the clean shutdown marker, None without one; one that cannot be read is one, too."""
-    try:
-        content = root.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
-    except StorageError:
-        return CleanShutdown()
-    return None if content is None else parse_clean_shutdown(content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

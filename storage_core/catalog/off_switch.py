@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from storage_core.catalog.roles import local_path
-from storage_core.catalog.root_files import unpinned
 from storage_core.local_files import open_file
+from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX
 

@@ -22,12 +22,14 @@ from typing import Any, Final
 
 from storage_core.checkpoint.checkpoint_files import INT_MAX, LONG_MAX, parse_number
 from storage_core.checkpoint.kafka_uuid import is_reserved_directory_id, parse_uuid
+from storage_core.checkpoint.small_files import SmallFiles
 from storage_core.config import parse_java_properties
 from storage_core.errors import (
     CheckpointError,
     InconsistentClusterIdError,
     InconsistentDirectoriesError,
 )
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE
 from storage_core.json_text import parse_json
 
 MAX_META_PROPERTIES_BYTES: Final = 1 << 20
@@ -159,6 +161,16 @@ class CleanShutdown:
     """
 
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
+
+
+def read_clean_shutdown(directory: SmallFiles) -> CleanShutdown | None:
+    """Return what the marker of a log directory says, None without one.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    content = directory.read(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
+    return None if content is None else parse_clean_shutdown(content)
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:

@@ -179,21 +179,6 @@ def quote(text: str) -> str:
     return repr(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogStart:
-    """Where a partition's log begins.
-
-    Attributes:
-        topic_partition: The partition.
-        log_start_offset: First offset that a consumer may see.
-        first_base_offset: Base offset of the first segment.
-    """
-
-    topic_partition: TopicPartition
-    log_start_offset: int
-    first_base_offset: int
-
-
 def parse_offset_checkpoint(data: bytes, *, file: str) -> dict[TopicPartition, int]:
     """Parse an offset checkpoint.
 
@@ -229,19 +214,6 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
         f"{partition.topic} {partition.partition} {offsets[partition]}"
         for partition in sorted(offsets)
     )
-
-
-def log_start_entries(starts: Iterable[LogStart]) -> dict[TopicPartition, int]:
-    """Return the entries of the log-start checkpoint.
-
-    A log that begins at its first segment needs no entry; one whose segment still holds deleted
-    records in front does, or these would be back after a restart.
-    """
-    return {
-        start.topic_partition: start.log_start_offset
-        for start in starts
-        if start.log_start_offset > start.first_base_offset
-    }
 
 
 @dataclass(frozen=True, slots=True, order=True)

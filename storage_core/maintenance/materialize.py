@@ -22,11 +22,14 @@ from typing import Any, Final
 import numpy as np
 
 from storage_core.checkpoint.checkpoint_files import (
-    MAX_OFFSET_CHECKPOINT_BYTES,
     PartitionMetadata,
     encode_offset_checkpoint,
     encode_partition_metadata,
-    parse_offset_checkpoint,
+)
+from storage_core.checkpoint.checkpoints import (
+    PartitionCheckpoints,
+    merge_entries,
+    read_checkpoints,
 )
 from storage_core.errors import (
     GuardRefusedError,
@@ -43,10 +46,11 @@ from storage_core.filenames import (
 )
 from storage_core.json_text import parse_json_object
 from storage_core.local_files import PUBLIC_FILE_MODE, create_in, facts_of, open_folder, scan_folder
+from storage_core.roots.broker import BrokerRoot
 from storage_core.store.base import FileInfo
 from storage_core.store.local import PUBLIC_MODE, LocalStore, make_folder, storage_errors
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import Checkpoints, validate_file_name
+from storage_core.store.manifest import validate_file_name
 
 STATE_FILE: Final = "pylog-materialize.json"
 _FORMAT: Final = "pylog-materialize"
@@ -160,13 +164,11 @@ def write_checkpoints(directory: Path, files: Mapping[str, Mapping[TopicPartitio
         StorageError: The disk failed.
     """
     store = LocalStore(directory, may_be_link=True)
+    read = read_checkpoints(BrokerRoot(directory), files)
     for name, offsets in files.items():
-        current: dict[TopicPartition, int] = {}
-        if store.has(name):
-            content = store.read_file(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-            current = parse_offset_checkpoint(content, file=str(directory / name))
-        merged = {**current, **offsets}
-        if merged != current or not store.has(name):
+        current = read.entries.get(name)
+        merged = merge_entries(current or {}, offsets)
+        if merged != current:
             store.write_file(name, encode_offset_checkpoint(merged))
 
 
@@ -201,7 +203,7 @@ class Materialized:
     """
 
     generation: int
-    checkpoints: Checkpoints
+    checkpoints: PartitionCheckpoints
     files: int
     written_files: int
     record_bytes: int

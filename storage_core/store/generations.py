@@ -61,6 +61,11 @@ def partition_location(
     return f"{MANAGED_PREFIX}{objects.url}/{partition}{mark}"
 
 
+def unpinned(location: str) -> str:
+    """Return the location of a partition without the generation that it may name."""
+    return location.partition(GENERATION_MARK)[0]
+
+
 def read_head(objects: ObjectStore, partition: TopicPartition) -> Head:
     """Return the current generation, by one GET.
 

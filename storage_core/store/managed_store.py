@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import Clock, SystemClock
 from storage_core.errors import (
     InvalidNameError,
@@ -23,11 +24,7 @@ from storage_core.errors import (
     PartitionNotFoundError,
     StorageError,
 )
-from storage_core.filenames import (
-    LOG_SUFFIX,
-    TopicPartition,
-    segment_file,
-)
+from storage_core.filenames import LOG_SUFFIX, TopicPartition, segment_file
 from storage_core.local_files import open_file
 from storage_core.store.base import FileInfo, FileReader
 from storage_core.store.generations import (
@@ -40,7 +37,6 @@ from storage_core.store.generations import (
 )
 from storage_core.store.local import storage_errors
 from storage_core.store.manifest import (
-    Checkpoints,
     FileEntry,
     Manifest,
     data_key,
@@ -102,7 +98,7 @@ class ManagedStore:
         self._loaded: Head | None = None
         self._files: dict[str, FileEntry | WaitingFile] = {}
         self._waiting_bytes = 0
-        self._checkpoints = Checkpoints()
+        self._checkpoints = PartitionCheckpoints()
         self._topic_id: str | None = None
         self._object_counts: dict[str, int] = {}
         self._moved: dict[str, None] = {}  # in the order of the calls
@@ -130,7 +126,7 @@ class ManagedStore:
         return self._head().manifest
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> PartitionCheckpoints:
         """The checkpoints, with the changes since."""
         self._head()
         return self._checkpoints
@@ -278,7 +274,7 @@ class ManagedStore:
     def sync_directory(self) -> None:
         """Do nothing: the manifest is the directory."""
 
-    def set_checkpoints(self, checkpoints: Checkpoints) -> None:
+    def set_checkpoints(self, checkpoints: PartitionCheckpoints) -> None:
         """Set the checkpoints of the next generation."""
         self._changed()
         self._checkpoints = checkpoints

@@ -14,21 +14,14 @@ are plain, keys stay inside the partition's data, numbers are in range, the size
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
 from typing import Any, Final
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import InvalidNameError
-from storage_core.filenames import (
-    DATA_DIRECTORY,
-    HISTORY_DIRECTORY,
-    MANIFEST_FILE,
-    TopicPartition,
-)
-from storage_core.json_text import (
-    MAX_INTEGER,
-    JsonDocument,
-    JsonFields,
-)
+from storage_core.filenames import DATA_DIRECTORY, HISTORY_DIRECTORY, MANIFEST_FILE, TopicPartition
+from storage_core.json_text import MAX_INTEGER, JsonDocument, JsonFields
 from storage_core.store.object_store import validate_key
 
 # Some 100,000 segments with their companions.
@@ -58,12 +51,7 @@ _MANIFEST: Final = JsonDocument(
     ),
 )
 _FILE_FIELDS: Final = ("key", "start", "size", "etag", "modified_ms", "largest_timestamp")
-_CHECKPOINT_FIELDS: Final = (
-    "log_start_offset",
-    "recovery_point",
-    "high_watermark",
-    "cleaner_offset",
-)
+_CHECKPOINT_FIELDS: Final = tuple(each.name for each in fields_of(PartitionCheckpoints))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +74,6 @@ class FileEntry:
     etag: str
     modified_ms: int
     largest_timestamp: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """A partition's entries in the checkpoint files of its log directory; None for no entry."""
-
-    log_start_offset: int | None = None
-    recovery_point: int | None = None
-    high_watermark: int | None = None
-    cleaner_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +101,7 @@ class Manifest:
     fencing_token: int = 0
     committed_ms: int = 0
     files: Mapping[str, FileEntry] = field(default_factory=dict)
-    checkpoints: Checkpoints = Checkpoints()
+    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
     result: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -172,9 +150,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "attempt_id": manifest.attempt_id,
             "fencing_token": manifest.fencing_token,
             "committed_ms": manifest.committed_ms,
-            "checkpoints": {
-                name: getattr(manifest.checkpoints, name) for name in _CHECKPOINT_FIELDS
-            },
+            "checkpoints": asdict(manifest.checkpoints),
             "result": dict(manifest.result),
             "files": {
                 name: {
@@ -220,7 +196,7 @@ def parse_manifest(content: bytes, partition: TopicPartition, *, root: str, file
         attempt_id=fields.word("attempt_id", pattern=_RUN),
         fencing_token=fields.integer("fencing_token"),
         committed_ms=fields.integer("committed_ms"),
-        checkpoints=Checkpoints(
+        checkpoints=PartitionCheckpoints(
             **{name: checkpoints.optional_integer(name) for name in _CHECKPOINT_FIELDS}
         ),
         result=fields.mapping("result"),

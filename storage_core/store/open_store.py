@@ -43,6 +43,11 @@ __all__ = [
 _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
+def join_location(location: str, name: str) -> str:
+    """Return the path or URL of what has that name in a directory."""
+    return f"{location.rstrip('/')}/{name}"
+
+
 def split_location(location: str) -> tuple[str, str]:
     """Return the location of the directory that holds this one, and its name in there.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from pylog_spark.tasks.run_context import RootCheckpoints
+from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.store.listing import ListedFile
 
 ROOT = "s3://synthetic/kafka"
@@ -89,7 +89,7 @@ class NoCheckpoints:
     """The root's checkpoint files: there are none."""
 
     def __call__(self, root):
-        return RootCheckpoints(high_watermarks={}, log_starts={}, cleaner_points={})
+        return Checkpoints()
 
 
 def write_inventory(path: Path, partitions: int, segments: int) -> Path:

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.options import JobOptions, RunLimits, Tuning
-from pylog_spark.roots import managed_root
 from pylog_spark.session import build_session
 from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock, SystemClock
+from storage_core.roots import managed
 from tests.crash.stopping import CONTROL, Stopping, crash
 from tests.kit.faulty_store import SimulatedCrash
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
@@ -64,7 +64,7 @@ class Nights:
         if is_spread:
             options = replace(options, tuning=Tuning(unit_min_bytes=1, unit_max_bytes=1))
         try:
-            with patch.object(managed_root, "SystemClock", lambda: self._clock):
+            with patch.object(managed, "SystemClock", lambda: self._clock):
                 status = run_nightly(self._spark, [folder / "log"], options).exit_code
         except (SimulatedCrash, PySparkException):
             if not self._stopping.is_dead:

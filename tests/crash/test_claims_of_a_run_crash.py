@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.roots.broker_root import BrokerRoot
 from storage_core.commit import Plan, commit
 from storage_core.commit.claim import hold_claim
 from storage_core.commit.scratch import claim_path
@@ -28,6 +27,7 @@ from storage_core.filenames import (
 )
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
+from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.kit.compare import read_tree
@@ -98,10 +98,10 @@ def run(
     lab: Lab,
     names: list[str],
     work: Callable[[str, Path], tuple[Plan, int]],
-    settle: Callable[[BrokerRoot, dict[TopicPartition, int]], None],
+    settle: Callable[[HeldBrokerRoot, dict[TopicPartition, int]], None],
 ) -> None:
     """Do what a run does, driver and tasks: claims, commits, checkpoints, marker."""
-    with BrokerRoot(str(lab.root.path), run_id="run", mark_clean=True) as held:
+    with HeldBrokerRoot(str(lab.root.path), run_id="run", mark_clean=True) as held:
         held.begin_writing()
         assert held.scratch is not None
         held.allow_commits(lab.directory(name) for name in names)
@@ -178,7 +178,10 @@ def test_a_cleaner_point_and_the_marker_are_there_only_with_what_was_cleaned(way
         marked.add(lab.is_marked)
         # Nothing of what a run before the loss of power remembered is believed.
         was_marked = lab.is_marked
-        with restarted(), BrokerRoot(str(lab.root.path), run_id="next", mark_clean=True) as held:
+        with (
+            restarted(),
+            HeldBrokerRoot(str(lab.root.path), run_id="next", mark_clean=True) as held,
+        ):
             assert held.was_clean == was_marked, where
         for name in CLEANED:
             load(lab.directory(name), round_of(lab, name))
@@ -198,8 +201,8 @@ def recover(lab: Lab) -> None:
         log = plan_golden(Golden(name), LocalStore(lab.directory(name)))
         return Plan(location=log.location, operations=log.operations), log.log_end_offset
 
-    def settle(held: BrokerRoot, points: dict[TopicPartition, int]) -> None:
-        held.write_recovered(recovery_points=points, log_starts={}, high_watermarks={})
+    def settle(held: HeldBrokerRoot, points: dict[TopicPartition, int]) -> None:
+        held.write_checkpoints({RECOVERY_POINT_FILE: points})
         held.claim_clean()
         held.settle_commits({}, is_whole=True)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.commit import (
     CopyRange,
@@ -29,7 +30,6 @@ from storage_core.store import ManagedStore, ObjectStore
 from storage_core.store.garbage import find_garbage
 from storage_core.store.lease import acquire_lease, require_lease
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.manifest import Checkpoints
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import upload_file
 from tests.crash.interruptions import ALL, POWER, Interruption, is_end, power_losses
@@ -127,7 +127,7 @@ def attempt(
         ),
     ]
     commit(Plan(location=store.location, operations=tuple(operations)), store)
-    store.set_checkpoints(Checkpoints(log_start_offset=0, cleaner_offset=100))
+    store.set_checkpoints(PartitionCheckpoints(log_start_offset=0, cleaner_offset=100))
     return store
 
 

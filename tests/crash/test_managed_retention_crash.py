@@ -18,7 +18,6 @@ import pytest
 
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.schemas import PARTITION, rows_to_batch
-from pylog_spark.tasks import managed_access
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
@@ -26,6 +25,7 @@ from pylog_spark.tasks.retention import (
     observe_retention,
 )
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.roots import managed
 from storage_core.store.open_objects import open_object_store
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
@@ -53,7 +53,7 @@ def through(wrapper: WrappedObjects) -> Iterator[None]:
     """Let every partition and lease that tasks open be reached through a wrapper."""
     with pytest.MonkeyPatch.context() as patch:
         # The module has the name of the function in it, which the package exports.
-        for module in (managed_access, sys.modules["storage_core.store.open_store"]):
+        for module in (managed, sys.modules["storage_core.store.open_store"]):
             patch.setattr(module, "open_object_store", lambda _url: wrapper)
         yield
 

@@ -22,7 +22,6 @@ from pylog_spark.operations.retention_waves import (
     drop_stale_log_starts,
     find_due_sweeps,
 )
-from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.run.disks import Disks
 from pylog_spark.run.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
@@ -36,6 +35,7 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.log_loader import LogLoader
+from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.kit.compare import read_tree
@@ -110,7 +110,7 @@ def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str,
     location = str(root.path)
     run_id, kept = ("run", None) if trash is None else (trash.name, str(trash.parent))
     options = root.options(sweeper.context.run.now_ms, trash=kept)
-    with BrokerRoot(location, run_id="run", mark_clean=True, trash=trash) as held:
+    with HeldBrokerRoot(location, run_id="run", mark_clean=True, trash=trash) as held:
 
         def write_context(context: RunContext) -> WriteContext:
             return WriteContext(run=context, roots={location: held.access})
@@ -204,7 +204,7 @@ def test_a_sweep_that_loses_its_power_opens_and_is_finished_by_the_next(way, tmp
         )
         assert is_known or state["marker"] is None, where
         assert not is_end(where) or state == expected, where
-        with restarted(), BrokerRoot(str(root.path), run_id="resumed", mark_clean=True) as held:
+        with restarted(), HeldBrokerRoot(str(root.path), run_id="resumed", mark_clean=True) as held:
             assert held.was_clean == (state["marker"] is not None), where
         (root.path / CLEAN_SHUTDOWN_FILE).write_text(marker)
         with restarted():

@@ -18,8 +18,6 @@ import pytest
 from pylog_spark.operations import broker_undo
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.roots import broker_root
-from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.run.trash import observe_root
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
@@ -43,6 +41,8 @@ from storage_core.filenames import (
     LOG_START_FILE,
     TopicPartition,
 )
+from storage_core.roots import broker
+from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore, write_record
 from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
 from tests.crash.test_retention_job_crash import sweep
@@ -78,8 +78,8 @@ def killed_at(number: int) -> Iterator[list[str]]:
             patch.setattr(
                 LocalStore, name, _counted(name, getattr(LocalStore, name), changes, number)
             )
-        sweep = _counted("sweep_scratch", broker_root.sweep_scratch, changes, number)
-        patch.setattr(broker_root, "sweep_scratch", sweep)
+        sweep = _counted("sweep_scratch", broker.sweep_scratch, changes, number)
+        patch.setattr(broker, "sweep_scratch", sweep)
         yield changes
 
 
@@ -209,7 +209,7 @@ def test_an_undo_of_a_directory_may_be_killed_anywhere(compaction):
         compaction.check_opens(where)
         is_whole = partitions(compaction.root.path) in (compaction.before, compaction.after)
         # Another run than the undo that is made again: it does not take half of it for clean.
-        with BrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
+        with HeldBrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
             assert is_whole or not held.was_clean, where
         compaction.undo()
         compaction.check_undone(where)
@@ -225,7 +225,7 @@ def test_an_undo_of_a_run_that_was_killed_undoes_what_the_run_had_only_begun(tmp
         run_id=RUN, action="compact", started_ms=0, roots=(observe_root(str(root.path)),)
     )
     write_record(Path(place, RUN_FILE), run.encode())
-    with BrokerRoot(str(root.path), run_id=RUN, mark_clean=True) as held:
+    with HeldBrokerRoot(str(root.path), run_id=RUN, mark_clean=True) as held:
         held.begin_writing()
         held.allow_commits([directory])
         assert held.scratch is not None
@@ -397,7 +397,7 @@ def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, mo
     assert partitions(compaction.root.path) not in (compaction.before, compaction.after)
     compaction.check_opens("interrupted")
     assert not (compaction.root.path / CLEAN_SHUTDOWN_FILE).exists()
-    with BrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
+    with HeldBrokerRoot(str(compaction.root.path), run_id="next", mark_clean=True) as held:
         assert not held.was_clean
     compaction.undo()
     compaction.check_undone("interrupted, and made again")

@@ -36,6 +36,7 @@ from storage_core.checkpoint.checkpoint_files import (
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import SNAPSHOT_SUFFIX
@@ -43,7 +44,7 @@ from storage_core.maintenance.recovery.partition import RecoverResult, recover_p
 from storage_core.maintenance.truncation import truncate_partition
 from storage_core.maintenance.verification.log_directories import verify_log_directories
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import PartitionCheckpoints, verify_partition
+from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store.local import LocalStore
 from tests.fuzz.mutations import Mutator
 from tests.fuzz.test_hostile_partitions import read_everything

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.partition import (
-    PartitionCheckpoints,
     fold_partition,
     verify_segments,
 )

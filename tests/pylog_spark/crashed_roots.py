@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pylog_spark.options import JobOptions
-from pylog_spark.tasks.run_context import read_recovery_checkpoints
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -19,6 +19,7 @@ from storage_core.filenames import (
     parse_partition_directory,
 )
 from storage_core.maintenance.recovery.partition import RecoverResult, recover_partition
+from storage_core.roots.open_root import root_checkpoints
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory
@@ -72,7 +73,7 @@ class CrashedRoot:
 
     def recover_one_by_one(self) -> dict[str, RecoverResult]:
         """Recover every partition as ``pylog partition recover`` does, by the checkpoints."""
-        checkpoints = read_recovery_checkpoints(str(self.path))
+        checkpoints = root_checkpoints(str(self.path), RECOVERY_FILES, strict=False)
         is_clean = (self.path / CLEAN_SHUTDOWN_FILE).exists()
         return {
             directory.name: recover_partition(
@@ -80,8 +81,8 @@ class CrashedRoot:
                 config=LogConfig.from_topic_overrides(dict(self.configs[directory.name])),
                 cleaner=CleanerConfig(),
                 now_ms=self.options.now_ms,
-                recovery_point=checkpoints.recovery_points.get(partition_of(directory), 0),
-                log_start_offset=checkpoints.log_starts.get(partition_of(directory), 0),
+                recovery_point=checkpoints.of(partition_of(directory)).recovery_point or 0,
+                log_start_offset=checkpoints.of(partition_of(directory)).log_start_offset or 0,
                 clean_shutdown=is_clean,
             )
             for directory in self.partitions()

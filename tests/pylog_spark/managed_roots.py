@@ -6,10 +6,10 @@ from typing import Any
 
 from pylog_spark.options import JobOptions
 from storage_core.catalog.roles import Role
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.filenames import LOG_SUFFIX, TopicPartition
 from storage_core.store import ManagedStore, ObjectStore, open_object_store
 from storage_core.store.managed_root import create_root
-from storage_core.store.manifest import Checkpoints
 from storage_core.store.open_objects import MANAGED_PREFIX
 from storage_core.store.uploads import upload_file
 from tests.pylog_spark.broker_roots import BrokerDirectory
@@ -75,7 +75,7 @@ def add_partition(twin: ManagedTwin, directory: Path) -> ManagedStore:
             modified_ms = path.stat().st_mtime_ns // 1_000_000
             store.write_file(path.name, path.read_bytes(), modified_ms=modified_ms)
     store.set_checkpoints(
-        Checkpoints(
+        PartitionCheckpoints(
             log_start_offset=origin.log_starts.get(partition),
             high_watermark=origin.high_watermarks.get(partition),
             cleaner_offset=origin.cleaner_points.get(partition),

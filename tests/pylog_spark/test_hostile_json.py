@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pylog_spark.operations.undo_marker import remember_marker
-from pylog_spark.roots.killed_runs import _read_marker
 from pylog_spark.run.plan_file import read_plan_file
 from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.inventory_files import InventoryPart, find_parts, read_tables
@@ -37,6 +36,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.key_files import map_set, write_set
 from storage_core.maintenance.materialize import PIN_FILE, STATE_FILE, read_pin, read_target
+from storage_core.roots.killed_runs import _read_marker
 from storage_core.store.generations import read_head, read_history
 from storage_core.store.lease import LEASE_FILE, read_lease
 from storage_core.store.managed_root import MANAGED_ROOT_FILE, find_root

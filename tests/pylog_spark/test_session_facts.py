@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import AnalysisException
 
-from pylog_spark.discovery import LogRoot, count_directories
+from pylog_spark.discovery import count_directories
 from pylog_spark.ledger.tables import LedgerFormat
 from pylog_spark.ledger.writer import ledger_format
 from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session_facts import count_slots, has_delta, heap_bytes, is_connect, setting
 from storage_core.catalog.roles import Role
+from storage_core.roots.open_root import LogRoot
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession, TellingConf
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from storage_core import errors
-from storage_core.catalog.root_files import LocalRoot
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import PylogError, facts_of, kafka_code_of
 from storage_core.filenames import log_file
@@ -27,6 +26,7 @@ from storage_core.maintenance.compaction.commit import verify_inputs
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.payload import Limits
+from storage_core.roots.broker import BrokerRoot
 from storage_core.store.local import LocalStore
 from tests.kit.builders import SOME_TIME_MS, RecordSpec, encode_batch, some_batches
 from tests.kit.compare import read_tree
@@ -312,7 +312,7 @@ NUMBERED: dict[str, tuple[str, type[PylogError], Trigger]] = {
     "a log directory that is not there": (
         "LOG_DIR_NOT_FOUND",
         errors.LogDirectoryNotFoundError,
-        plain(lambda home: LocalRoot(home / "nothing").directories()),
+        plain(lambda home: BrokerRoot(home / "nothing").directories()),
     ),
 }
 WITHOUT_A_NUMBER: dict[str, tuple[type[PylogError], Trigger]] = {

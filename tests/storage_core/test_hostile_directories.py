@@ -14,14 +14,15 @@ import pytest
 
 from pylog_spark.cli.partition import named_log_directory, named_partition_directory
 from storage_core.catalog.cluster_metadata import read_cluster_metadata
-from storage_core.catalog.log_directories import observe_log_directory
 from storage_core.catalog.off_switch import read_off_switch
-from storage_core.catalog.root_files import LocalRoot, locate_directory
 from storage_core.checkpoint.lock import LogDirectoryLock, query_lock
 from storage_core.commit.purge import plan_purge_partition
 from storage_core.commit.scratch import create_scratch, find_claims, sweep_scratch
 from storage_core.errors import ConfigError, PylogError, StorageError
 from storage_core.filenames import log_file
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.observation import observe_log_directory
+from storage_core.roots.open_root import locate_directory
 from storage_core.store.garbage import delete_leftovers, find_leftovers
 from storage_core.store.local import LocalStore
 from storage_core.store.local_objects import TEMPORARY_FOLDER, LocalObjectStore
@@ -138,8 +139,8 @@ def test_a_link_that_leads_in_circles_hides_nobody_elses_partition(root):
     (root / "circle").symlink_to("circle")
     (root / "broken").symlink_to("nowhere")
     (root / "through-0").symlink_to("meta.properties/t-0")
-    assert "t-0" in LocalRoot(root).directories()
-    assert "circle" not in LocalRoot(root).directories()
+    assert "t-0" in BrokerRoot(root).directories()
+    assert "circle" not in BrokerRoot(root).directories()
 
 
 @pytest.mark.parametrize("name", [LOG, "leader-epoch-checkpoint", "partition.metadata"])
@@ -155,7 +156,7 @@ def test_a_log_with_a_linked_file_is_refused_and_not_loaded_without_it(root, sec
 ROOT_FILES = {
     "meta.properties": observe_log_directory,
     "pylog-off": read_off_switch,
-    "recovery-point-offset-checkpoint": lambda root: LocalRoot(root).read(
+    "recovery-point-offset-checkpoint": lambda root: BrokerRoot(root).read(
         "recovery-point-offset-checkpoint", limit_bytes=1 << 20
     ),
 }

@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,6 +111,16 @@ class CleanedGroup:
     def to_json(self) -> str:
         """Return the manifest as one JSON object."""
         return json.dumps(asdict(self))
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where its files lie, by suffix."""
+        return {file.suffix: file.path for file in self.files}
+
+    def moved(self, places: Mapping[str, str]) -> "CleanedGroup":
+        """Return the group with its files where they lie now, by suffix."""
+        files = tuple(replace(file, path=places[file.suffix]) for file in self.files)
+        return replace(self, files=files)
 
     @classmethod
     def from_json(cls, text: str) -> "CleanedGroup":

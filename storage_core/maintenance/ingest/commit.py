@@ -16,6 +16,7 @@ from storage_core.checkpoint.checkpoint_files import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ChangedWhileReadError
 from storage_core.filenames import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
 from storage_core.maintenance.ingest.partition import (
@@ -30,7 +31,7 @@ from storage_core.store.copying import copy_object
 from storage_core.store.listing import ListedFile
 from storage_core.store.managed_root import place_url
 from storage_core.store.managed_store import ManagedStore
-from storage_core.store.manifest import Checkpoints, FileEntry, data_key
+from storage_core.store.manifest import FileEntry, data_key
 from storage_core.store.uploads import encode_location
 
 
@@ -167,14 +168,16 @@ def _write_small_files(plan: IngestPlan, target: ManagedStore) -> None:
             target.write_file(PARTITION_METADATA_FILE, encode_partition_metadata(metadata))
 
 
-def _checkpoints(plan: IngestPlan, current: Checkpoints, *, is_new: bool) -> Checkpoints:
+def _checkpoints(
+    plan: IngestPlan, current: PartitionCheckpoints, *, is_new: bool
+) -> PartitionCheckpoints:
     """Return the checkpoints of the next generation.
 
     Where the log starts, and where its cleaner goes on, is the managed root's own business from
     its first generation on: the mirror's broker may keep less than it does.
     """
     marks = [mark for mark in (current.high_watermark, plan.high_watermark) if mark is not None]
-    return Checkpoints(
+    return PartitionCheckpoints(
         log_start_offset=plan.log_start_offset if is_new else current.log_start_offset,
         recovery_point=plan.end_offset,
         high_watermark=max(marks, default=None),

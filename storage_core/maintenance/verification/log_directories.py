@@ -11,20 +11,21 @@ from storage_core.catalog.log_directories import (
     classify_directory,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
-    read_clean_shutdown,
     read_topic_id,
 )
 from storage_core.catalog.roles import Role
-from storage_core.catalog.root_files import RootFiles, map_over_root, open_root
 from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,
+    read_clean_shutdown,
     validate_one_broker,
 )
-from storage_core.checkpoint.checkpoint_files import (
-    MAX_OFFSET_CHECKPOINT_BYTES,
-    parse_offset_checkpoint,
+from storage_core.checkpoint.checkpoints import (
+    CHECKPOINT_FILES,
+    Checkpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
 )
 from storage_core.errors import (
     CheckpointError,
@@ -35,11 +36,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LOG_START_FILE,
     META_PROPERTIES_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
     TopicPartition,
     is_text,
 )
@@ -47,10 +44,9 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import NOT_TEXT
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import Surroundings
-from storage_core.maintenance.verification.partition import PartitionCheckpoints
+from storage_core.roots.open_root import map_over_root, open_root
+from storage_core.roots.root import Root
 
-# One of each in a log directory.
-CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, REPLICATION_FILE, CLEANER_FILE)
 _SPECIAL: Final = {
     DirectoryKind.FOREIGN: (Code.DIRECTORY_FOREIGN, "expected <topic>-<partition>"),
     DirectoryKind.DELETE: (Code.DIRECTORY_DELETED, "marked for deletion"),
@@ -87,14 +83,14 @@ class ObservedRoot:
         surroundings: Its role, and whether it was shut down cleanly.
         meta_properties: Whose it is, None where nothing says so.
         entries: Its sub-directories, sorted by name.
-        checkpoints: What each checkpoint file says; one that is broken or missing is empty.
+        checkpoints: What its checkpoint files say; one that is broken or missing is empty.
     """
 
     location: str
     surroundings: Surroundings
     meta_properties: MetaProperties | None
     entries: tuple[SubDirectory, ...]
-    checkpoints: Mapping[str, Mapping[TopicPartition, int]]
+    checkpoints: Checkpoints
 
     def surroundings_of(self, entry: SubDirectory) -> Surroundings:
         """Return the surroundings of a sub-directory.
@@ -110,12 +106,7 @@ class ObservedRoot:
         """Return a partition's entries in the checkpoints."""
         if partition is None:
             return PartitionCheckpoints()
-        return PartitionCheckpoints(
-            recovery_point=self.checkpoints[RECOVERY_POINT_FILE].get(partition),
-            log_start_offset=self.checkpoints[LOG_START_FILE].get(partition),
-            high_watermark=self.checkpoints[REPLICATION_FILE].get(partition),
-            cleaner_point=self.checkpoints[CLEANER_FILE].get(partition),
-        )
+        return self.checkpoints.of(partition)
 
 
 def verify_log_directories(
@@ -144,8 +135,8 @@ def verify_log_directories(
     return observed, placed
 
 
-def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> ObservedRoot:
-    surroundings = Surroundings(role=role, is_clean=read_clean_shutdown(files) is not None)
+def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
+    surroundings = Surroundings(role=role, is_clean=_has_marker(files))
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
@@ -163,10 +154,16 @@ def _observe(files: RootFiles, role: Role, findings: FindingCollector) -> Observ
         surroundings=surroundings,
         meta_properties=_read_meta_properties(files, role, findings),
         entries=entries,
-        checkpoints={
-            name: _read_checkpoint(files, name, owners, findings) for name in CHECKPOINT_FILES
-        },
+        checkpoints=_read_checkpoints(files, owners, findings),
     )
+
+
+def _has_marker(files: Root) -> bool:
+    """Whether there is a marker of a clean shutdown; one that cannot be read is one."""
+    try:
+        return read_clean_shutdown(files) is not None
+    except StorageError:
+        return True
 
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
@@ -181,7 +178,7 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
 
 
 def _read_meta_properties(
-    files: RootFiles, role: Role, findings: FindingCollector
+    files: Root, role: Role, findings: FindingCollector
 ) -> MetaProperties | None:
     name = META_PROPERTIES_FILE
     try:
@@ -201,23 +198,26 @@ def _read_meta_properties(
     return None
 
 
-def _read_checkpoint(
-    files: RootFiles, name: str, owners: set[TopicPartition], findings: FindingCollector
-) -> dict[TopicPartition, int]:
-    try:
-        content = files.read(name, limit_bytes=MAX_OFFSET_CHECKPOINT_BYTES)
-        offsets = {} if content is None else parse_offset_checkpoint(content, file=name)
-    except StorageError as error:
-        findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
-        return {}
-    except CheckpointError as error:
-        findings.add(Code.CHECKPOINT_BROKEN, str(error), file=name)
-        return {}
-    unknown = sorted(set(offsets) - owners)
-    if unknown:
-        message = f"{len(unknown)} partitions are not here, {unknown[0]} the first of them"
-        findings.add(Code.CHECKPOINT_PARTITION_UNKNOWN, message, file=name)
-    return offsets
+def _read_checkpoints(
+    files: Root, owners: set[TopicPartition], findings: FindingCollector
+) -> Checkpoints:
+    entries: dict[str, Mapping[TopicPartition, int]] = {}
+    for name in CHECKPOINT_FILES:
+        try:
+            read = read_checkpoints(files, [name], strict=False)
+        except StorageError as error:
+            findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
+            continue
+        for problem in read.problems.values():
+            # The finding says whose directory it is in.
+            message = str(CheckpointError(name, problem.line, problem.reason))
+            findings.add(Code.CHECKPOINT_BROKEN, message, file=name)
+        entries |= read.entries
+        unknown = sorted(read.entries.get(name, {}).keys() - owners)
+        if unknown:
+            message = f"{len(unknown)} partitions are not here, {unknown[0]} the first of them"
+            findings.add(Code.CHECKPOINT_PARTITION_UNKNOWN, message, file=name)
+    return Checkpoints(entries=entries)
 
 
 def _special_directories(root: ObservedRoot) -> Iterable[PlacedFinding]:

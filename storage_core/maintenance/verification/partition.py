@@ -8,6 +8,7 @@ from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
 )
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -38,16 +39,6 @@ from storage_core.maintenance.verification.snapshots import check_by_replay, che
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCheckpoints:
-    """A partition's entries in the log directory's checkpoints; None for no entry."""
-
-    recovery_point: int | None = None
-    log_start_offset: int | None = None
-    high_watermark: int | None = None
-    cleaner_point: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +215,7 @@ def _check_gaps(
     A segment begins where the one before ended. Compaction removes records at a segment's end, but
     only below its checkpoint; and below the log start nobody misses anything.
     """
-    explained = max(log_start_offset, checkpoints.cleaner_point or 0)
+    explained = max(log_start_offset, checkpoints.cleaner_offset or 0)
     for before, after in pairwise(facts):
         # Of one that ends in bytes that are no batch nobody knows where it ended.
         if before.end_position < before.size_bytes or before.bad_batches:
@@ -234,7 +225,7 @@ def _check_gaps(
             findings.add(
                 Code.OFFSETS_MISSING,
                 f"offsets {first_missing} to {after.base_offset - 1} are missing before it; "
-                f"the log was compacted up to {checkpoints.cleaner_point or 0}",
+                f"the log was compacted up to {checkpoints.cleaner_offset or 0}",
                 file=log_file(after.base_offset),
                 offset=first_missing,
                 severity=Severity.INFO if surroundings.is_copy else None,
@@ -305,7 +296,7 @@ def _check_checkpoints(
                 offset=end,
                 severity=surroundings.copy_severity(severity_of(code)),
             )
-    point = checkpoints.cleaner_point
+    point = checkpoints.cleaner_offset
     if point is not None and not whole.log_start_offset <= point <= end:
         # Deletion overtakes the cleaner every day where a topic has both policies.
         findings.add(

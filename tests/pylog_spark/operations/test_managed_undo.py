@@ -7,11 +7,11 @@ import pytest
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.roots.managed_root import ManagedRoot
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import TopicPartition
+from storage_core.roots.managed import HeldManagedRoot
 from storage_core.store import ManagedStore
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
@@ -87,7 +87,7 @@ def test_what_somebody_committed_since_is_not_lost(twin):
 def test_a_lease_of_somebody_else_refuses_an_undo_with_the_holders_name(twin):
     publish(twin, SMALL[0], RUN, b"of the run")
     with (
-        ManagedRoot(twin.location, run_id="nightly"),
+        HeldManagedRoot(twin.location, run_id="nightly"),
         pytest.raises(GuardRefusedError, match="nightly"),
     ):
         undo(RUN, options(), roots=[twin.location])

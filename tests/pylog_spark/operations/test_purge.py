@@ -8,8 +8,6 @@ import pytest
 
 from pylog_spark.operations.purge import purge
 from pylog_spark.options import JobOptions
-from pylog_spark.roots import broker_root
-from pylog_spark.roots.killed_runs import Resumed
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
@@ -25,6 +23,8 @@ from storage_core.filenames import (
     SEGMENT_SUFFIXES,
     TopicPartition,
 )
+from storage_core.roots import broker
+from storage_core.roots.killed_runs import Resumed
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
@@ -138,15 +138,15 @@ def test_checkpoints_are_read_once_for_all_deleted_partitions_and_only_those_tha
     asked: list[str] = []
 
     def note(call, told):
-        def noted(*args):
+        def noted(*args, **options):
             asked.append(told(*args))
-            return call(*args)
+            return call(*args, **options)
 
         return noted
 
-    read, names = broker_root.read_if_sound, broker_root.folder_names
-    monkeypatch.setattr(broker_root, "read_if_sound", note(read, lambda _, name: name))
-    monkeypatch.setattr(broker_root, "folder_names", note(names, str))
+    read, names = broker.read_checkpoints, broker.folder_names
+    monkeypatch.setattr(broker, "read_checkpoints", note(read, lambda _, files: files[0]))
+    monkeypatch.setattr(broker, "folder_names", note(names, str))
     rows = rows_of(purge([root], options()))
 
     gone = [f"events-{number}" for number in range(1, 6)]
@@ -168,10 +168,10 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
     paths = [root / f"events-1.{UNIQUE}-delete", deleted(root, "events-2")]
     before = [read_tree(path) for path in paths]
 
-    def fail(place, name):
-        raise StorageError(f"{place}/{name}", "Input/output error")
+    def fail(place, names, *, strict):
+        raise StorageError(f"{place.location}/{names[0]}", "Input/output error")
 
-    monkeypatch.setattr(broker_root, "read_if_sound", fail)
+    monkeypatch.setattr(broker, "read_checkpoints", fail)
     rows = rows_of(purge([root] if is_alone else [root, other], options()))
     assert {rows[name]["status"] for name in ("events-1", "events-2")} == {"failed"}
     assert rows["events-0"]["status"] == "done"
@@ -242,7 +242,7 @@ def fail_in(place: Path, monkeypatch) -> None:
         return Resumed(points={TopicPartition("more", 0): 7} if path == place else {})
 
     monkeypatch.setattr(LocalStore, "write_file", write)
-    monkeypatch.setattr(broker_root, "resume_killed_runs", resume)
+    monkeypatch.setattr(broker, "resume_killed_runs", resume)
 
 
 @pytest.mark.item("DIR-12")

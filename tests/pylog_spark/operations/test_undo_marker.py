@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.operations.undo_marker import remember_marker
-from pylog_spark.roots.broker_root import BrokerRoot
 from storage_core.errors import PylogError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
+from storage_core.roots.broker import HeldBrokerRoot
 
 MARKER = b'{"version":0,"brokerEpoch":11}'
 
@@ -23,7 +23,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def remember(log: Path) -> bool:
-    with BrokerRoot(str(log), run_id="undo", mark_clean=True) as held:
+    with HeldBrokerRoot(str(log), run_id="undo", mark_clean=True) as held:
         path = log.parent / "undo-marker-0.json"
         return remember_marker(path, held, verified={"undone-0"})
 

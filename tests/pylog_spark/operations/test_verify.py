@@ -31,11 +31,11 @@ from pylog_spark.tasks.verification import (
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_dump import TopicDump
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
-from storage_core.maintenance.verification.partition import PartitionCheckpoints
 from storage_core.maintenance.verification.verdict import Advice
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, LogRoot, log_root

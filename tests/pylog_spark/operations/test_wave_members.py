@@ -17,9 +17,6 @@ from pylog_spark.operations.due_compactions import CompactionLimits, DueCompacti
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages
 from pylog_spark.operations.retention_waves import SweepStages
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.roots import broker_root
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.writable_root import failures_of, write_context
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks
 from pylog_spark.run.outcome import Outcome
@@ -30,8 +27,12 @@ from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import RecoveryWork
 from pylog_spark.tasks.retention import SweepWork
+from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import StorageError
 from storage_core.filenames import TopicPartition
+from storage_core.roots import broker
+from storage_core.roots.broker import HeldBrokerRoot
+from storage_core.roots.root import failures_of
 
 EIO = OSError(5, "Input/output error")
 GOOD, BAD = TopicPartition("good", 0), TopicPartition("bad", 0)
@@ -41,7 +42,7 @@ ANY: Any = None
 class Failures(Mapping[str, StorageError]):
     """What disks have failed with by now."""
 
-    def __init__(self, roots: Mapping[str, BrokerRoot]) -> None:
+    def __init__(self, roots: Mapping[str, HeldBrokerRoot]) -> None:
         self._roots = roots
 
     def __getitem__(self, place: str) -> StorageError:
@@ -63,13 +64,13 @@ class Disk:
         for place in self.places.values():
             (place / f"{place.parent.name}-0").mkdir(parents=True)
         self.roots = {
-            str(place): BrokerRoot(str(place), run_id="run", mark_clean=True, is_alone=False)
+            str(place): HeldBrokerRoot(str(place), run_id="run", mark_clean=True, is_alone=False)
             for place in self.places.values()
         }
-        usage, claim = shutil.disk_usage, broker_root.create_claim
+        usage, claim = shutil.disk_usage, broker.create_claim
         failure = StorageError("a claim", "Input/output error")
         monkeypatch.setattr(shutil, "disk_usage", self._failing(usage, EIO))
-        monkeypatch.setattr(broker_root, "create_claim", self._failing(claim, failure))
+        monkeypatch.setattr(broker, "create_claim", self._failing(claim, failure))
 
     def _failing(self, original, error):
         def touch(path):
@@ -102,7 +103,9 @@ class Disk:
                 title="pylog", places="log", options=SimpleNamespace(tuning=Tuning(), trash=None)
             ),
             dispatcher=dispatcher or SimpleNamespace(release=lambda: None),
-            write_context=lambda _: write_context(ANY, self.roots),
+            write_context=lambda _: WriteContext(
+                run=ANY, roots={place: root.access for place, root in self.roots.items()}
+            ),
         )
 
 
@@ -191,7 +194,7 @@ def test_a_compaction_gives_no_tasks_to_a_directory_whose_disk_failed(
     limits = LIMITS if fails_at == "its own wave" else replace(LIMITS, wave_tasks=1)
     if fails_at == "its own wave":
         # Where free space is asked for it still answers.
-        monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9)
+        monkeypatch.setattr(HeldBrokerRoot, "free_bytes", lambda _: 10**9)
         disk.has_failed = True
     outcomes: dict[int, Outcome] = {}
     for ended in compact(disk, listed, limits):
@@ -217,7 +220,7 @@ def test_what_a_full_disk_and_a_spent_budget_refuse_is_said_of_no_failed_one(
 
 def test_plans_that_travel_inside_of_closures_bound_a_wave(disk, waves, monkeypatch):
     listed = [due(disk, n, GOOD, plan_bytes=5 << 20) for n in range(3)]
-    monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9)
+    monkeypatch.setattr(HeldBrokerRoot, "free_bytes", lambda _: 10**9)
     limits = replace(LIMITS, can_broadcast=False, budget_bytes=MOST_CELL_BYTES)
     assert len(list(compact(disk, listed, limits))) == 3
     assert [len(members) for members, _ in waves] == [1, 1, 1]
@@ -239,7 +242,7 @@ def test_a_disk_that_does_not_say_what_is_free_has_failed(tmp_path, monkeypatch,
         raise EIO
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    root = BrokerRoot(str(tmp_path), run_id="run", mark_clean=True, is_alone=is_alone)
+    root = HeldBrokerRoot(str(tmp_path), run_id="run", mark_clean=True, is_alone=is_alone)
     if is_alone:
         with pytest.raises(StorageError, match="Input/output error"):
             root.free_bytes()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
@@ -19,6 +18,7 @@ from pylog_spark.run import disks, planning
 from pylog_spark.run.disks import Disks, find_disks
 from pylog_spark.run.dispatch import Dispatcher
 from storage_core.catalog.roles import Role
+from storage_core.roots.open_root import LogRoot
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,

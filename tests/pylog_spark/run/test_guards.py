@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli import jobs, verify
-from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode, exit_code_of
 from pylog_spark.options import JobOptions
 from pylog_spark.options.option import CommandLine
@@ -12,6 +12,7 @@ from pylog_spark.run.guards import check_ledger, check_roots, check_salvage
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError, LogDirectoryNotFoundError
 from storage_core.filenames import CLEANER_FILE
+from storage_core.roots.open_root import LogRoot
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.apply import ApplyOptions, options_of
 from pylog_spark.options import HighWatermarkSource, JobOptions, Order, RunLimits, Tuning
 from pylog_spark.run.plan_file import (
@@ -26,6 +25,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource, TopicEntry
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.errors import ConfigError
+from storage_core.roots.open_root import LogRoot
 
 OPTIONS = JobOptions(
     now_ms=1_700_000_000_000,

@@ -127,7 +127,7 @@ def test_a_report_has_the_numbers_that_the_record_has_and_each_note_once(roots):
 def test_a_directory_whose_disk_failed_makes_the_exit_status(roots):
     with run_over(roots) as run:
         run.hold_roots()
-        run.broker_roots[str(roots[0])].give_up(StorageError("x", "Input/output error"))
+        run.roots[str(roots[0])].give_up(StorageError("x", "Input/output error"))
     assert run.report(RunReport, results_of("done")).exit_code == 4
     assert list(run.failures) == [str(roots[0])]
 

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.cli import jobs
-from pylog_spark.discovery import LogRoot
 from pylog_spark.operations import apply, compact, nightly, recover, retain
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.options import JobOptions
@@ -21,6 +20,7 @@ from pylog_spark.schemas import RECOVERY_WORK
 from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.errors import ConfigError
+from storage_core.roots.open_root import LogRoot
 
 NOW_MS = 1_700_000_000_000
 # By the action of a plan, what applies it.

@@ -4,7 +4,6 @@ import sys
 
 import pyarrow as pa
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.run.store_costs import (
     StoreCost,
     bucket_notes,
@@ -12,8 +11,9 @@ from pylog_spark.run.store_costs import (
     cost_of_round,
     describe_cost,
 )
-from pylog_spark.tasks import managed_access
 from storage_core.catalog.roles import Role
+from storage_core.roots import managed
+from storage_core.roots.open_root import LogRoot
 from storage_core.store.open_objects import open_object_store
 from tests.kit.wrapped_objects import CountingObjects
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -44,7 +44,7 @@ def test_what_a_small_partition_really_takes_is_near_what_was_said(tmp_path, mon
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     counting = CountingObjects(open_object_store(twin.location))
     with pipeline.held() as context:
-        for module in (managed_access, sys.modules["storage_core.store.open_store"]):
+        for module in (managed, sys.modules["storage_core.store.open_store"]):
             monkeypatch.setattr(module, "open_object_store", lambda _url: counting)
         (row,) = [row for row in pipeline.observe() if row["status"] == "planned"]
         assert [r["error"] for r in clean(pipeline.works(), context)] == [None]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.trash import begin_trash
@@ -16,6 +15,7 @@ from storage_core.clock import ManualClock
 from storage_core.commit.trash import hold_run, read_run
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEANER_FILE, LOG_START_FILE, TopicPartition
+from storage_core.roots.open_root import LogRoot
 
 RUN = "20260102T030405Z-0a1b2c3d"
 ENTRIES = {TopicPartition("t", 0): -1, TopicPartition("t", 1): -(2**63), TopicPartition("t", 2): 7}

@@ -4,9 +4,9 @@ import pytest
 
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
-from pylog_spark.roots.broker_root import BrokerRoot
 from pylog_spark.run import waves
 from pylog_spark.run.dispatch import Dispatcher
+from storage_core.roots.broker import HeldBrokerRoot
 from tests.kit.compare import read_tree
 from tests.kit.partition_views import data_records
 from tests.pylog_spark.broker_roots import (
@@ -80,7 +80,7 @@ def test_waves_end_where_a_disk_has_less_than_min_free(spark, tmp_path, monkeypa
         return run_wave(run, stages, due, title)
 
     monkeypatch.setattr(waves, "run_wave", note)
-    monkeypatch.setattr(BrokerRoot, "free_bytes", lambda _: 10**9 if len(done) < 2 else 10**6)
+    monkeypatch.setattr(HeldBrokerRoot, "free_bytes", lambda _: 10**9 if len(done) < 2 else 10**6)
     options = root.options(
         FIRST_ROUNDS_MS,
         tuning=Tuning(wave_max_bytes=1),

@@ -9,8 +9,8 @@ from pylog_spark.source.options import parse_options
 from pylog_spark.source.ranges import plan_ranges
 from pylog_spark.tasks.read_segments import read_range
 from storage_core.catalog.roles import Role
-from storage_core.catalog.root_files import find_root, open_root
 from storage_core.errors import ConfigError
+from storage_core.roots.open_root import find_root, open_root
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef
@@ -19,9 +18,11 @@ from pylog_spark.tasks.retention import (
     commit_sweeps,
     observe_retention,
 )
-from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
+from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.managed_root import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
 
@@ -57,7 +58,7 @@ class ManagedPipeline:
         ]
 
     def observe(self) -> list[dict[str, Any]]:
-        return [observe_partition(row, self.run, read_root_checkpoints) for row in self.listed()]
+        return [observe_partition(row, self.run, root_checkpoints) for row in self.listed()]
 
     def works(self) -> list[CompactionWork]:
         due = [row for row in self.observe() if row["status"] == "planned"]
@@ -85,10 +86,10 @@ class ManagedPipeline:
     @contextmanager
     def held(self, **options: Any):
         """Hold the root's lease and yield what tasks are told."""
-        with ManagedRoot(self.twin.location, run_id=self.run.run_id, **options) as root:
+        with HeldManagedRoot(self.twin.location, run_id=self.run.run_id, **options) as root:
             yield self.context(root)
 
-    def context(self, root: ManagedRoot) -> WriteContext:
+    def context(self, root: HeldManagedRoot) -> WriteContext:
         return WriteContext(run=self.run, roots={self.twin.location: root.access})
 
     def later(self, run_id: str) -> "ManagedPipeline":

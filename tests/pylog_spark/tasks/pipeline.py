@@ -23,8 +23,7 @@ from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, se
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.root_access import BrokerAccess
-from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
+from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
 from storage_core.commit.claim import create_claim
@@ -33,6 +32,8 @@ from storage_core.config import CleanerConfig
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
+from storage_core.roots.broker import BrokerAccess
+from storage_core.roots.open_root import root_checkpoints
 from tests.pylog_spark.broker_roots import BrokerDirectory
 from tests.pylog_spark.cell_sizes import largest_cell
 
@@ -68,7 +69,7 @@ class Pipeline:
         self.plans: list[dict[str, Any]] = []
         for listed in list_partitions(location, "broker", TopicFilter()):
             row = {"error_class": None, "error": None} | listed
-            seen = observe_partition(row, run, read_root_checkpoints)
+            seen = observe_partition(row, run, root_checkpoints)
             if seen["status"] == "planned":
                 self.plans.append(seen)
         # Bytes of the largest cells of the last exchange, batch by batch.

@@ -4,13 +4,13 @@ import pickle
 
 import pytest
 
-from pylog_spark.roots.managed_root import ManagedRoot
-from pylog_spark.tasks import managed_access
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
-from storage_core.store.manifest import Checkpoints
+from storage_core.roots import managed
+from storage_core.roots.managed import HeldManagedRoot
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
 from tests.pylog_spark.managed_roots import managed_twin, read_store
@@ -82,15 +82,15 @@ def test_of_two_attempts_at_once_only_one_attempts_objects_are_named(twin, monke
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
         work = [w for w in pipeline.works() if w.ref.partition.topic == NAME]
-        publish = managed_access.ManagedAccess._publish
+        publish = managed.ManagedAccess._publish
         other: list[dict] = []
 
         def overtaken(self, *args):
-            monkeypatch.setattr(managed_access.ManagedAccess, "_publish", publish)
+            monkeypatch.setattr(managed.ManagedAccess, "_publish", publish)
             other.extend(clean(work, context))
             return publish(self, *args)
 
-        monkeypatch.setattr(managed_access.ManagedAccess, "_publish", overtaken)
+        monkeypatch.setattr(managed.ManagedAccess, "_publish", overtaken)
         slower = clean(work, context)
     assert slower[0]["error"] is None
     assert slower[0]["next_offset"] == other[0]["next_offset"]
@@ -106,17 +106,17 @@ def test_a_second_run_is_refused_with_the_holders_name(twin):
     with (
         ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="first").held(),
         pytest.raises(GuardRefusedError, match=r"LEASE_HELD.*run first on .*, process"),
-        ManagedRoot(twin.location, run_id="second"),
+        HeldManagedRoot(twin.location, run_id="second"),
     ):
         pass
-    with ManagedRoot(twin.location, run_id="third"):
+    with HeldManagedRoot(twin.location, run_id="third"):
         pass
 
 
 def test_a_zombie_whose_lease_ended_cannot_commit(twin):
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
     clock = ManualClock(0)
-    root = ManagedRoot(twin.location, run_id="zombie", ttl_ms=1, clock=clock)
+    root = HeldManagedRoot(twin.location, run_id="zombie", ttl_ms=1, clock=clock)
     with root:
         context = pipeline.context(root)
         works = pipeline.works()
@@ -130,7 +130,7 @@ def test_a_zombie_whose_lease_ended_cannot_commit(twin):
 
 def test_a_zombie_whose_lease_another_run_has_cannot_commit(twin, origin, tmp_path):
     zombie = ManagedPipeline(twin, FIRST_ROUNDS_MS, run_id="zombie")
-    root = ManagedRoot(twin.location, run_id="zombie")
+    root = HeldManagedRoot(twin.location, run_id="zombie")
     root.__enter__()
     context = pickle.loads(pickle.dumps(zombie.context(root)))
     works = zombie.works()
@@ -150,14 +150,14 @@ def test_a_lease_that_is_lost_between_the_upload_and_the_commit_stops_the_commit
     pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
     with pipeline.held() as context:
         works = pipeline.works()
-        publish = managed_access.ManagedAccess._publish
+        publish = managed.ManagedAccess._publish
 
         def interrupted(self, *args):
             context.roots[twin.location].validate()
             twin.objects.delete(["lease.json"])
             return publish(self, *args)
 
-        monkeypatch.setattr(managed_access.ManagedAccess, "_publish", interrupted)
+        monkeypatch.setattr(managed.ManagedAccess, "_publish", interrupted)
         rows = clean(works[:1], context)
     assert rows[0]["error_class"] == "LeaseLostError"
     assert twin.store(works[0].ref.partition.topic).manifest.generation == 1
@@ -169,7 +169,7 @@ def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
     with pipeline.held() as context:
         works = [w for w in pipeline.works() if w.ref.partition.topic == NAME]
         store = twin.store(NAME)
-        store.set_checkpoints(Checkpoints(high_watermark=1))
+        store.set_checkpoints(PartitionCheckpoints(high_watermark=1))
         store.publish(run_id="somebody", fencing_token=1)
         row = clean(works, context)[0]
     assert row["error_class"] == "ChangedWhileReadError"
@@ -210,12 +210,12 @@ def test_a_damaged_partition_changes_nothing_and_stops_no_other(twin, origin, tm
 
 def test_a_place_that_is_no_managed_root_is_refused(tmp_path):
     with pytest.raises(GuardRefusedError, match="NOT_A_MANAGED_ROOT"):
-        ManagedRoot(str(tmp_path), run_id="run").__enter__()
+        HeldManagedRoot(str(tmp_path), run_id="run").__enter__()
 
 
 def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(twin):
     partition = TopicPartition(NAME, 0)
-    with ManagedRoot(twin.location, run_id="run") as root:
+    with HeldManagedRoot(twin.location, run_id="run") as root:
         root.write_cleaner_points({partition: 7})
         root.write_cleaner_points({partition: 7})
     assert twin.store(NAME).checkpoints.cleaner_offset == 7
@@ -231,7 +231,7 @@ def test_the_off_switch_of_a_partition_on_this_machine_is_seen(tmp_path, origin)
 
 
 def test_a_store_that_is_away_at_the_end_hides_nothing(twin, monkeypatch, caplog):
-    root = ManagedRoot(twin.location, run_id="run")
+    root = HeldManagedRoot(twin.location, run_id="run")
 
     def away():
         raise StorageError("lease.json", "the store is away")

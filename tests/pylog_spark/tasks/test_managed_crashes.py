@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks import managed_access
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.roots import managed
 from storage_core.store.open_objects import open_object_store
 from tests.kit.faulty_store import NEVER, Moment, SimulatedCrash
 from tests.kit.golden_data import Golden
@@ -28,7 +28,7 @@ def through(wrapper: WrappedObjects) -> Iterator[None]:
     """Let every partition and lease that tasks open be reached through a wrapper."""
     with pytest.MonkeyPatch.context() as patch:
         # The module has the name of the function in it, which the package exports.
-        for module in (managed_access, sys.modules["storage_core.store.open_store"]):
+        for module in (managed, sys.modules["storage_core.store.open_store"]):
             patch.setattr(module, "open_object_store", lambda _url: wrapper)
         yield
 

@@ -8,11 +8,12 @@ from pylog_spark.schemas import PLAN, rows_to_batch
 from pylog_spark.tasks import observe as observe_module
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import decode_plan, observe_partition
-from pylog_spark.tasks.run_context import RunContext, read_root_checkpoints
+from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.filenames import CLEANER_FILE, TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
+from storage_core.roots.open_root import root_checkpoints
 from storage_core.store import local
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import managed_twin
@@ -43,7 +44,7 @@ def observe(root: BrokerDirectory, context: RunContext | None = None) -> dict:
     """Return the row of the root's only directory, checked against the table's columns."""
     (listed,) = list_partitions(str(root.path), "broker", TopicFilter())
     row = {"error_class": None, "error": None} | listed
-    seen = observe_partition(row, context or context_of(root), read_root_checkpoints)
+    seen = observe_partition(row, context or context_of(root), root_checkpoints)
     return rows_to_batch(PLAN, [seen]).to_pylist()[0]
 
 
@@ -167,7 +168,7 @@ def test_it_is_corrected_too_where_the_manifest_alone_shows_that_nothing_is_due(
     monkeypatch.setattr(observe_module, "load_for_round", None)
     (listed,) = list_partitions(twin.location, "managed", TopicFilter())
     row = observe_partition(
-        {"error_class": None, "error": None} | listed, context, read_root_checkpoints
+        {"error_class": None, "error": None} | listed, context, root_checkpoints
     )
     assert (row["status"], row["reason"]) == ("skipped", "NOTHING_TO_CLEAN")
     assert (row["first_dirty_offset"], row["checkpoint_reset"]) == (102, True)

@@ -8,7 +8,6 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import SEGMENT_SCAN
-from pylog_spark.tasks import root_access
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
@@ -19,13 +18,14 @@ from pylog_spark.tasks.recovery import (
     recover_whole,
     scan_segments,
 )
-from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
 from storage_core.filenames import TopicPartition, offset_of
+from storage_core.roots import broker
+from storage_core.roots.broker import BrokerAccess
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
@@ -103,7 +103,7 @@ class Recoverer:
     def kill(self, scans: pa.Table, monkeypatch) -> None:
         """Let an attempt die when it has removed the segment after the damage."""
         with monkeypatch.context() as patch:
-            patch.setattr(root_access, "LocalStore", DyingStore)
+            patch.setattr(broker, "LocalStore", DyingStore)
             with pytest.raises(SimulatedCrash):
                 self.fold(scans)
 

@@ -20,12 +20,12 @@ from pylog_spark.tasks.retention import (
     commit_sweeps,
     observe_retention,
 )
-from pylog_spark.tasks.root_access import BrokerAccess
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.commit.claim import create_claim, revoke_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.config import CleanerConfig
+from storage_core.roots.broker import BrokerAccess
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden

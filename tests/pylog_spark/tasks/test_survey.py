@@ -5,11 +5,18 @@ import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import PARTITION, rows_to_batch
-from pylog_spark.tasks.run_context import RootCheckpoints, RunContext
+from pylog_spark.tasks.run_context import RunContext
 from pylog_spark.tasks.survey import survey_partitions
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import CleanerConfig
-from storage_core.filenames import TopicPartition, log_file
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    REPLICATION_FILE,
+    TopicPartition,
+    log_file,
+)
 
 NOW_MS = 1_795_000_000_000
 DAY_MS = 86_400_000
@@ -40,10 +47,12 @@ def surveyed(settings: dict[str, str], *, log_start: int | None = None, cleaned:
         "file_times_ms": [at for _, _, at in SEGMENTS],
         "file_etags": [""] * len(SEGMENTS),
     }
-    checkpoints = RootCheckpoints(
-        high_watermarks={partition: 450},
-        log_starts={} if log_start is None else {partition: log_start},
-        cleaner_points={partition: cleaned},
+    checkpoints = Checkpoints(
+        entries={
+            REPLICATION_FILE: {partition: 450},
+            LOG_START_FILE: {} if log_start is None else {partition: log_start},
+            CLEANER_FILE: {partition: cleaned},
+        }
     )
     batches = survey_partitions(
         iter([rows_to_batch(PARTITION, [row])]), context, lambda _: checkpoints

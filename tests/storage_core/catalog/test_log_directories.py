@@ -6,14 +6,11 @@ import pytest
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
-    agreed_broker_epoch,
     classify_directory,
     create_missing_directories,
     find_abandoned_futures,
     find_duplicate_partitions,
     find_inconsistent_topic_ids,
-    observe_log_directories,
-    observe_log_directory,
     validate_names,
 )
 from storage_core.errors import (
@@ -24,6 +21,11 @@ from storage_core.errors import (
     StorageError,
 )
 from storage_core.filenames import TopicPartition
+from storage_core.roots.observation import (
+    agreed_broker_epoch,
+    observe_log_directories,
+    observe_log_directory,
+)
 from tests.kit.golden_data import Golden
 
 UNIQUE = "0123456789abcdef0123456789abcdef"

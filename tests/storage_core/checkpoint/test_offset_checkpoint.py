@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_core.checkpoint import (
-    LogStart,
     encode_offset_checkpoint,
-    log_start_entries,
     parse_offset_checkpoint,
 )
+from storage_core.checkpoint.checkpoints import log_start_entry, merge_entries
 from storage_core.errors import CheckpointError, StorageError
 from storage_core.filenames import LOG_START_FILE, RECOVERY_POINT_FILE, TopicPartition
 from storage_core.store import LocalStore
@@ -160,28 +159,24 @@ def test_a_brokers_recovery_points_cover_every_partition_of_the_directory(tmp_pa
 def test_a_log_that_begins_at_its_first_segment_has_no_log_start_entry(tmp_path: Path):
     # A broker after its own retention: two logs begin far above 0, but at a segment's base.
     golden = Golden("broker-dir")
-    starts = []
+    entries = {}
+    starts = set()
     for name, facts in golden.case["expected"].items():
         if "expected" in facts:
             topic, _, partition = name.rpartition("-")
-            start = LogStart(
-                topic_partition=TopicPartition(topic, int(partition)),
-                log_start_offset=facts["expected"]["log_start"],
-                first_base_offset=facts["expected"]["segments"][0][0],
-            )
-            starts.append(start)
-    assert {start.log_start_offset for start in starts} > {195, 222}
+            start = facts["expected"]["log_start"]
+            starts.add(start)
+            entry = log_start_entry(start, facts["expected"]["segments"][0][0])
+            entries[TopicPartition(topic, int(partition))] = entry
+    assert starts > {195, 222}
     data = (golden.unpack(tmp_path) / LOG_START_FILE).read_bytes()
-    assert encode_offset_checkpoint(log_start_entries(starts)) == data
+    assert encode_offset_checkpoint(merge_entries({}, entries)) == data
 
 
 @pytest.mark.item("CKP-06")
 def test_a_log_whose_first_segment_holds_deleted_records_has_a_log_start_entry():
-    partition = TopicPartition("a", 0)
-    inside = LogStart(topic_partition=partition, log_start_offset=7, first_base_offset=6)
-    assert log_start_entries([inside]) == {partition: 7}
-    at_base = LogStart(topic_partition=partition, log_start_offset=6, first_base_offset=6)
-    assert log_start_entries([at_base]) == {}
+    assert log_start_entry(7, 6) == 7
+    assert log_start_entry(6, 6) is None
 
 
 @pytest.mark.item("CKP-04")

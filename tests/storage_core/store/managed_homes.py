@@ -4,10 +4,11 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.filenames import TopicPartition
 from storage_core.store import ManagedStore, ObjectStore
-from storage_core.store.manifest import Checkpoints, Manifest
+from storage_core.store.manifest import Manifest
 from tests.kit.store_contract import StoreHome
 
 PARTITION = TopicPartition("topic", 0)
@@ -61,7 +62,7 @@ def create_partition(objects: ObjectStore) -> Manifest:
     store = open_partition(objects, attempt="a1", is_new=True)
     for name, content in FILES.items():
         store.write_file(name, content, modified_ms=1_700_000_000_000)
-    store.set_checkpoints(Checkpoints(log_start_offset=0, recovery_point=50))
+    store.set_checkpoints(PartitionCheckpoints(log_start_offset=0, recovery_point=50))
     return store.publish(run_id="run-1", fencing_token=1)
 
 

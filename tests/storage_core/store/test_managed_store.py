@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.clock import ManualClock
 from storage_core.errors import (
     ChangedWhileReadError,
@@ -20,7 +21,7 @@ from storage_core.errors import (
 from storage_core.filenames import TopicPartition
 from storage_core.store import LocalStore, ManagedStore, ObjectDirectory, open_store
 from storage_core.store.local_objects import LocalObjectStore
-from storage_core.store.manifest import Checkpoints, FileEntry, data_key, history_key, manifest_key
+from storage_core.store.manifest import FileEntry, data_key, history_key, manifest_key
 from storage_core.store.memory_objects import MemoryObjectStore, forget_memory
 from storage_core.store.uploads import encode_location, upload_companions, upload_file
 from tests.kit.store_contract import NAME, OTHER, StoreContract
@@ -86,7 +87,7 @@ def test_what_was_published_is_what_others_read(objects):
     assert contents(store) == FILES
     assert {info.modified_ms for info in store.list_files()} == {1_700_000_000_000}
     assert store.manifest.generation == 1
-    assert store.checkpoints == Checkpoints(log_start_offset=0, recovery_point=50)
+    assert store.checkpoints == PartitionCheckpoints(log_start_offset=0, recovery_point=50)
     assert store.location == f"managed+{objects.url}/topic-0#generation=1"
 
 
@@ -274,7 +275,7 @@ def test_a_generation_is_restored_by_another_commit(objects):
     store = open_partition(objects)
     for name in list(FILES):
         store.delete(name)
-    store.set_checkpoints(Checkpoints(log_start_offset=99))
+    store.set_checkpoints(PartitionCheckpoints(log_start_offset=99))
     store.publish(run_id="run-2", fencing_token=1)
     undo = open_partition(objects)
     undo.restore(1)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
 from storage_core.errors import InvalidNameError, ManifestError
 from storage_core.filenames import TopicPartition
 from storage_core.store.manifest import (
-    Checkpoints,
     FileEntry,
     Manifest,
     data_key,
@@ -47,7 +47,7 @@ MANIFEST = Manifest(
             key="s3://other/mirror/topic-3/1.log", start=0, size_bytes=1, etag="e", modified_ms=0
         ),
     },
-    checkpoints=Checkpoints(log_start_offset=42, cleaner_offset=50),
+    checkpoints=PartitionCheckpoints(log_start_offset=42, cleaner_offset=50),
     result={"status": "done", "counts": [1, 2]},
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
@@ -27,26 +28,14 @@ from storage_core.filenames import (
 from storage_core.formats.control import ControlType
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.log_directories import (
-    CHECKPOINT_FILES,
     VERIFIED_KINDS,
     verify_log_directories,
 )
 from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.partition import verify_partition
 from storage_core.store import LocalStore
-from tests.kit.builders import (
-    SOME_TIME_MS,
-    BatchSpec,
-    RecordSpec,
-    encode_batch,
-    end_txn_marker,
-)
-from tests.kit.directories import (
-    AbortedTxnSpec,
-    ProducerSpec,
-    SegmentSpec,
-    write_partition,
-)
+from tests.kit.builders import SOME_TIME_MS, BatchSpec, RecordSpec, encode_batch, end_txn_marker
+from tests.kit.directories import AbortedTxnSpec, ProducerSpec, SegmentSpec, write_partition
 
 PARTITION = TopicPartition("t", 0)
 NOW_MS = SOME_TIME_MS + 60_000

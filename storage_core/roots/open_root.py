@@ -1,26 +1,24 @@
-"""A root wherever it is: its directories, its own small files, and where its partitions are.
-
-Reading verbs see a local log directory, a mirror on an object store and a managed root through
-this. A managed root has no files of its own: what a broker writes into checkpoint files stands in
-the manifest of each partition.
-"""
+"""Open the root that a person names, by its path, its URL, or that of one of its partitions."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from shlex import quote
 from threading import Thread
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from storage_core.catalog.roles import Role, guess_role, local_path
+from storage_core.checkpoint.checkpoints import (
+    UPKEEP_FILES,
+    Checkpoints,
+    PartitionCheckpoints,
+    read_checkpoints,
+)
 from storage_core.errors import (
     ConfigError,
     InvalidNameError,
-    LogDirectoryNotFoundError,
-    ObjectNotFoundError,
-    StorageError,
 )
 from storage_core.filenames import (
     MANIFEST_FILE,
@@ -31,8 +29,12 @@ from storage_core.filenames import (
     parse_renamed_directory,
 )
 from storage_core.local_files import folder_names, scan_folder
-from storage_core.store import LocalStore, ObjectStore, open_object_store
-from storage_core.store.generations import GENERATION_MARK
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.managed import ManagedRoot
+from storage_core.roots.mirror import MirrorRoot
+from storage_core.roots.root import Root
+from storage_core.store import LogStore, ManagedStore, open_object_store
+from storage_core.store.generations import unpinned
 from storage_core.store.local import storage_errors
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
 from storage_core.store.open_store import split_location
@@ -43,149 +45,31 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def join_location(location: str, name: str) -> str:
-    """Return the path or URL of what has that name in a directory."""
-    return f"{location.rstrip('/')}/{name}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRoot:
+    """A root that a run is given.
 
+    Attributes:
+        location: Its path, absolute and without ``..``, or its URL.
+        role: What may be done to it.
+        is_said: Whether the role was said; a guessed one serves reading only.
+    """
 
-def unpinned(location: str) -> str:
-    """Return the location of a partition without the generation that it may name."""
-    return location.partition(GENERATION_MARK)[0]
+    location: str
+    role: Role
+    is_said: bool
 
-
-class RootFiles(Protocol):
-    """What is read of a root beside its partitions."""
-
-    @property
-    def location(self) -> str:
-        """Path or URL."""
-        ...
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether its partitions have manifests."""
-        ...
-
-    def directories(self) -> list[str]:
-        """Return the names of its sub-directories, sorted.
+    def open(self) -> Root:
+        """Return what is there, as anybody reads it.
 
         Raises:
-            StorageError: It cannot be listed.
+            StorageError: The store cannot be reached.
+            MissingDriverError: The package that reaches such a URL is not installed.
         """
-        ...
-
-    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
-        """Return a small file of the root's own, None if it is not there.
-
-        Raises:
-            StorageError: It cannot be read, or is longer than limit_bytes.
-        """
-        ...
-
-    def locate(self, directory: str) -> str:
-        """Return where a sub-directory is, as ``open_store`` takes it."""
-        ...
+        return open_root(self.location, role=self.role)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRoot:
-    """A log directory on a local disk."""
-
-    path: Path
-
-    @property
-    def location(self) -> str:
-        """Its path."""
-        return str(self.path)
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether its partitions have manifests: they do not."""
-        return False
-
-    def directories(self) -> list[str]:
-        """Return the names of its sub-directories, sorted."""
-        try:
-            return folder_names(self.path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            reason = f"{error.strerror}: expected a log directory"
-            raise LogDirectoryNotFoundError(str(self.path), reason) from error
-        except OSError as error:
-            raise StorageError(str(self.path), error.strerror or str(error)) from error
-
-    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
-        """Return a small file, None if it is not there."""
-        store = LocalStore(self.path, may_be_link=True)
-        return store.read_file(name, limit_bytes=limit_bytes) if store.has(name) else None
-
-    def locate(self, directory: str) -> str:
-        """Return the path of a sub-directory."""
-        return str(self.path / directory)
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorRoot:
-    """A copy of a log directory on an object store."""
-
-    store: ObjectStore
-
-    @property
-    def location(self) -> str:
-        """Its URL."""
-        return self.store.url
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether its partitions have manifests: they do not."""
-        return False
-
-    def directories(self) -> list[str]:
-        """Return the names of its folders, sorted."""
-        return sorted(self.store.list_folders())
-
-    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
-        """Return a small object, None if it is not there."""
-        try:
-            return self.store.get(name, limit_bytes=limit_bytes)
-        except ObjectNotFoundError:
-            return None
-
-    def locate(self, directory: str) -> str:
-        """Return the URL of a folder."""
-        return join_location(self.location, directory)
-
-
-@dataclass(frozen=True, slots=True)
-class ManagedRootFiles:
-    """A managed root, on a local disk or an object store."""
-
-    store: ObjectStore
-
-    @property
-    def location(self) -> str:
-        """Its path or URL."""
-        return self.store.url
-
-    @property
-    def is_managed(self) -> bool:
-        """Whether its partitions have manifests: they do."""
-        return True
-
-    def directories(self) -> list[str]:
-        """Return the names of its folders that are not its own, sorted."""
-        return sorted(name for name in self.store.list_folders() if not name.startswith("."))
-
-    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
-        """Return None: a managed root has no file of a broker."""
-        del name, limit_bytes
-        return None
-
-    def locate(self, directory: str) -> str:
-        """Return the location of a partition."""
-        return MANAGED_PREFIX + join_location(self.location, directory)
-
-
-def open_root(root: str | Path, *, role: Role | None = None) -> RootFiles:
+def open_root(root: str | Path, *, role: Role | None = None) -> Root:
     """Return what is read of a root.
 
     Args:
@@ -199,12 +83,47 @@ def open_root(root: str | Path, *, role: Role | None = None) -> RootFiles:
     text = str(root)
     place = text.removeprefix(MANAGED_PREFIX)
     if is_managed(text) or (role or guess_role(place)) is Role.MANAGED:
-        return ManagedRootFiles(open_object_store(place))
+        return ManagedRoot(open_object_store(place))
     path = local_path(place)
-    return MirrorRoot(open_object_store(place)) if path is None else LocalRoot(path)
+    return MirrorRoot(open_object_store(place)) if path is None else BrokerRoot(path)
 
 
-def find_root(path: str | Path) -> tuple[RootFiles, list[str]]:
+def root_checkpoints(
+    location: str, files: Iterable[str] = UPKEEP_FILES, *, strict: bool = True
+) -> Checkpoints:
+    """Return what the checkpoint files of a root say; as ``read_checkpoints``.
+
+    Args:
+        location: Path or URL of the root.
+        files: Which of them.
+        strict: Whether a malformed file is an error.
+    """
+    return read_checkpoints(open_root(location), files, strict=strict)
+
+
+def partition_checkpoints(
+    store: LogStore, partition: TopicPartition, root: Callable[[], Checkpoints]
+) -> PartitionCheckpoints:
+    """Return the checkpointed offsets of a partition.
+
+    The recovery point of a managed root says how far the partition was taken, not how much of it
+    was ever verified: it is left out.
+
+    Args:
+        store: The partition.
+        partition: Its name.
+        root: Returns what the files of its root say; not called for a managed one, which has none.
+
+    Raises:
+        ManifestError: What is there is no manifest.
+        StorageError: The store failed.
+    """
+    if isinstance(store, ManagedStore):
+        return replace(store.manifest.checkpoints, recovery_point=None)
+    return root().of(partition)
+
+
+def find_root(path: str | Path) -> tuple[Root, list[str]]:
     """Return a root and the names of its directories; for a partition, its root and its own name.
 
     Args:
@@ -295,14 +214,14 @@ def locate_directory(path: str | Path) -> str:
     return place if local is not None and local.is_symlink() else text
 
 
-def map_over_root(root: RootFiles, look: Callable[[T], R], items: Iterable[T]) -> list[R]:
+def map_over_root(root: Root, look: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what a look at each of some parts of a root finds, in their order.
 
     Of an object store several parts are asked for at once: each answer takes its time.
     """
     several = tuple(items)
     # In this thread, where a signal is heard, unless others can ask meanwhile.
-    if isinstance(root, LocalRoot) or len(several) == 1:
+    if isinstance(root, BrokerRoot) or len(several) == 1:
         return [look(item) for item in several]
     asked: SimpleQueue[tuple[Future[R], T]] = SimpleQueue()
     answers: list[Future[R]] = []

@@ -1,4 +1,4 @@
-"""The log directory of a stopped broker, for the time that a run works on it.
+"""The log directory of a broker: as it is read, held under Kafka's lock, and changed by tasks.
 
 Kafka's lock is held from before anything is looked at until after the last byte. The marker of a
 clean shutdown is a claim that Kafka's controller believes: it is remembered and removed before the
@@ -12,63 +12,202 @@ to the next run, which finishes it as it does after a kill.
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Concatenate, Final, ParamSpec, Self
+from typing import Any, Concatenate, Final, ParamSpec, Self
 
-from pylog_spark.roots.killed_runs import (
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.checkpoint.broker_files import (
+    UNKNOWN_BROKER_EPOCH,
+    CleanShutdown,
+    encode_clean_shutdown,
+    read_clean_shutdown,
+)
+from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
+from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, merge_entries, read_checkpoints
+from storage_core.checkpoint.lock import LockProof, LogDirectoryLock, validate_on_holder_host
+from storage_core.commit.claim import (
+    CommitClaim,
+    create_claim,
+    hold_claim,
+    revoke_claim,
+    set_aside_claim,
+)
+from storage_core.commit.keep import with_trash
+from storage_core.commit.scratch import (
+    REMEMBERED_MARKER,
+    claim_path,
+    create_scratch,
+    scratch_folder,
+    sweep_scratch,
+)
+from storage_core.commit.trash import drop_raised, write_raised
+from storage_core.errors import (
+    GuardRefusedError,
+    LogDirectoryNotFoundError,
+    PylogError,
+    StorageError,
+    describe_failure,
+)
+from storage_core.filenames import CLEAN_SHUTDOWN_FILE, CLEANER_FILE, LOG_START_FILE, TopicPartition
+from storage_core.local_files import folder_names
+from storage_core.roots.killed_runs import (
     encode_remembered,
     observe_partition,
     observe_partitions,
     resume_killed_runs,
 )
-from pylog_spark.tasks.root_access import BrokerAccess
-from pylog_spark.tasks.run_context import read_if_sound, read_offset_checkpoint
-from storage_core.catalog.log_directories import DirectoryKind, classify_directory
-from storage_core.checkpoint.broker_files import (
-    MAX_CLEAN_SHUTDOWN_BYTES,
-    UNKNOWN_BROKER_EPOCH,
-    CleanShutdown,
-    encode_clean_shutdown,
-    parse_clean_shutdown,
-)
-from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
-from storage_core.checkpoint.lock import LockProof, LogDirectoryLock
-from storage_core.commit.claim import create_claim, revoke_claim, set_aside_claim
-from storage_core.commit.scratch import (
-    REMEMBERED_MARKER,
-    claim_path,
-    create_scratch,
-    sweep_scratch,
-)
-from storage_core.errors import PylogError, StorageError
-from storage_core.filenames import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEANER_FILE,
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    TopicPartition,
-)
-from storage_core.local_files import folder_names
-from storage_core.store import LocalStore
+from storage_core.roots.root import TOUCHED, Prepare
+from storage_core.store import LocalStore, LogStore
 from storage_core.store.local import storage_errors
 
 _log: Final = logging.getLogger(__name__)
-CHECKPOINT_FILES: Final = (RECOVERY_POINT_FILE, LOG_START_FILE, CLEANER_FILE, REPLICATION_FILE)
 _P = ParamSpec("_P")
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerRoot:
+    """The log directory of a broker on this host, or a local copy of one."""
+
+    path: Path
+
+    @property
+    def location(self) -> str:
+        """Its path."""
+        return str(self.path)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests: they do not."""
+        return False
+
+    def directories(self) -> list[str]:
+        """Return the names of its sub-directories, sorted."""
+        try:
+            return folder_names(self.path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            reason = f"{error.strerror}: expected a log directory"
+            raise LogDirectoryNotFoundError(str(self.path), reason) from error
+        except OSError as error:
+            raise StorageError(str(self.path), error.strerror or str(error)) from error
+
+    def read(self, name: str, *, limit_bytes: int) -> bytes | None:
+        """Return a small file, None if it is not there."""
+        store = LocalStore(self.path, may_be_link=True)
+        return store.read_file(name, limit_bytes=limit_bytes) if store.has(name) else None
+
+    def locate(self, directory: str) -> str:
+        """Return the path of a sub-directory."""
+        return str(self.path / directory)
+
+    def newest_write_ms(self) -> int:
+        """Return when the newest checkpoint was written, 0 without any."""
+        paths = [self.path / name for name in CHECKPOINT_FILES]
+        times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
+        return max(times, default=0)
+
+    def hold(
+        self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
+    ) -> "HeldBrokerRoot":
+        """Return the directory as a run holds it, under Kafka's lock."""
+        return HeldBrokerRoot(
+            self.location, run_id=run_id, mark_clean=mark_clean, is_alone=is_alone, trash=trash
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAccess:
+    """The log directory of a stopped broker, under its lock.
+
+    Attributes:
+        run_id: The run.
+        lock: Proof of the lock.
+        shared: The run's scratch folder, None where partitions hold their own.
+        trash: The run's folder in the trash, which keeps what its commits take out of
+            directories; None for none.
+    """
+
+    run_id: str
+    lock: LockProof
+    shared: str | None
+    trash: Path | None = None
+
+    def validate(self) -> None:
+        """Check that this task runs where the lock is held."""
+        validate_on_holder_host(self.lock)
+
+    def open(self, location: str) -> LogStore:
+        """Open a partition directory."""
+        return LocalStore(Path(location))
+
+    @contextmanager
+    def scratch(self, location: str) -> Iterator[Path]:
+        """Return a folder on the filesystem of the log directory; the run's end sweeps it."""
+        yield scratch_folder(self.shared, Path(location))
+
+    def keep(
+        self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Return the files as they are: they lie where they can be renamed from."""
+        del location, attempt, base_offset
+        return files
+
+    def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
+        """Commit under the partition's claim, or find in it what a former attempt did."""
+        store = LocalStore(Path(location))
+        path = claim_path(self.shared, store.directory, self.run_id)
+        try:
+            # Before the claim is opened: another host sees none of the run's files.
+            self.validate()
+            with hold_claim(path) as claim:
+                try:
+                    return self._commit(store, claim, work, prepare)
+                except Exception as error:  # noqa: BLE001  # the row carries it
+                    return {TOUCHED: claim.is_begun, **describe_failure(error)}
+        except GuardRefusedError as error:
+            return {TOUCHED: _may_have_begun(path), **describe_failure(error)}
+        except Exception as error:  # noqa: BLE001  # the row carries it
+            return {TOUCHED: True, **describe_failure(error)}
+
+    def _commit(
+        self, store: LocalStore, claim: CommitClaim, work: str, prepare: Prepare
+    ) -> dict[str, Any]:
+        if not claim.is_begun:
+            prepared = prepare(store)
+            plan = prepared.plan
+            if plan is None:
+                return prepared.result
+            if self.trash is not None:
+                plan = with_trash(plan, store, self.trash, action=work)
+            claim.begin(plan, prepared.result)
+        return claim.finish(store)
+
+
+def _may_have_begun(path: Path) -> bool:
+    """Whether an attempt may have begun with the commit that a claim allows.
+
+    Of an attempt that is refused: it only looks, and holds nothing. Where no claim is the run is
+    over, and has looked itself; or this is another host, which sees none of the run's files.
+    """
+    try:
+        return path.lstat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
 def _unless_failed(
-    method: "Callable[Concatenate[BrokerRoot, _P], None]",
-) -> "Callable[Concatenate[BrokerRoot, _P], None]":
+    method: "Callable[Concatenate[HeldBrokerRoot, _P], None]",
+) -> "Callable[Concatenate[HeldBrokerRoot, _P], None]":
     """Do nothing in a directory whose disk has failed; note it where the disk fails now."""
 
     @wraps(method)
-    def guarded(self: "BrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    def guarded(self: "HeldBrokerRoot", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         if self.failure is not None:
             return
         try:
@@ -81,7 +220,7 @@ def _unless_failed(
     return guarded
 
 
-class BrokerRoot:
+class HeldBrokerRoot:
     """One log directory under Kafka's lock; a context manager.
 
     Args:
@@ -113,6 +252,7 @@ class BrokerRoot:
         self.failure: StorageError | None = None
         self._run_id = run_id
         self._mark_clean = mark_clean
+        self._files = BrokerRoot(Path(location))
         self._store = LocalStore(Path(location), may_be_link=True)
         self._lock = LogDirectoryLock(Path(location))
         self._marker: CleanShutdown | None = None
@@ -133,7 +273,7 @@ class BrokerRoot:
             swept = sweep_scratch(Path(self.location))
             if swept:
                 _log.warning("%s: removed %d scratch files of killed runs", self.location, swept)
-            self._marker = self._brokers_own = read_marker(self._store)
+            self._marker = self._brokers_own = read_clean_shutdown(self._files)
         except BaseException:
             self._lock.release()
             raise
@@ -243,7 +383,7 @@ class BrokerRoot:
         """
         if not points:
             return
-        known = read_offset_checkpoint(self.location, CLEANER_FILE)
+        known = read_checkpoints(self._files, [CLEANER_FILE]).entries.get(CLEANER_FILE, {})
         merged = {**known, **points}
         if merged != known:
             merged = {
@@ -268,7 +408,8 @@ class BrokerRoot:
     @_unless_failed
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
         """Raise entries of the cleaner checkpoint that lie below where logs start now."""
-        known, _ = read_if_sound(self.location, CLEANER_FILE)
+        read = read_checkpoints(self._files, [CLEANER_FILE], strict=False)
+        known = read.entries.get(CLEANER_FILE, {})
         self.write_cleaner_points(
             {
                 partition: start
@@ -278,14 +419,31 @@ class BrokerRoot:
         )
 
     @_unless_failed
-    def write_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
-        """Put log starts into their checkpoint; those of other partitions stay.
+    def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> None:
+        """Put entries into checkpoints, file by file; lines of other partitions stay.
+
+        A checkpoint that is malformed is left as it is: what it said of others is not ours to lose.
 
         Args:
-            entries: New log starts, None for a partition that has none any more.
+            changes: Offsets by file; None for a partition that has none any more.
         """
         self._lock.validate_held()
-        self._merge(LOG_START_FILE, entries)
+        for name, entries in changes.items():
+            self._merge(name, entries)
+
+    def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Raise log starts in their checkpoint, before the first segment goes."""
+        if self._trash is not None:
+            # An undo has to know of those whose commits did not begin before a kill.
+            named = {str(partition): start for partition, start in starts.items()}
+            write_raised(self._trash, {self.location: named})
+        self.write_checkpoints({LOG_START_FILE: starts})
+
+    def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Put log starts into their checkpoint, once the segments are gone."""
+        self.write_checkpoints({LOG_START_FILE: entries})
+        if self._trash is not None and self.failure is None:
+            drop_raised(self._trash, [self.location])
 
     @_unless_failed
     def disown_marker(self) -> None:
@@ -305,27 +463,6 @@ class BrokerRoot:
             self._remember()
 
     @_unless_failed
-    def write_recovered(
-        self,
-        *,
-        recovery_points: Mapping[TopicPartition, int],
-        log_starts: Mapping[TopicPartition, int | None],
-        high_watermarks: Mapping[TopicPartition, int],
-    ) -> None:
-        """Put the offsets of recovered logs into the checkpoints; lines of other partitions stay.
-
-        A checkpoint that is malformed is left as it is: what it said of others is not ours to lose.
-
-        Args:
-            recovery_points: Where each log ends.
-            log_starts: Where it starts, None where that is its first segment's base.
-            high_watermarks: Brought into the log; of those only that have one.
-        """
-        self._merge(LOG_START_FILE, log_starts)
-        self._merge(REPLICATION_FILE, high_watermarks)
-        self._merge(RECOVERY_POINT_FILE, recovery_points)
-
-    @_unless_failed
     def claim_clean(self) -> None:
         """Let the directory be marked at the end as one that was cleanly shut down.
 
@@ -341,11 +478,6 @@ class BrokerRoot:
         """Let the directory have no marker at the end: its logs have to be recovered."""
         self._marker = None
         self._remember()
-
-    @_unless_failed
-    def restore_checkpoint(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
-        """Put entries of a checkpoint back to what they were; None for no entry."""
-        self._merge(name, entries)
 
     @_unless_failed
     def _give_back(self) -> None:
@@ -371,7 +503,7 @@ class BrokerRoot:
         """Take up what killed runs left: their commits, and the marker that they took away."""
         resumed = resume_killed_runs(Path(self.location))
         self.write_cleaner_points(resumed.points)
-        if resumed.marker is not None and read_marker(self._store) is None:
+        if resumed.marker is not None and read_clean_shutdown(self._files) is None:
             content = encode_clean_shutdown(resumed.marker.broker_epoch)
             self._store.write_file(CLEAN_SHUTDOWN_FILE, content)
 
@@ -408,14 +540,11 @@ class BrokerRoot:
         return {partition for kind, partition in found if kind is DirectoryKind.FUTURE}
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
-        known, problem = read_if_sound(self.location, name)
-        if problem:
+        read = read_checkpoints(self._files, [name], strict=False)
+        if name in read.problems:
             return
-        merged = {
-            partition: offset
-            for partition, offset in {**known, **entries}.items()
-            if offset is not None
-        }
+        known = read.entries.get(name, {})
+        merged = merge_entries(known, entries)
         if merged != known:
             self._store.write_file(name, encode_offset_checkpoint(merged))
 
@@ -432,18 +561,3 @@ class BrokerRoot:
                 set_aside_claim(path)
             except PylogError as error:
                 _log.warning("%s: left as it is: %s", path, error)
-
-
-def read_marker(store: LocalStore) -> CleanShutdown | None:
-    """Return what the marker of a clean shutdown says, None without one."""
-    if not store.has(CLEAN_SHUTDOWN_FILE):
-        return None
-    content = store.read_file(CLEAN_SHUTDOWN_FILE, limit_bytes=MAX_CLEAN_SHUTDOWN_BYTES)
-    return parse_clean_shutdown(content)
-
-
-def newest_checkpoint_ms(location: str) -> int:
-    """Return when the newest checkpoint of a log directory was written, 0 without any."""
-    paths = [Path(location) / name for name in CHECKPOINT_FILES]
-    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if path.exists()]
-    return max(times, default=0)

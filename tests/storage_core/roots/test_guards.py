@@ -4,30 +4,21 @@ import os
 
 import pytest
 
-from pylog_spark.options import JobOptions, RunLimits
-from pylog_spark.roots.root_guards import (
-    check_local_directory,
-    check_off_object,
-    has_remote_storage,
-)
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.errors import GuardRefusedError
+from storage_core.roots.guards import check_local_directory, check_off_object, has_remote_storage
 from storage_core.store import filesystems, open_object_store
-
-
-def options_with(*overrides):
-    return JobOptions(now_ms=0, limits=RunLimits(overrides=frozenset(overrides)))
 
 
 def refusal(directory, *overrides):
     with pytest.raises(GuardRefusedError) as caught:
-        check_local_directory(str(directory), options_with(*overrides))
+        check_local_directory(str(directory), frozenset(overrides))
     return caught.value
 
 
 def test_a_directory_of_ones_own_on_a_disk_is_fine(tmp_path):
     (tmp_path / "orders-0").mkdir()
-    check_local_directory(str(tmp_path), options_with())
+    check_local_directory(str(tmp_path), frozenset())
 
 
 def test_the_owner_can_switch_everything_off_and_nothing_overrides_that(tmp_path):
@@ -42,7 +33,7 @@ def test_another_systems_directory_is_refused_by_its_name(tmp_path):
     error = refusal(tmp_path)
     assert error.code == "FOREIGN_FORMAT"
     assert "Redpanda" in str(error)
-    check_local_directory(str(tmp_path), options_with("FOREIGN_FORMAT"))
+    check_local_directory(str(tmp_path), frozenset({"FOREIGN_FORMAT"}))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +50,7 @@ def test_only_known_filesystems_are_written_to(tmp_path, monkeypatch, filesystem
     monkeypatch.setattr(filesystems, "MOUNT_TABLE", table)
     assert refusal(tmp_path).code == code
     if code == "FILESYSTEM_UNKNOWN":
-        check_local_directory(str(tmp_path), options_with(code))
+        check_local_directory(str(tmp_path), frozenset({code}))
     else:
         assert refusal(tmp_path, "FILESYSTEM_UNKNOWN").code == code
 
@@ -68,9 +59,9 @@ def test_somebody_elses_directory_is_left_to_them_or_to_root(tmp_path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     error = refusal(tmp_path)
     assert error.code == "NOT_THE_OWNER"
-    check_local_directory(str(tmp_path), options_with("NOT_THE_OWNER"))
+    check_local_directory(str(tmp_path), frozenset({"NOT_THE_OWNER"}))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    check_local_directory(str(tmp_path), options_with())
+    check_local_directory(str(tmp_path), frozenset())
 
 
 def test_a_cache_of_remote_indexes_tells_of_remote_storage(tmp_path):

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pylog_spark.options import JobOptions
 from storage_core.catalog.log_directories import find_foreign_format
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE, first_line, read_off_switch
 from storage_core.errors import GuardRefusedError, ObjectNotFoundError
@@ -21,12 +20,12 @@ from storage_core.store.local import storage_errors
 _ROOT_USER: Final = 0
 
 
-def check_local_directory(location: str, options: JobOptions) -> None:
+def check_local_directory(location: str, overrides: frozenset[str]) -> None:
     """Refuse to change a directory that is not to be changed, or not by this process.
 
     Args:
         location: Path of a log directory, or of a managed root.
-        options: What is to be done.
+        overrides: Codes of the refusals that somebody overrode.
 
     Raises:
         GuardRefusedError: Its owner switched this program off; it is another system's; it lies on
@@ -36,7 +35,6 @@ def check_local_directory(location: str, options: JobOptions) -> None:
     """
     path = Path(location)
     check_off_switch(path)
-    overrides = options.limits.overrides
     _check_format(path, overrides)
     _check_filesystem(path, overrides)
     _check_owner(path, overrides)

@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.roots import killed_runs
-from pylog_spark.roots.broker_root import BrokerRoot, read_marker
-from pylog_spark.roots.killed_runs import resume_killed_runs
-from storage_core.checkpoint.broker_files import CleanShutdown, encode_clean_shutdown
+from storage_core.checkpoint.broker_files import (
+    CleanShutdown,
+    encode_clean_shutdown,
+    read_clean_shutdown,
+)
 from storage_core.commit import Plan, PromoteFile, RenameFile, WriteFile
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import CommitClaim, create_claim, hold_claim
 from storage_core.commit.scratch import claim_path
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
+from storage_core.roots import killed_runs
+from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
+from storage_core.roots.killed_runs import resume_killed_runs
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import broker_directory, read_points
@@ -38,9 +42,9 @@ def directory(tmp_path) -> Path:
     return root.path
 
 
-def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> BrokerRoot:
+def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> HeldBrokerRoot:
     """Leave what a run leaves that is killed after some steps of a commit; return its root."""
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     partition = directory / "orders-0"
@@ -79,11 +83,11 @@ def begun(directory: Path, *, steps_done: int, next_offset: int = 7) -> BrokerRo
 def test_a_commit_that_had_begun_is_finished_and_counts(directory, steps_done):
     begun(directory, steps_done=steps_done)
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
-    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
         assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
         assert read_points(directory) == {ORDERS: 7}
         assert root.was_clean
-    assert read_marker(LocalStore(directory)) == CleanShutdown(broker_epoch=11)
+    assert read_clean_shutdown(BrokerRoot(directory)) == CleanShutdown(broker_epoch=11)
     assert not list(directory.parent.glob("pylog-scratch-*"))
 
 
@@ -94,17 +98,17 @@ def test_an_interrupted_run_finishes_the_commit_that_had_begun_itself(directory,
     root.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert read_tree(directory / "orders-0") == {"a": b"1", "b": b"new segment"}
     assert read_points(directory) == {ORDERS: 7}
-    assert read_marker(LocalStore(directory)) == CleanShutdown(broker_epoch=11)
+    assert read_clean_shutdown(BrokerRoot(directory)) == CleanShutdown(broker_epoch=11)
     assert not list(directory.parent.glob("pylog-scratch-*"))
 
 
 def test_a_commit_that_had_not_begun_leaves_the_partition_as_it_was(directory):
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     root.allow_commits([directory / "orders-0"])
     root._lock.release()
-    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
         assert again.was_clean
         assert read_points(directory) == {}
 
@@ -113,7 +117,7 @@ def test_after_a_crash_of_the_machine_nothing_is_believed(directory, monkeypatch
     begun(directory, steps_done=1)
     for module in (commit_claim, killed_runs):
         monkeypatch.setattr(module, "current_boot", lambda: "another")
-    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
         assert not root.was_clean
         assert read_points(directory) == {}
     assert not (directory / CLEAN_SHUTDOWN_FILE).exists()
@@ -128,19 +132,19 @@ def test_where_nobody_can_tell_a_crash_of_the_machine_nothing_is_believed(direct
 
 
 def test_a_run_that_left_a_partition_half_done_left_no_marker_to_put_back(directory):
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     root.allow_commits([directory / "orders-0"])
     root.settle_commits({}, is_whole=False)
     root._lock.release()
     assert resume_killed_runs(directory).marker is None
-    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as again:
         assert not again.was_clean
 
 
 def test_the_marker_that_goes_back_is_the_one_that_the_run_had_come_to(directory):
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     root.disown_marker()
@@ -162,7 +166,7 @@ def test_a_marker_that_was_written_down_badly_is_none(directory, content):
 
 @pytest.mark.parametrize("line", [b"nonsense\n", json.dumps({"operations": 1}).encode() + b"\n"])
 def test_a_claim_that_cannot_be_read_is_left_to_recovery(directory, line):
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     path = claim_path(root.scratch, directory / "orders-0", "killed")
@@ -373,7 +377,7 @@ def test_a_cleaner_point_that_cannot_be_is_not_written(directory, point):
 
 @pytest.mark.item("CMP-40")
 def test_a_task_that_outlived_its_driver_commits_nothing_any_more(directory):
-    root = BrokerRoot(str(directory), run_id="killed", mark_clean=True)
+    root = HeldBrokerRoot(str(directory), run_id="killed", mark_clean=True)
     root.__enter__()
     root.begin_writing()
     root.allow_commits([directory / "orders-0"])
@@ -390,7 +394,7 @@ def test_a_run_that_is_killed_while_it_takes_up_another_does_not_make_it_clean(d
     assert resume_killed_runs(directory).marker is None
     # Killed here; the next one finds what it has left.
     assert resume_killed_runs(directory).marker is None
-    with BrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
+    with HeldBrokerRoot(str(directory), run_id="next", mark_clean=True) as root:
         assert not root.was_clean
 
 

@@ -7,23 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.roots import broker_root
-from pylog_spark.roots.broker_root import BrokerRoot
-from pylog_spark.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core import local_files
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.commit import Plan, WriteFile
 from storage_core.commit.claim import hold_claim, set_aside_claim
 from storage_core.commit.scratch import claim_path, scratch_folder, scratch_home, sweep_scratch
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.commit.trash import read_raised
+from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
     LOCK_FILE,
     LOG_START_FILE,
+    REPLICATION_FILE,
     TopicPartition,
     log_file,
 )
+from storage_core.roots import broker
+from storage_core.roots.broker import BrokerRoot, HeldBrokerRoot
+from storage_core.roots.killed_runs import changed_partitions, observe_partitions
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import SimulatedCrash
@@ -44,8 +46,8 @@ def directory(tmp_path: Path) -> Path:
     return log
 
 
-def open_root(directory: Path, *, mark_clean: bool = True) -> BrokerRoot:
-    return BrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
+def open_root(directory: Path, *, mark_clean: bool = True) -> HeldBrokerRoot:
+    return HeldBrokerRoot(str(directory), run_id="run", mark_clean=mark_clean)
 
 
 def marker(directory: Path) -> bytes | None:
@@ -57,7 +59,7 @@ class CrashError(Exception):
     pass
 
 
-def crash_in(opened: BrokerRoot, *, after: str) -> None:
+def crash_in(opened: HeldBrokerRoot, *, after: str) -> None:
     with opened as root:
         root.begin_writing()
         root.allow_commits([Path(root.location) / "ours-0"])
@@ -130,7 +132,7 @@ def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
 
     def run() -> None:
         with monkeypatch.context() as patched, open_root(directory) as root:
-            patched.setattr(broker_root, "sweep_scratch", be_killed)
+            patched.setattr(broker, "sweep_scratch", be_killed)
             root.begin_writing()
 
     with pytest.raises(SimulatedCrash):
@@ -140,7 +142,7 @@ def test_a_run_that_is_killed_at_its_very_end_has_not_lost_the_marker(
     assert marker(directory) == MARKER
 
 
-def begin_commit(root: BrokerRoot, directory: Path) -> Path:
+def begin_commit(root: HeldBrokerRoot, directory: Path) -> Path:
     """Do as a task does that dies after the first of two changes; return its claim."""
     path = claim_path(root.scratch, directory / "ours-0", "run")
     plan = Plan(
@@ -158,7 +160,7 @@ def begin_commit(root: BrokerRoot, directory: Path) -> Path:
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_begun_on_a_disk_that_failed_is_finished_by_the_next_run(directory):
-    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
         root.begin_writing()
         root.allow_commits([directory / "ours-0"])
         path = begin_commit(root, directory)
@@ -312,7 +314,7 @@ def test_what_a_run_by_a_link_left_is_found_by_one_by_the_real_path(directory, i
 
 @pytest.mark.item("DIR-03", "DIR-12")
 def test_what_had_not_begun_on_a_disk_that_failed_never_will(directory):
-    with BrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
+    with HeldBrokerRoot(str(directory), run_id="run", mark_clean=True, is_alone=False) as root:
         root.begin_writing()
         root.allow_commits([directory / "ours-0"])
         path = claim_path(root.scratch, directory / "ours-0", "run")
@@ -333,7 +335,7 @@ def test_no_late_task_commits_where_the_run_could_not_be_ended(directory, monkey
             root.begin_writing()
             root.allow_commits([directory / "ours-0"])
             paths.append(begin_commit(root, directory))
-            monkeypatch.setattr(broker_root, "resume_killed_runs", fail)
+            monkeypatch.setattr(broker, "resume_killed_runs", fail)
             raise CrashError
 
     paths: list[Path] = []
@@ -443,6 +445,73 @@ def test_a_cleaner_checkpoint_is_made_where_there_is_none(directory):
         root.begin_writing()
         root.write_cleaner_points({OURS: 7})
     assert read_points(directory) == {OURS: 7}
+
+
+@pytest.mark.item("CKP-08")
+def test_offsets_move_file_by_file_and_the_lines_of_others_stay(directory):
+    (directory / LOG_START_FILE).write_bytes(encode_offset_checkpoint({FOREIGN: 5, OURS: 1}))
+    with open_root(directory) as root:
+        root.write_checkpoints({LOG_START_FILE: {OURS: None}, REPLICATION_FILE: {OURS: 9}})
+    assert read_points(directory, LOG_START_FILE) == {FOREIGN: 5}
+    assert read_points(directory, REPLICATION_FILE) == {OURS: 9}
+
+
+def test_a_malformed_checkpoint_stays_as_it_is_and_the_next_one_is_written(directory):
+    (directory / LOG_START_FILE).write_bytes(b"nonsense")
+    with open_root(directory) as root:
+        root.write_checkpoints({LOG_START_FILE: {OURS: 3}, REPLICATION_FILE: {OURS: 9}})
+    assert (directory / LOG_START_FILE).read_bytes() == b"nonsense"
+    assert read_points(directory, REPLICATION_FILE) == {OURS: 9}
+
+
+def test_a_malformed_cleaner_checkpoint_is_not_replaced_by_points_of_ours(directory):
+    (directory / CLEANER_FILE).write_bytes(b"nonsense")
+    with open_root(directory) as root:
+        root.raise_cleaner_points({OURS: 7})
+        with pytest.raises(CheckpointError):
+            root.write_cleaner_points({OURS: 7})
+    assert (directory / CLEANER_FILE).read_bytes() == b"nonsense"
+
+
+def test_without_the_lock_nothing_is_written(directory):
+    with open_root(directory) as root:
+        (directory / LOCK_FILE).unlink()
+        for write in (
+            root.begin_writing,
+            lambda: root.allow_commits([directory / "ours-0"]),
+            lambda: root.write_checkpoints({LOG_START_FILE: {OURS: 3}}),
+            lambda: root.drop_entries([FOREIGN]),
+        ):
+            with pytest.raises(GuardRefusedError, match="LOCK"):
+                write()
+        (directory / LOCK_FILE).touch()
+    assert marker(directory) == MARKER
+    assert not (directory / LOG_START_FILE).exists()
+
+
+def test_log_starts_that_rise_are_in_the_trash_until_their_segments_are_gone(directory, tmp_path):
+    trash = tmp_path / "trash" / "run"
+    held = BrokerRoot(directory).hold(run_id="run", mark_clean=True, trash=trash)
+    with held as root:
+        root.begin_writing()
+        root.raise_log_starts({OURS: 7})
+        assert read_raised(trash, str(directory)) == {"ours-0": 7}
+        assert read_points(directory, LOG_START_FILE) == {OURS: 7}
+        root.settle_log_starts({OURS: None})
+        assert not read_raised(trash, str(directory))
+        assert read_points(directory, LOG_START_FILE) == {}
+
+
+def test_a_root_that_is_held_keeps_what_its_tasks_take_out_in_the_runs_trash(directory, tmp_path):
+    trash = tmp_path / "trash" / "run"
+    with BrokerRoot(directory).hold(run_id="run", mark_clean=True, trash=trash) as root:
+        assert root.access.trash == trash
+
+
+def test_what_was_written_last_is_the_newest_checkpoint(directory):
+    assert BrokerRoot(directory / "nothing").newest_write_ms() == 0
+    os.utime(directory / CLEANER_FILE, ns=(0, 5_000_000))
+    assert BrokerRoot(directory).newest_write_ms() == 5
 
 
 def test_claims_end_with_the_run(directory):

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.tasks import root_access
-from pylog_spark.tasks.root_access import BrokerAccess, Prepare, Prepared, root_of
 from storage_core.commit import DeleteFile, Plan, scratch
 from storage_core.commit import claim as commit_claim
 from storage_core.commit.claim import create_claim, hold_claim, revoke_claim
 from storage_core.commit.trash import list_commits, read_commit
 from storage_core.errors import GuardRefusedError
+from storage_core.roots import broker
+from storage_core.roots.broker import BrokerAccess
+from storage_core.roots.root import Prepare, Prepared, root_of
 from tests.pylog_spark.tasks.pipeline import proof_of
 
 RESULT = {"next_offset": 7}
@@ -37,7 +38,7 @@ def test_the_root_of_a_partition_is_what_lies_above_it(location, root):
 def access(tmp_path: Path, monkeypatch) -> BrokerAccess:
     """The log directory of a partition whose commit is allowed."""
     (tmp_path / "t-0").mkdir()
-    monkeypatch.setattr(root_access, "validate_on_holder_host", lambda _: None)
+    monkeypatch.setattr(broker, "validate_on_holder_host", lambda _: None)
     access = BrokerAccess(run_id="run", lock=proof_of(tmp_path), shared=str(tmp_path))
     create_claim(claim_of(access))
     return access
@@ -163,7 +164,7 @@ def test_an_attempt_without_the_lock_says_whether_another_one_may_have_begun(
 ):
     if is_begun:
         begin(claim_path)
-    monkeypatch.setattr(root_access, "validate_on_holder_host", lose_lock)
+    monkeypatch.setattr(broker, "validate_on_holder_host", lose_lock)
     row = commit(access)
     assert (row["error_class"], row["touched"]) == ("GuardRefusedError", is_begun)
     assert "LOCK_LOST" in row["error"]

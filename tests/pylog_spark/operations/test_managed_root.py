@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.discovery import LogRoot
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.nightly import run_nightly
@@ -13,12 +12,13 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.operations.verify import verify
 from pylog_spark.options import HighWatermarkSource, JobOptions, RunLimits, Strategy, Tuning
-from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.run.guards import check_roots
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError, GuardRefusedError
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.open_root import LogRoot
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import (
@@ -155,7 +155,7 @@ def test_a_second_run_over_a_managed_root_is_refused_with_the_holders_name(spark
     root = broker_directory(tmp_path / "log", ["clean-headers-none-s101"])
     twin = managed_twin(root, tmp_path / "managed")
     with (
-        ManagedRoot(twin.location, run_id="the-first-one"),
+        HeldManagedRoot(twin.location, run_id="the-first-one"),
         pytest.raises(GuardRefusedError, match=r"LEASE_HELD.*run the-first-one on"),
     ):
         run_nightly(spark, [twin.location], twin.options(FIRST_ROUNDS_MS))
@@ -173,7 +173,7 @@ def test_a_topic_whose_config_nobody_said_is_left_alone(spark, tmp_path):
 
 def test_a_clock_before_the_last_run_over_a_managed_root_is_refused(tmp_path):
     twin = managed_twin(broker_directory(tmp_path / "log", []), tmp_path / "managed")
-    with ManagedRoot(twin.location, run_id="before"):
+    with HeldManagedRoot(twin.location, run_id="before"):
         pass
     root = LogRoot(location=twin.location, role=Role.MANAGED, is_said=True)
     early = JobOptions(now_ms=FIRST_ROUNDS_MS, role=Role.MANAGED)

@@ -1,0 +1,1 @@
+"""Roots of logs: a broker's directory, a mirror, a managed root; read, held and changed alike."""

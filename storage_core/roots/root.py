@@ -1,0 +1,284 @@
+"""What a root of logs is to whoever reads it, holds it, or changes its partitions.
+
+A root is a broker's log directory, a mirror of one on an object store, or a managed root. Each kind
+has a module with its views: the root as anybody reads it; the root while a run holds it, by Kafka's
+lock or by a lease; and what the tasks of that run are told, which is the proof of it.
+
+The passes of compaction, retention, recovery and their commits are the same for all kinds. What
+differs is the proof that a run may write, where an attempt puts its files, and what makes a commit
+happen once. A broker's directory has Kafka's lock, scratch files on its own filesystem and a claim
+file for each partition. A managed root has a lease, new immutable objects for each attempt, and a
+manifest whose conditional PUT is the commit.
+
+A row that says an error also says whether files may have been changed: then the log directory gets
+no marker of a clean shutdown. What is not known counts as changed. A former attempt may have been
+killed amid its commit; so an attempt that cannot look into the claim, for whatever reason, cannot
+say that nothing was touched.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.checkpoint.small_files import SmallFiles
+from storage_core.commit import Plan
+from storage_core.errors import StorageError
+from storage_core.filenames import TopicPartition
+from storage_core.store import LogStore
+from storage_core.store.generations import unpinned
+from storage_core.store.open_objects import MANAGED_PREFIX
+
+TOUCHED: Final = "touched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What an attempt is about to commit.
+
+    Attributes:
+        result: The partition's row as it is once that is done; plain values.
+        plan: The operations; None where there is nothing to do, and the row says why.
+        checkpoints: The offsets that move with them; None leaves one as it is. In a broker's
+            directory they stand in files of the whole directory, which the holder alone writes.
+    """
+
+    result: dict[str, Any]
+    plan: Plan | None
+    checkpoints: PartitionCheckpoints = field(default_factory=PartitionCheckpoints)
+
+
+# Looks at a partition once more and says what is to be done to it.
+Prepare = Callable[[LogStore], Prepared]
+
+
+class Root(SmallFiles, Protocol):
+    """A root as anybody reads it."""
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether its partitions have manifests."""
+        ...
+
+    def directories(self) -> list[str]:
+        """Return the names of its sub-directories, sorted.
+
+        Raises:
+            StorageError: It cannot be listed.
+        """
+        ...
+
+    def locate(self, directory: str) -> str:
+        """Return where a sub-directory is, as ``open_store`` takes it."""
+        ...
+
+    def newest_write_ms(self) -> int:
+        """Return when a broker or a run last wrote down how far it is, 0 where none ever did.
+
+        Raises:
+            PylogError: It cannot be asked.
+        """
+        ...
+
+    def hold(
+        self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
+    ) -> "HeldRoot":
+        """Return the root as a run holds it; nothing is locked until that is entered.
+
+        Args:
+            run_id: The run.
+            mark_clean: Whether a broker's directory gets its marker of a clean shutdown back.
+            is_alone: Whether it is the only root of the run.
+            trash: The run's folder in the trash, None for none.
+
+        Raises:
+            GuardRefusedError: Nobody may change a root of this kind.
+        """
+        ...
+
+
+class RootAccess(Protocol):
+    """What tasks need of a root that their run holds; a value that pickles."""
+
+    def validate(self) -> None:
+        """Check that this run may still write there.
+
+        Raises:
+            GuardRefusedError: It may not, or not from this host.
+        """
+        ...
+
+    def open(self, location: str) -> LogStore:
+        """Open a partition for reading.
+
+        Args:
+            location: As a plan names it.
+        """
+        ...
+
+    def scratch(self, location: str) -> AbstractContextManager[Path]:
+        """Return where an attempt on a partition writes its files, for the time of a block."""
+        ...
+
+    def keep(
+        self, location: str, attempt: str, base_offset: int, files: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        """Bring the files of a segment to where another task can promote them.
+
+        Args:
+            location: The partition.
+            attempt: Name of the attempt that wrote them; no other has it.
+            base_offset: Of the segment.
+            files: Where they are in the scratch folder, by suffix.
+
+        Returns:
+            Where they are now, by suffix.
+        """
+        ...
+
+    def commit(self, location: str, work: str, prepare: Prepare) -> dict[str, Any]:
+        """Commit a piece of work on a partition once, however often and wherever this is called.
+
+        Args:
+            location: The partition, as it was planned from.
+            work: Name of the work; a run does not do two of one name on a partition.
+            prepare: Called unless a former attempt of the same work has begun.
+
+        Returns:
+            The result of the attempt that did it; or the error, and whether files may have been
+            touched.
+        """
+        ...
+
+
+class HeldRoot(Protocol):
+    """One root that this run alone may change, for the time that it works on it.
+
+    A context manager: entering it takes the lock or the lease, and refuses where another holds it;
+    leaving it gives that back.
+    """
+
+    @property
+    def location(self) -> str:
+        """Path or URL of the root."""
+        ...
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether nothing in it has to be recovered before anything else."""
+        ...
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What its disk failed with, since when nothing is done in it; None while it holds."""
+        ...
+
+    @property
+    def access(self) -> RootAccess:
+        """How tasks read and change its partitions; the same from ``begin_writing`` on."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def begin_writing(self) -> None:
+        """Get ready for changes; the second time, nothing.
+
+        Raises:
+            GuardRefusedError: The lock or lease is gone.
+            StorageError: The store failed.
+        """
+        ...
+
+    def free_bytes(self) -> int:
+        """Return how much is free where tasks write; 0 in a root that has failed, or fails now.
+
+        Raises:
+            StorageError: The disk fails, and the run has no other root.
+        """
+        ...
+
+    def allow_commits(self, directories: Iterable[str | Path]) -> None:
+        """Let tasks commit these partitions."""
+        ...
+
+    def settle_commits(self, points: Mapping[TopicPartition, int], *, is_whole: bool) -> None:
+        """Take note that commits have ended.
+
+        Args:
+            points: Where the next round of compaction begins in the partitions that were cleaned.
+            is_whole: Whether every partition is in a state that is known: as it was, or done.
+        """
+        ...
+
+    def write_checkpoints(self, changes: Mapping[str, Mapping[TopicPartition, int | None]]) -> None:
+        """Move checkpointed offsets; where each commit writes them, there is nothing to do.
+
+        A file that is malformed is left as it is: what it said of others is not ours to lose.
+
+        Args:
+            changes: Offsets by file, in the order in which the files are written; None for a
+                partition that has none any more. Entries of other partitions stay.
+
+        Raises:
+            GuardRefusedError: The lock is gone.
+        """
+        ...
+
+    def raise_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Raise log starts before segments go, so that nobody reads what goes."""
+        ...
+
+    def settle_log_starts(self, entries: Mapping[TopicPartition, int | None]) -> None:
+        """Say where logs start once their segments are gone; None for no entry of their own."""
+        ...
+
+    def write_cleaner_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Say where the next round of compaction begins in some partitions."""
+        ...
+
+    def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Let no round of compaction begin below where these logs start now."""
+        ...
+
+    def drop_entries(self, partitions: Collection[TopicPartition]) -> None:
+        """Take partitions that were deleted out of all checkpoints."""
+        ...
+
+    def disown_marker(self) -> None:
+        """Let a marker that goes back at the end name no broker epoch.
+
+        What is removed may have been more than other replicas have.
+        """
+        ...
+
+    def own_marker(self) -> None:
+        """Let it name the broker's again: after all nothing was removed since it was disowned."""
+        ...
+
+    def claim_clean(self) -> None:
+        """Let the root be marked at the end as one that was cleanly shut down.
+
+        By no broker: its epoch is unknown to the controller, which then takes nothing for granted.
+        Whatever its partitions look like now, they are as they should be.
+        """
+        ...
+
+
+def root_of(location: str) -> str:
+    """Return the root of a partition by its location, as rows name it."""
+    return unpinned(location.removeprefix(MANAGED_PREFIX)).rpartition("/")[0]
+
+
+def failures_of(roots: Mapping[str, HeldRoot]) -> dict[str, StorageError]:
+    """Return what disks failed with, by the root that the run then went on without."""
+    return {place: root.failure for place, root in roots.items() if root.failure is not None}
