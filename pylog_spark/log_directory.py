@@ -8,6 +8,7 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
@@ -83,10 +84,10 @@ class LogDirectory:
         """Return what lies in the directory, as DataFrames."""
         roots = resolve_roots([self.path], said=self.options.role)
         topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
-        partitions = discover_partitions(
-            self._spark, roots, topics, file_list=self.options.file_list
-        )
-        return Inspection(partitions=partitions, segments=discover_segments(partitions))
+        engine = SparkEngine(self._spark, tag="pylog-inspect")
+        partitions = discover_partitions(engine, roots, topics, file_list=self.options.file_list)
+        segments = discover_segments(partitions)
+        return Inspection(partitions=partitions.frame, segments=segments.frame)
 
     def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
-
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
@@ -69,12 +68,12 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
 
 
 def apply_plan(
-    spark: SparkSession, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
+    place: Place, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
 ) -> RunReport:
     """Apply exactly the plan of a file; partitions that changed since are refused, by file.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         path: The file that ``--plan-out`` wrote.
         said: What is said anew.
         clock: For the times in the ledger.
@@ -87,16 +86,16 @@ def apply_plan(
         PylogError: As the operation that made the plan.
     """
     saved = read_plan_file(path)
-    return apply_saved(spark, saved, options_of(saved, Path(path), said), clock=clock)
+    return apply_saved(place, saved, options_of(saved, Path(path), said), clock=clock)
 
 
 def apply_saved(
-    spark: SparkSession, saved: SavedPlan, options: JobOptions, *, clock: Clock | None = None
+    place: Place, saved: SavedPlan, options: JobOptions, *, clock: Clock | None = None
 ) -> RunReport:
     """Apply a plan that was read; its file is not read again.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         saved: The plan.
         options: What ``options_of`` made of it.
         clock: For the times in the ledger.
@@ -112,4 +111,4 @@ def apply_saved(
     if operation is None:
         raise ConfigError("PLAN", options.plan_in, f"has an unknown action: {saved.action}")
     roots = [root.location for root in saved.roots]
-    return operation(spark, roots, options, clock=clock, saved=saved)
+    return operation(place, roots, options, clock=clock, saved=saved)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.cleaning_rows import (
     cleaner_totals,
     cleaning_rows,
@@ -63,7 +63,7 @@ _NO_BROADCAST: Final = (
 
 
 def compact(
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -74,7 +74,7 @@ def compact(
     """Compact every partition that is due, as Kafka's log cleaner would.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
@@ -93,7 +93,7 @@ def compact(
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     job = job_by_plan(Action.COMPACT.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    with OpenRun(place, job, clock) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(
         step.results,
@@ -144,7 +144,7 @@ def compact_step(
         pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
-    notes: tuple[str, ...] = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
+    notes: tuple[str, ...] = () if run.engine.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
     plans = settle_plans(
@@ -201,7 +201,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
 
 def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
     """Clean what is planned, under the locks of all roots; record each round when it has ended."""
-    options, dispatcher = run.job.options, run.dispatcher
+    options, engine = run.job.options, run.engine
     for location, points in _reset_points(plans).items():
         run.roots[location].begin_writing()
         run.roots[location].write_cleaner_points(points)
@@ -210,12 +210,12 @@ def _clean(run: OpenRun, context: RunContext, plans: pa.Table, strategy: Strateg
         most_unit_bytes=options.tuning.unit_max_bytes,
         # Without broadcasts the plans of a wave are values in Spark's own plan.
         budget_bytes=broadcast_budget(
-            options.tuning.broadcast_max_bytes, heap_bytes=dispatcher.heap_bytes
+            options.tuning.broadcast_max_bytes, heap_bytes=engine.heap_bytes
         )
-        if dispatcher.can_broadcast
+        if engine.can_broadcast
         else MOST_CELL_BYTES,
-        slots=dispatcher.slots,
-        can_broadcast=dispatcher.can_broadcast,
+        slots=engine.slots,
+        can_broadcast=engine.can_broadcast,
         max_keys=map_capacity(options.cleaner),
         # What a caller asks for wins over the run's option.
         strategy=Strategy(options.strategy) if strategy is Strategy.AUTO else strategy,

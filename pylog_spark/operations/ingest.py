@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.engines.spark_engine import SparkEngine, SparkRows, map_in_arrow
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -29,7 +29,6 @@ from pylog_spark.operations.transfer import (
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.roots.root_guards import check_off_switch
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.schemas import INGEST, Action, Status
@@ -98,7 +97,7 @@ def ingest(
             high_watermark=options.high_watermark,
             lease=lease,
         )
-        details = _take(spark, dispatcher, job, source, context)
+        details = _take(dispatcher, job, source, context)
     return end_transfer(
         job,
         recorder,
@@ -163,8 +162,7 @@ def _hold(stack: ExitStack, target: LogRoot, job: Job, clock: Clock) -> LeasePro
 
 
 def _take(
-    spark: SparkSession,
-    dispatcher: Dispatcher,
+    dispatcher: SparkEngine,
     job: Job,
     source: LogRoot,
     context: IngestContext,
@@ -173,8 +171,8 @@ def _take(
     options = job.options
     topics = TopicFilter(topics=options.include, exclude=options.exclude)
     partitions = discover_partitions(
-        spark, [source], topics, file_list=options.file_list, with_files=True
-    )
+        dispatcher, [source], topics, file_list=options.file_list, with_files=True
+    ).frame
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return compare_with_manifests(batches, context)
@@ -188,7 +186,7 @@ def _take(
     looked = compared.persist(StorageLevel.DISK_ONLY)
     try:
         title = f"{job.title}: look for what is new in {source.location}"
-        known = dispatcher.collect(_plain(looked), _PLAIN, title)
+        known = dispatcher.collect(SparkRows(_plain(looked)), _PLAIN, title)
         planned = pc.equal(known["status"], Status.PLANNED.value)
         new = pc.sum(planned).as_py() or 0
         if not new:
@@ -197,7 +195,7 @@ def _take(
         frame = looked.where(looked["status"] == Status.PLANNED.value)
         spread = map_in_arrow(frame.repartition(min(new, tasks)), take, INGEST)
         taken = dispatcher.collect(
-            _plain(spread), _PLAIN, f"{job.title}: take what is new into {context.root}"
+            SparkRows(_plain(spread)), _PLAIN, f"{job.title}: take what is new into {context.root}"
         )
     finally:
         looked.unpersist()

@@ -8,13 +8,13 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, discover_partitions, resolve_roots
+from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.operations.transfer import (
     TransferReport,
     end_transfer,
@@ -23,7 +23,6 @@ from pylog_spark.operations.transfer import (
     transfer_results,
 )
 from pylog_spark.options import JobOptions
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.planning import (
     WorkItem,
@@ -55,6 +54,9 @@ from storage_core.maintenance.materialize.target import (
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
@@ -68,7 +70,7 @@ _CHECKPOINTS: Final = {
 
 
 def materialize(
-    spark: SparkSession,
+    spark: "SparkSession",
     managed: str,
     directory: str | Path,
     options: JobOptions,
@@ -100,10 +102,10 @@ def materialize(
     with open_transfer(spark, job, recorder) as (stack, dispatcher):
         if options.dry_run:
             state = read_target(path, root=root.location, root_id=root_id)
-            details = _plan(spark, dispatcher, job, path, state)
+            details = _plan(dispatcher, job, path, state)
         else:
             state = stack.enter_context(hold_target(path, root=root.location, root_id=root_id))
-            details = _plan(spark, dispatcher, job, path, state)
+            details = _plan(dispatcher, job, path, state)
             _check_room(path, details)
             details = _write(dispatcher, job, path, details)
             _finish(path, state, details)
@@ -140,17 +142,15 @@ def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
     return root, facts.root_id, Path(directory).absolute()
 
 
-def _plan(
-    spark: SparkSession, dispatcher: Dispatcher, job: Job, path: Path, state: TargetState
-) -> pa.Table:
+def _plan(dispatcher: AnyEngine, job: Job, path: Path, state: TargetState) -> pa.Table:
     topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
     context = _context(job, path, state)
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return plan_materialize(batches, context)
 
-    partitions = discover_partitions(spark, job.roots, topics)
-    spread = partitions.repartition(count_look_tasks(None, slots=dispatcher.slots))
+    partitions = discover_partitions(dispatcher, job.roots, topics)
+    spread = partitions.deal_out(count_look_tasks(None, slots=dispatcher.slots))
     frame = dispatcher.map_rows(spread, plan, MATERIALIZED)
     details = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
     return sort_details(details, "bytes")
@@ -162,7 +162,7 @@ def _context(job: Job, path: Path, state: TargetState) -> MaterializeContext:
     )
 
 
-def _write(dispatcher: Dispatcher, job: Job, path: Path, details: pa.Table) -> pa.Table:
+def _write(dispatcher: AnyEngine, job: Job, path: Path, details: pa.Table) -> pa.Table:
     """Write what is planned, big partitions first; the other rows stay as they are."""
     planned = pc.equal(details["status"], Status.PLANNED.value)
     rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])

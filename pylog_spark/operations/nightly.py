@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.purge import PurgeScope, purge_roots
 from pylog_spark.operations.recover import CUT_GUARDS, RecoveryStep
@@ -36,7 +36,7 @@ ACTION: Final = "run"
 
 
 def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -48,7 +48,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     """Do what is due, record it and report it.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories, or of managed roots.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
@@ -69,7 +69,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     check_roots(log_roots, options)
     check_salvage(log_roots, options)
     job = job_by_plan(ACTION, log_roots, options, clock, saved=saved, unsaid=NOT_OF_THIS_STEP)
-    with OpenRun(spark, job, clock) as run:
+    with OpenRun(place, job, clock) as run:
         night = _Night(run)
         night.recover(on_progress)
         night.retain()

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.managed_purge import PurgedPartition, purge_managed
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.broker_root import BrokerRoot
@@ -103,7 +103,7 @@ def purge(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    spark: SparkSession | None = None,
+    spark: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
@@ -111,7 +111,7 @@ def purge(
     Args:
         roots: Log directories and managed roots; none for the trash alone.
         options: The trash, the time, which topics, the ledger, and whether this is a dry run.
-        spark: The session that writes the ledger; None where there is none.
+        spark: The session that writes the ledger; None where ``deltalake`` does.
         clock: For the name of the run, and the times in the ledger.
 
     Raises:

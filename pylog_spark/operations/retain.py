@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.deletion_guard import refuse_deletions
 from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.operations.retention_waves import (
@@ -65,7 +65,7 @@ _OUT_OF_SCOPE: Final = frozenset(
 
 
 def retain(
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -75,7 +75,7 @@ def retain(
     """Remove the segments that have expired, as Kafka's log manager would.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
@@ -93,7 +93,7 @@ def retain(
     log_roots = tuple(resolve_roots(roots, said=options.role))
     check_roots(log_roots, options)
     job = job_by_plan(Action.RETAIN.value, log_roots, options, clock, saved=saved)
-    with OpenRun(spark, job, clock) as run:
+    with OpenRun(place, job, clock) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
     return run.report(step.results, notes=step.notes, retentions=step.retentions)
 

@@ -7,17 +7,15 @@ numbers a partition, and keeps it as columns. Nothing is opened, nothing is lock
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
-from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.engines.choice import open_engine
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import dump_notes
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import job_by_plan, run_context
 from pylog_spark.run.run_report import exit_code_of, summarise
 from pylog_spark.schemas import SURVEY, Action
@@ -28,9 +26,12 @@ from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
 from storage_core.clock import SystemClock
 from storage_core.store.listing import open_listing
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def survey(
-    spark: SparkSession,
+    spark: "SparkSession",
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -61,13 +62,14 @@ def survey(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return survey_partitions(batches, context, read_checkpoints)
 
-    with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
+    with open_engine(spark, tag=f"pylog-{job.run_id}") as engine:
         # The tasks that list survey, too: the files of a partition never travel.
         partitions = discover_partitions(
-            spark, log_roots, topics, file_list=options.file_list, with_files=True, opener=opener
+            engine, log_roots, topics, file_list=options.file_list, with_files=True, opener=opener
         )
-        frame = map_in_arrow(partitions, work, SURVEY)
-        found = dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
+        found = engine.collect(
+            partitions.map(work, SURVEY), SURVEY, f"{job.title}: look at {job.places}"
+        )
     details = sort_details(found, "due_bytes")
     results = transfer_results(
         details.rename_columns(_RESULT_NAMES),

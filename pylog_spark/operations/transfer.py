@@ -4,17 +4,19 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
-from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.run.job import Job
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import RunSummary, exit_code_of, summarise
 from pylog_spark.schemas import RESULT, Reason, Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A single partition that was refused so has to be decided about by a person.
 REFUSALS: Final = frozenset(
@@ -107,15 +109,15 @@ def sort_details(details: pa.Table, weight: str) -> pa.Table:
 
 @contextmanager
 def open_transfer(
-    spark: SparkSession, job: Job, recorder: Recorder
-) -> Iterator[tuple[ExitStack, Dispatcher]]:
+    spark: "SparkSession", job: Job, recorder: Recorder
+) -> Iterator[tuple[ExitStack, SparkEngine]]:
     """Record that a transfer begins, and how an error ends it.
 
     Yields:
         (stack, dispatcher): what is held until the transfer has ended, and what starts its stages.
     """
     with recorder.whole_run(), ExitStack() as stack:
-        yield stack, stack.enter_context(Dispatcher(spark, tag=f"pylog-{job.run_id}"))
+        yield stack, stack.enter_context(SparkEngine(spark, tag=f"pylog-{job.run_id}"))
 
 
 def end_transfer(

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.broker_root import BrokerRoot
@@ -201,7 +201,7 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
-    spark: SparkSession | None = None,
+    spark: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
@@ -210,7 +210,7 @@ def undo(
         run_id: The run, as its report and the ledger name it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        spark: The session that writes the ledger; None where there is none.
+        spark: The session that writes the ledger; None where ``deltalake`` does.
         clock: For the name of this run, and the times in the ledger.
 
     Raises:

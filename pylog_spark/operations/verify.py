@@ -17,9 +17,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.engine import Published, run_apart
+from pylog_spark.engines.spark_engine import SparkEngine, SparkRows, map_in_arrow
 from pylog_spark.ledger import LedgerTable
+from pylog_spark.ledger.spark_ledger import SparkLedger
 from pylog_spark.operations.verify_report import (
     FindingCount,
     VerifyReport,
@@ -29,7 +31,6 @@ from pylog_spark.operations.verify_report import (
 from pylog_spark.options import JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.disks import Disks, find_disks
-from pylog_spark.run.dispatch import Dispatcher, Published, run_apart
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import Job, new_run_id, open_recorder
 from pylog_spark.run.planning import (
@@ -125,7 +126,7 @@ def verify(
         disks=find_disks(log_roots, options.limits.per_disk),
     )
     recorder = open_recorder(spark, job, clock, request=asdict(job.request))
-    with Dispatcher(spark, tag=f"pylog-{job.run_id}") as dispatcher:
+    with SparkEngine(spark, tag=f"pylog-{job.run_id}") as dispatcher:
         try:
             recorder.start()
             report = _verify(dispatcher, job)
@@ -136,7 +137,7 @@ def verify(
     return report
 
 
-def _verify(dispatcher: Dispatcher, job: _Job) -> VerifyReport:
+def _verify(dispatcher: SparkEngine, job: _Job) -> VerifyReport:
     started = time.perf_counter()
     topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
     roots = observe_roots(
@@ -189,7 +190,7 @@ def verify_options(options: JobOptions, request: VerifyRequest) -> VerifyOptions
 
 
 def _verify_targets(
-    dispatcher: Dispatcher, job: _Job, targets: Sequence[Target], kept: list[DataFrame]
+    dispatcher: SparkEngine, job: _Job, targets: Sequence[Target], kept: list[DataFrame]
 ) -> DataFrame:
     """Return the rows of all targets; what is kept for them is added to the list."""
     stretches = _cut(dispatcher, job, targets)
@@ -198,7 +199,7 @@ def _verify_targets(
     def work(unit: tuple[Stretch, ...]) -> Iterator[pa.RecordBatch]:
         return verify_stretches(unit, options)
 
-    verified = dispatcher.spread(_units(dispatcher, job, stretches), work, VERIFIED)
+    verified = dispatcher.spread(_units(dispatcher, job, stretches), work, VERIFIED).frame
     is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
     if not is_cut:
         return _whole_rows(verified)
@@ -214,7 +215,7 @@ def _verify_targets(
             min(len(is_cut), LOOK_TASKS_PER_SLOT * dispatcher.slots), "ordinal"
         )
     else:
-        facts = job.disks.deal_out(dispatcher, facts, key="ordinal")
+        facts = job.disks.deal_out(dispatcher, SparkRows(facts), key="ordinal").frame
     folded = _fold(facts.sortWithinPartitions("ordinal", "first_offset", PART), parts, options)
     others = verified.where(F.col("row") != FACTS_ROW)
     return _whole_rows(others).unionByName(folded)
@@ -234,7 +235,9 @@ def _fold(
     return map_in_arrow(facts, fold, VERIFIED)
 
 
-def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
+def _cut(
+    dispatcher: SparkEngine, job: _Job, targets: Sequence[Target]
+) -> list[tuple[Stretch, int]]:
     """Return stretches with their bytes: a small partition whole, a big one in several."""
     places = [
         {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
@@ -244,8 +247,8 @@ def _cut(dispatcher: Dispatcher, job: _Job, targets: Sequence[Target]) -> list[t
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return measure_segments(batches, _SIZES)
 
-    listed = dispatcher.frame_of(pa.RecordBatch.from_pylist(places))
-    dealt = job.disks.deal_out(dispatcher, listed, rows=len(places))
+    listed = SparkRows(dispatcher.frame_of(pa.RecordBatch.from_pylist(places)))
+    dealt = job.disks.deal_out(dispatcher, listed, count=len(places))
     frame = dispatcher.map_rows(dealt, measure, _SIZES)
     sizes = dispatcher.collect(frame, _SIZES, f"{job.title}: list segments")
     known = dict(
@@ -308,7 +311,7 @@ def cut_partition(
     ]
 
 
-def _unit_bytes(dispatcher: Dispatcher, job: _Job, total_bytes: int) -> int:
+def _unit_bytes(dispatcher: SparkEngine, job: _Job, total_bytes: int) -> int:
     tuning = job.options.tuning
     return choose_unit_bytes(
         total_bytes,
@@ -319,7 +322,7 @@ def _unit_bytes(dispatcher: Dispatcher, job: _Job, total_bytes: int) -> int:
 
 
 def _units(
-    dispatcher: Dispatcher, job: _Job, stretches: Sequence[tuple[Stretch, int]]
+    dispatcher: SparkEngine, job: _Job, stretches: Sequence[tuple[Stretch, int]]
 ) -> list[tuple[Stretch, ...]]:
     items = [
         WorkItem(value=stretch, size_bytes=size, disk=job.disks.of(stretch.target.root))
@@ -332,7 +335,7 @@ def _units(
 
 
 def _collect(
-    dispatcher: Dispatcher, job: _Job, frame: DataFrame
+    dispatcher: SparkEngine, job: _Job, frame: DataFrame
 ) -> tuple[list[FindingCount], list[dict[str, Any]], list[dict[str, Any]]]:
     """Return counts of the findings, the worst of them, and the rows of the partitions."""
     is_finding = F.col("row") == FINDING_ROW
@@ -384,7 +387,7 @@ def _results(job: _Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _record(recorder: Recorder, report: VerifyReport) -> None:
-    if recorder.ledger is not None:
+    if isinstance(recorder.ledger, SparkLedger):
         recorder.results(report.results)
         recorder.ledger.append_frame(LedgerTable.FINDINGS, report.recorded_frame(), number=0)
     recorder.end(report.summary, exit_code=report.exit_code)

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from pylog_spark.discovery import LogRoot
-from pylog_spark.ledger import Ledger
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.ledger import open_ledger
 from pylog_spark.options import JobOptions
 from pylog_spark.roots.broker_root import read_marker
 from pylog_spark.roots.root_guards import has_remote_storage
@@ -20,7 +19,6 @@ from pylog_spark.run.recording import Recorder
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.redaction import without_secrets
 from storage_core.store import LocalStore
@@ -159,7 +157,7 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
 
 
 def open_recorder(
-    spark: SparkSession | None,
+    place: "Place | None",
     job: Job,
     clock: Clock,
     *,
@@ -168,21 +166,20 @@ def open_recorder(
     """Return what keeps the record of a run; a dry run keeps none.
 
     Args:
-        spark: The session that writes the ledger; None where the run has none and needs none.
+        place: What writes the ledger: a Spark session, or this machine; None for the latter.
         job: The run.
         clock: For the times of its rows.
         request: What its command was asked for besides the options of all jobs, recorded with them.
 
     Raises:
-        ConfigError: There is a ledger, but no session.
-        pyspark.errors.PySparkException: The ledger cannot be written.
+        ConfigError: The ledger's tables are of a kind that cannot be written there.
+        PylogError: The ledger cannot be written.
+        pyspark.errors.PySparkException: The same, where Spark writes.
     """
     options = job.options
     ledger = None
     if options.ledger is not None and not options.dry_run:
-        if spark is None:
-            raise ConfigError("--ledger", options.ledger, "needs a Spark session")
-        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+        ledger = open_ledger(place or Local(), options.ledger, run_id=job.run_id)
     # Settings of the session may hold passwords; what is done does not depend on them.
     said = {
         name: value

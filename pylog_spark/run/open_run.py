@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, count_directories, discover_partitions
+from pylog_spark.engines.choice import Place, open_engine
+from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.roots.broker_root import BrokerRoot, newest_checkpoint_ms
 from pylog_spark.roots.writable_root import WritableRoot, writable_root, write_context
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.disks import find_disks
-from pylog_spark.run.dispatch import Dispatcher, run_apart
 from pylog_spark.run.job import Job, brokers_of, open_recorder, run_trash, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
@@ -43,6 +43,9 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import StorageError
 
+# So many partitions are looked at about as soon as processes have started that could do it.
+_LOOKS_AT_ONCE: Final = 2000
+
 
 class OpenRun:
     """A run of one job; a context manager that gives everything back.
@@ -50,15 +53,15 @@ class OpenRun:
     A dry run holds no locks, and its record is kept nowhere.
 
     Args:
-        spark: The session.
+        place: Where its tasks run: a Spark session, or this machine.
         job: What is to be done.
         clock: For the times in the ledger.
 
     Attributes:
-        spark: The session.
+        place: Where its tasks run.
         job: What is to be done.
         recorder: Keeps the record.
-        dispatcher: Starts the stages.
+        engine: Runs the stages.
         budget: What may still be begun.
         disks: How many tasks may be at one local disk.
         roots: The roots under their locks and leases, by location; none in a dry run.
@@ -70,12 +73,12 @@ class OpenRun:
             this run wrote any.
     """
 
-    def __init__(self, spark: SparkSession, job: Job, clock: Clock) -> None:
+    def __init__(self, place: Place, job: Job, clock: Clock) -> None:
         self._started = time.perf_counter()
-        self.spark = spark
+        self.place = place
         self.job = job
-        self.recorder: Recorder = open_recorder(spark, job, clock)
-        self.dispatcher = Dispatcher(spark, tag=f"pylog-{job.run_id}")
+        self.recorder: Recorder = open_recorder(place, job, clock)
+        self.engine: AnyEngine = open_engine(place, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
         self.disks = find_disks(job.roots, job.options.limits.per_disk)
         self.roots: Mapping[str, WritableRoot] = {}
@@ -92,7 +95,7 @@ class OpenRun:
         self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        self.dispatcher.__enter__()
+        self.engine.__enter__()
         try:
             self.notes += (*dump_notes(self.job.options), *bucket_notes(self.job.roots))
             if not self.job.options.dry_run:
@@ -113,9 +116,9 @@ class OpenRun:
         last = ExitStack()
         last.push(self._note)
         last.push(self._held)
-        # After an error its jobs are interrupted before the roots are given back: no task works
+        # After an error its tasks are ended before the roots are given back: no task works
         # where nobody holds the lock.
-        last.push(self.dispatcher)
+        last.push(self.engine)
         last.push(self._save_plan)
         last.__exit__(kind, error, trace)
         self.notes += tuple(
@@ -146,7 +149,7 @@ class OpenRun:
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
             schema: Columns of the table.
-            what: Names the Spark job.
+            what: Names the stage.
             roots: Those of the run's roots that are looked at; None for all.
 
         Raises:
@@ -157,11 +160,12 @@ class OpenRun:
         topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
         # Of several steps one is about brokers' directories alone, which no inventory lists.
         file_list = job.options.file_list if chosen == job.roots else None
-        partitions = discover_partitions(self.spark, chosen, topics, file_list=file_list)
-        rows = count_directories(chosen)
-        spread = self.disks.deal_out(self.dispatcher, partitions, rows=rows)
-        frame = self.dispatcher.map_rows(spread, look, schema)
-        found = self.dispatcher.collect(frame, schema, f"{job.title}: {what}")
+        partitions = discover_partitions(self.engine, chosen, topics, file_list=file_list)
+        count = count_directories(chosen)
+        spread = self.disks.deal_out(self.engine, partitions, count=count)
+        rows = self.engine.map_rows(spread, look, schema)
+        is_look = count is not None and count <= _LOOKS_AT_ONCE
+        found = self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
         return refuse_duplicates(found, brokers_of(job.roots))
 
     def report(

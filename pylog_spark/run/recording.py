@@ -11,8 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.engines.engine import run_apart
 from pylog_spark.ledger import Ledger, LedgerTable
-from pylog_spark.run.dispatch import run_apart
 from pylog_spark.run.run_report import RunSummary
 from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
 from pylog_spark.tasks.cells import slice_table

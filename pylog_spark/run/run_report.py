@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.schemas import (
     CLEANING,
@@ -19,6 +18,9 @@ from pylog_spark.schemas import (
     Status,
     spark_ddl,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 EXIT_DONE: Final = 0
 EXIT_FINDINGS: Final = 1
@@ -136,11 +138,11 @@ class RunReport:
         rows: list[dict[str, Any]] = planned.select(list(_PLAN_COLUMNS)).to_pylist()
         return rows
 
-    def results_frame(self, spark: SparkSession) -> DataFrame:
+    def results_frame(self, spark: "SparkSession") -> "DataFrame":
         """Return the result rows as a DataFrame."""
         return spark.createDataFrame(self.results.replace_schema_metadata(), spark_ddl(RESULT))
 
-    def plans_frame(self, spark: SparkSession) -> DataFrame:
+    def plans_frame(self, spark: "SparkSession") -> "DataFrame":
         """Return what was observed and planned as a DataFrame; the plans themselves left out."""
         columns = [name for name in PLAN.names if name != "plan"]
         table = self.plans.select(columns).replace_schema_metadata()

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.run.disks import Disks
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import Job
 from pylog_spark.run.plan_file import (
     PartitionKey,
@@ -45,7 +45,7 @@ class PlanningRun(Protocol):
     """What of an open run is needed here."""
 
     job: Job
-    dispatcher: Dispatcher
+    engine: AnyEngine
     disks: Disks
     planned: list[PlannedPartition]
     context: RunContext | None
@@ -177,9 +177,9 @@ def _list_files(
     unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
     packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
     units = [unit.values for unit in packed]
-    frame = run.dispatcher.spread(units, fingerprint_partitions, FINGERPRINT)
+    rows_of_files = run.engine.spread(units, fingerprint_partitions, FINGERPRINT)
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
-    table = run.dispatcher.collect(frame, FINGERPRINT, title)
+    table = run.engine.collect(rows_of_files, FINGERPRINT, title)
     return {row["ordinal"]: decode_files(row["files"]) for row in table.to_pylist()}
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pylog_spark.ledger import Ledger, LedgerTable, read_table
+from pylog_spark.ledger import LedgerTable
+from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
-from pylog_spark.ledger.writer import format_at
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
@@ -36,7 +36,7 @@ def result_rows(*topics: str) -> pa.Table:
 
 
 def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(spark, tmp_path):
-    ledger = Ledger.open(spark, str(tmp_path / "ledger"), run_id="r")
+    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     assert ledger.format is LedgerFormat.DELTA
     for table in LedgerTable:
         delta = deltalake.DeltaTable(str(tmp_path / "ledger" / table))
@@ -48,27 +48,31 @@ def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(s
 
 def test_an_append_that_is_made_again_adds_nothing(spark, tmp_path):
     location = str(tmp_path / "ledger")
-    ledger = Ledger.open(spark, location, run_id="r")
+    ledger = SparkLedger.open(spark, location, run_id="r")
     for _ in range(2):
         ledger.append(LedgerTable.RESULTS, result_rows("a", "b"), number=0)
     ledger.append(LedgerTable.RESULTS, result_rows("c"), number=1)
-    other = Ledger.open(spark, location, run_id="another")
+    other = SparkLedger.open(spark, location, run_id="another")
     other.append(LedgerTable.RESULTS, result_rows("d"), number=0)
     topics = sorted(row["topic"] for row in delta_rows(location, LedgerTable.RESULTS))
     assert topics == ["a", "b", "c", "d"]
 
 
 def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
-    ledger = Ledger.open(spark, str(tmp_path / "ledger"), run_id="r")
+    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
     for session in (spark, SparkSession.active()):
         assert session.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
 def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
     location = str(tmp_path / "ledger")
-    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    SparkLedger.open(spark, location, run_id="r").append(
+        LedgerTable.RESULTS, result_rows("a"), number=0
+    )
     assert not list(tmp_path.rglob("_delta_log"))
     (warning,) = caplog.messages
     assert location in warning
@@ -79,11 +83,15 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
 
 def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monkeypatch):
     location = str(tmp_path / "ledger")
-    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    SparkLedger.open(spark, location, run_id="r").append(
+        LedgerTable.RESULTS, result_rows("a"), number=0
+    )
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
     with pytest.raises(ConfigError, match="this session has no Delta"):
-        Ledger.open(spark, location, run_id="another")
+        SparkLedger.open(spark, location, run_id="another")
     assert sorted(tmp_path.rglob("*")) == before
     assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
 
@@ -93,12 +101,14 @@ def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
 ):
     location = str(tmp_path / "ledger")
     with monkeypatch.context() as patch:
-        patch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
-        Ledger.open(spark, location, run_id="r").append(
+        patch.setattr(
+            "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+        )
+        SparkLedger.open(spark, location, run_id="r").append(
             LedgerTable.RESULTS, result_rows("a"), number=0
         )
     caplog.clear()
-    other = Ledger.open(spark, location, run_id="another")
+    other = SparkLedger.open(spark, location, run_id="another")
     other.append(LedgerTable.RESULTS, result_rows("b"), number=0)
     assert not list(tmp_path.rglob("_delta_log"))
     assert [location in text and "begun as Parquet" in text for text in caplog.messages] == [True]
@@ -137,9 +147,9 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
 def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
     spark, tmp_path, monkeypatch, ledger_format
 ):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
+    monkeypatch.setattr("pylog_spark.ledger.spark_ledger.ledger_format", lambda _: ledger_format)
     location = str(tmp_path / "led[g]er {1,2}*?\\")
-    ledger = Ledger.open(spark, location, run_id="r")
+    ledger = SparkLedger.open(spark, location, run_id="r")
     assert ledger.format is ledger_format
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
@@ -150,16 +160,16 @@ def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
 def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
     spark, tmp_path, monkeypatch, ledger_format
 ):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
+    monkeypatch.setattr("pylog_spark.ledger.spark_ledger.ledger_format", lambda _: ledger_format)
     location = str(tmp_path / "ledger")
     older = pa.schema([field for field in RESULT if not field.name.startswith("retention_")])
     with monkeypatch.context() as patch:
         patch.setitem(SCHEMAS, LedgerTable.RESULTS, older)
-        ledger = Ledger.open(spark, location, run_id="r1")
+        ledger = SparkLedger.open(spark, location, run_id="r1")
         ledger.append(LedgerTable.RESULTS, result_rows("a").select(older.names), number=0)
     known = {"run_id": "r2", "topic": "b", "partition": 0, "retention_ms": 7}
     newer = pa.Table.from_batches([rows_to_batch(RESULT, [known])])
-    Ledger.open(spark, location, run_id="r2").append(LedgerTable.RESULTS, newer, number=0)
+    SparkLedger.open(spark, location, run_id="r2").append(LedgerTable.RESULTS, newer, number=0)
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert {row["topic"]: row["retention_ms"] for row in rows} == {"a": None, "b": 7}
 

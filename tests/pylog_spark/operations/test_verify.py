@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.ledger import LedgerTable, read_table
+from pylog_spark.ledger import LedgerTable
+from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify import cut_partition, verify

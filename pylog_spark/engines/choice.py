@@ -1,0 +1,40 @@
+"""Where the tasks of a run run: in a Spark session's executors, or on this machine."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from pylog_spark.engines.engine import AnyEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This machine: processes of its own, no JVM.
+
+    Attributes:
+        slots: How many tasks run at the same time; None for the processors that there are.
+    """
+
+    slots: int | None = None
+
+
+Place: TypeAlias = "SparkSession | Local"
+
+
+def open_engine(place: Place, *, tag: str) -> AnyEngine:
+    """Return the engine for one run, to be used as a context manager.
+
+    Args:
+        place: Where its tasks run.
+        tag: Tells the run's tasks from those of others, where they are shown.
+    """
+    # Each needs much that the other does not.
+    if isinstance(place, Local):
+        from pylog_spark.engines.local_engine import LocalEngine  # noqa: PLC0415
+
+        return LocalEngine(place.slots)
+    from pylog_spark.engines.spark_engine import SparkEngine  # noqa: PLC0415
+
+    return SparkEngine(place, tag=tag)
