@@ -1,0 +1,169 @@
+"""The ledger as this machine writes and reads it, with the package ``deltalake``: no Spark.
+
+Tables, columns, properties and transaction ids are those of ``spark_ledger``; each goes on with
+what the other has written.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from pylog_spark.ledger.ledger import Ledger
+from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, table_location
+from pylog_spark.schemas import ALLOWED_BY, Action
+from storage_core.errors import ConfigError, StorageError
+
+# As Spark's half makes them.
+_PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
+_FILE_SCHEME: Final = "file://"
+# It makes a slash of a backslash, and panics at the others when it writes (1.6).
+_NOT_UNDERSTOOD: Final = frozenset("\\[]^|")
+_KEYS: Final = ("root", "topic", "run_id")
+_LIMITS: Final = ("retention_ms", "retention_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLedger(Ledger):
+    """The tables of one ledger, open for one run."""
+
+    location: str
+    run_id: str
+
+    @classmethod
+    def open(cls, location: str, *, run_id: str) -> "LocalLedger":
+        """Create the tables that are not there yet and return the ledger.
+
+        Raises:
+            ConfigError: Its tables are files of Parquet.
+            StorageError: The location cannot be written.
+        """
+        for table in LedgerTable:
+            place = _place(location, table)
+            with _delta_errors(place):
+                if DeltaTable.is_deltatable(place):
+                    continue
+                _refuse_parquet(location)
+                DeltaTable.create(place, SCHEMAS[table], mode="ignore", configuration=_PROPERTIES)
+        return cls(location=location, run_id=run_id)
+
+    def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
+        """Append rows to a table, once: a second call with the same number adds nothing."""
+        place, application = _place(self.location, table), f"{self.run_id}/{table}"
+        with _delta_errors(place):
+            delta = DeltaTable(place)
+            last = delta.transaction_version(application)
+            if last is not None and last >= number:
+                return
+            write_deltalake(
+                delta,
+                rows.cast(SCHEMAS[table]),
+                mode="append",
+                # A table that an older version made gets the columns that came since.
+                schema_mode="merge",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(application, number)]
+                ),
+            )
+
+
+def last_limits(
+    location: str, topics: Collection[str], *, run_id: str, may_be_missing: bool
+) -> list[dict[str, Any]]:
+    """Return what retention topics had when it was last enforced; see ``ledger.last_limits``."""
+    place = _place(location, LedgerTable.RESULTS)
+    with _delta_errors(place):
+        if not DeltaTable.is_deltatable(place):
+            _refuse_parquet(location)
+            if may_be_missing:
+                return []
+        rows = DeltaTable(place).to_pyarrow_dataset()
+        if "retention_ms" not in rows.schema.names:
+            return []
+        chosen = (
+            (pc.field("action") == Action.RETAIN.value)
+            & pc.field("retention_ms").is_valid()
+            & (pc.field("run_id") != run_id)
+            & pc.field("topic").isin(sorted(topics))
+        )
+        # By root and topic, by run: whether one of its partitions was refused, and the limits.
+        runs: dict[tuple[str, str], dict[str, tuple[bool, tuple[int, int]]]] = {}
+        for batch in rows.to_batches(columns=[*_KEYS, "reason", *_LIMITS], filter=chosen):
+            for row in _distinct(batch):
+                of_topic = runs.setdefault((row["root"], row["topic"]), {})
+                # Partitions in which nothing expired say the limit, too, of which others were
+                # refused.
+                refused, most = of_topic.get(row["run_id"], (False, (-1, -1)))
+                limits = (row["retention_ms"], row["retention_bytes"])
+                of_topic[row["run_id"]] = (
+                    refused or row["reason"] in ALLOWED_BY,
+                    max(most, limits, key=_null_first),
+                )
+    found = []
+    for (root, topic), of_topic in runs.items():
+        enforced = {run: limits for run, (refused, limits) in of_topic.items() if not refused}
+        if enforced:
+            # Names of runs sort by time.
+            last = max(enforced)
+            values = dict(zip(_LIMITS, enforced[last], strict=True))
+            found.append({"root": root, "topic": topic, "run_id": last, **values})
+    return found
+
+
+def _distinct(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches([batch])
+    rows: list[dict[str, Any]] = table.group_by(table.column_names).aggregate([]).to_pylist()
+    return rows
+
+
+def _null_first(limits: tuple[int | None, int | None]) -> tuple[float, ...]:
+    return tuple(-2.0 if value is None else value for value in limits)
+
+
+def _place(location: str, table: LedgerTable) -> str:
+    """Return the URL of a table; the path of a URL of files as it stands, as Spark takes it.
+
+    Raises:
+        ConfigError: The package ``deltalake`` cannot be told the path.
+    """
+    folder = _folder(table_location(location, table))
+    if folder is None:
+        return table_location(location, table)
+    odd = sorted(set(str(folder)) & _NOT_UNDERSTOOD)
+    if odd:
+        reason = f"deltalake understands no {' '.join(odd)} in a path: --engine spark writes there"
+        raise ConfigError("--ledger", location, reason)
+    return folder.absolute().as_uri()
+
+
+def _folder(place: str) -> Path | None:
+    """Return the directory of a table, None where it is an object store's."""
+    path = place.removeprefix(_FILE_SCHEME)
+    return None if "://" in path else Path(path)
+
+
+def _refuse_parquet(location: str) -> None:
+    """Refuse a ledger that was begun as files of Parquet: a Delta table has none of their rows."""
+    folder = _folder(table_location(location, LedgerTable.RUNS))
+    if folder is not None and any(folder.glob("*.parquet")):
+        raise ConfigError(
+            "--ledger",
+            location,
+            "it was begun as Parquet by a session without Delta, and only Spark goes on with it: "
+            "name another ledger, or --engine spark",
+        )
+
+
+@contextmanager
+def _delta_errors(place: str) -> Iterator[None]:
+    """Raise what ``deltalake`` raises as an error of storage."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise StorageError(place, f"the ledger: {error}") from error
