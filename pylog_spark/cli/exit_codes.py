@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
+from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.java import MissingSoftwareError
 from pylog_spark.text import printable
 from storage_core.errors import (
@@ -142,6 +143,8 @@ def _describe(error: BaseException) -> str:
             text = f"{where}{error.strerror or error}"
         case MemoryError():
             text = "out of memory"
+        case TaskFailedError():
+            text = str(error)
         case _:
             text = _describe_unexpected(error)
     return text

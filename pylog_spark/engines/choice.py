@@ -1,12 +1,16 @@
 """Where the tasks of a run run: in a Spark session's executors, or on this machine."""
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pylog_spark.engines.engine import AnyEngine
+from storage_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOCAL_MASTER: Final = re.compile(r"local(\[(?P<count>[1-9][0-9]{0,3}|\*)\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,22 @@ class Local:
     """
 
     slots: int | None = None
+
+    @classmethod
+    def of_master(cls, master: str | None) -> "Local":
+        """Return this machine, with as many slots as ``local[N]`` says.
+
+        Raises:
+            ConfigError: It is a cluster's.
+        """
+        if master is None:
+            return cls()
+        found = _LOCAL_MASTER.fullmatch(master)
+        if found is None:
+            reason = "--engine local works on this machine: expected local[N] or no master"
+            raise ConfigError("--master", master, reason)
+        count = found["count"]
+        return cls(int(count) if count and count != "*" else None)
 
 
 Place: TypeAlias = "SparkSession | Local"

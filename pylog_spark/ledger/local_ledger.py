@@ -7,7 +7,6 @@ what the other has written.
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,15 +15,12 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, table_location
+from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, local_folder, table_location, why_spark
 from pylog_spark.schemas import ALLOWED_BY, Action
 from storage_core.errors import ConfigError, StorageError
 
 # As Spark's half makes them.
 _PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
-_FILE_SCHEME: Final = "file://"
-# It makes a slash of a backslash, and panics at the others when it writes (1.6).
-_NOT_UNDERSTOOD: Final = frozenset("\\[]^|")
 _KEYS: Final = ("root", "topic", "run_id")
 _LIMITS: Final = ("retention_ms", "retention_bytes")
 
@@ -41,15 +37,15 @@ class LocalLedger(Ledger):
         """Create the tables that are not there yet and return the ledger.
 
         Raises:
-            ConfigError: Its tables are files of Parquet.
+            ConfigError: Spark alone can go on with it.
             StorageError: The location cannot be written.
         """
+        _check(location)
         for table in LedgerTable:
             place = _place(location, table)
             with _delta_errors(place):
                 if DeltaTable.is_deltatable(place):
                     continue
-                _refuse_parquet(location)
                 DeltaTable.create(place, SCHEMAS[table], mode="ignore", configuration=_PROPERTIES)
         return cls(location=location, run_id=run_id)
 
@@ -77,12 +73,11 @@ def last_limits(
     location: str, topics: Collection[str], *, run_id: str, may_be_missing: bool
 ) -> list[dict[str, Any]]:
     """Return what retention topics had when it was last enforced; see ``ledger.last_limits``."""
+    _check(location)
     place = _place(location, LedgerTable.RESULTS)
     with _delta_errors(place):
-        if not DeltaTable.is_deltatable(place):
-            _refuse_parquet(location)
-            if may_be_missing:
-                return []
+        if may_be_missing and not DeltaTable.is_deltatable(place):
+            return []
         rows = DeltaTable(place).to_pyarrow_dataset()
         if "retention_ms" not in rows.schema.names:
             return []
@@ -127,37 +122,16 @@ def _null_first(limits: tuple[int | None, int | None]) -> tuple[float, ...]:
 
 
 def _place(location: str, table: LedgerTable) -> str:
-    """Return the URL of a table; the path of a URL of files as it stands, as Spark takes it.
-
-    Raises:
-        ConfigError: The package ``deltalake`` cannot be told the path.
-    """
-    folder = _folder(table_location(location, table))
-    if folder is None:
-        return table_location(location, table)
-    odd = sorted(set(str(folder)) & _NOT_UNDERSTOOD)
-    if odd:
-        reason = f"deltalake understands no {' '.join(odd)} in a path: --engine spark writes there"
-        raise ConfigError("--ledger", location, reason)
-    return folder.absolute().as_uri()
+    """Return the URL of a table."""
+    folder = local_folder(location)
+    return table_location(location, table) if folder is None else (folder / table).as_uri()
 
 
-def _folder(place: str) -> Path | None:
-    """Return the directory of a table, None where it is an object store's."""
-    path = place.removeprefix(_FILE_SCHEME)
-    return None if "://" in path else Path(path)
-
-
-def _refuse_parquet(location: str) -> None:
-    """Refuse a ledger that was begun as files of Parquet: a Delta table has none of their rows."""
-    folder = _folder(table_location(location, LedgerTable.RUNS))
-    if folder is not None and any(folder.glob("*.parquet")):
-        raise ConfigError(
-            "--ledger",
-            location,
-            "it was begun as Parquet by a session without Delta, and only Spark goes on with it: "
-            "name another ledger, or --engine spark",
-        )
+def _check(location: str) -> None:
+    """Refuse a ledger that Spark alone goes on with."""
+    why = why_spark(location)
+    if why is not None:
+        raise ConfigError("--ledger", location, f"{why}: name another ledger, or --engine spark")
 
 
 @contextmanager

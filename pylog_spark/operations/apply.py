@@ -11,6 +11,7 @@ from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.run_report import RunReport
 from storage_core.clock import Clock
@@ -34,6 +35,7 @@ class ApplyOptions:
         trash: Folder that keeps what is replaced or removed.
         mark_clean: False for no marker of a clean shutdown.
         overrides: Guards that are switched off; a plan switches none off.
+        engine: Where tasks run.
         master: Spark master.
     """
 
@@ -42,6 +44,7 @@ class ApplyOptions:
     trash: str | None = None
     mark_clean: bool | None = None
     overrides: frozenset[str] = frozenset()
+    engine: EngineChoice = EngineChoice.AUTO
     master: str | None = None
 
 
@@ -63,6 +66,7 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
         trash=said.trash or options.trash,
         mark_clean=options.mark_clean if said.mark_clean is None else said.mark_clean,
         limits=replace(options.limits, overrides=said.overrides),
+        engine=said.engine,
         master=said.master,
     )
 

@@ -200,6 +200,7 @@ class OpenRun:
             results=results,
             summary=summary,
             exit_code=EXIT_FINDINGS if has_findings and code == EXIT_DONE else code,
+            engine=self.engine.name,
             **tables,
         )
         self.recorder.end(summary, exit_code=report.exit_code)

@@ -112,6 +112,7 @@ class RunReport:
         retentions: Rows of ``schemas.RETENTION``; of retention only.
         cleanings: Rows of ``schemas.CLEANING``; of compaction only.
         cleaner: Totals of compaction by the names of Kafka's gauges.
+        engine: What did its tasks: ``spark`` or ``local``, which is this machine.
     """
 
     run_id: str
@@ -127,6 +128,7 @@ class RunReport:
     retentions: pa.Table = field(default_factory=RETENTION.empty_table)
     cleanings: pa.Table = field(default_factory=CLEANING.empty_table)
     cleaner: Mapping[str, int] = field(default_factory=dict)
+    engine: str = "local"
 
     def planned_rows(self) -> list[dict[str, Any]]:
         """Return the plans of a dry run as a person needs them: ranges, groups and bounds.
