@@ -92,6 +92,7 @@ class Lanes(ABC):
         self._queue: PriorityQueue[tuple[int, int, int, RunningStage | None]] = PriorityQueue()
         self._numbers = count()
         self._threads: list[threading.Thread] = []
+        self._begun = 0
         self._lock = threading.Lock()
         self.is_closed = False
 
@@ -101,7 +102,9 @@ class Lanes(ABC):
         for task in range(len(running.given)):
             self._queue.put((number, task, id(running), running))
         with self._lock:
-            while len(self._threads) < min(self._most, self._queue.qsize()):
+            # A lane that had nothing to do yet has no process either.
+            self._begun += len(running.given)
+            while len(self._threads) < min(self._most, self._begun):
                 thread = threading.Thread(target=self._lane, name="lane", daemon=True)
                 self._threads.append(thread)
                 thread.start()
