@@ -12,11 +12,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.engines.errors import TaskFailedError
+from pylog_spark.ledger.tables import LedgerTable
 from storage_core.errors import ConfigError
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+)
 
 ROWS = pa.schema([("root", pa.string()), ("number", pa.int64()), ("unit", pa.int32())])
 SEEN = pa.schema([("number", pa.int64()), ("task", pa.string()), ("place", pa.int64())])
@@ -262,3 +269,45 @@ def test_slots_are_those_of_a_local_master():
         Local.of_master("yarn")
     with engine_of(3) as engine:
         assert engine.slots == 3
+
+
+NIGHT = """
+import sys
+from pylog_spark.cli.program import run
+status = run(sys.argv[1:])
+heavy = {"pyspark", "py4j", "delta"} & {name.partition(".")[0] for name in sys.modules}
+sys.exit(status or (f"imported: {sorted(heavy)}" if heavy else 0))
+"""
+
+
+def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_path):
+    names = ["clean-headers-none-s101", "clean-hw-none-s161"]
+    root = broker_directory(tmp_path / "log", names)
+    topics = tmp_path / "topics.yaml"
+    topics.write_text(yaml.safe_dump({"topics": root.configs}))
+    command = [
+        sys.executable,
+        "-c",
+        NIGHT,
+        "run",
+        root.path,
+        "--role",
+        "broker",
+        "--config",
+        topics,
+    ]
+    command += ["--now-ms", str(FIRST_ROUNDS_MS), "--ledger", tmp_path / "ledger"]
+    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
+    done = subprocess.run(
+        [*command, "--engine", "local"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ", engine local" in done.stdout
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+    assert {path.name for path in (tmp_path / "ledger").iterdir()} == set(LedgerTable)

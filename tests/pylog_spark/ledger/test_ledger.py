@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pylog_spark.ledger import LedgerTable
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.ledger import LedgerTable, last_limits, open_ledger
 from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
 from pylog_spark.operations.compact import compact
@@ -17,7 +18,7 @@ from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.schemas import RESULT, rows_to_batch
 from storage_core.clock import ManualClock
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 pytestmark = pytest.mark.spark
@@ -174,6 +175,91 @@ def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
     assert {row["topic"]: row["retention_ms"] for row in rows} == {"a": None, "b": 7}
 
 
+def place_of(name: str, spark) -> Place:
+    return spark if name == "spark" else Local()
+
+
+@pytest.mark.parametrize(("first", "then"), [("spark", "local"), ("local", "spark")])
+def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first, then):
+    location = str(tmp_path / "a ledger")
+    ledger = open_ledger(place_of(first, spark), location, run_id="r")
+    ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    made = deltalake.DeltaTable(f"{location}/results")
+    other = open_ledger(place_of(then, spark), location, run_id="r")
+    # What the other engine has written of this run is not written again.
+    other.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    other.append(LedgerTable.RESULTS, result_rows("b"), number=1)
+    ledger.append(LedgerTable.RESULTS, result_rows("b"), number=1)
+    ledger.append(LedgerTable.RESULTS, result_rows("c"), number=2)
+    for rows in (
+        delta_rows(location, LedgerTable.RESULTS),
+        read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist(),
+    ):
+        assert sorted(row["topic"] for row in rows) == ["a", "b", "c"]
+    left = deltalake.DeltaTable(f"{location}/results")
+    assert left.transaction_version("r/results") == 2
+    assert left.schema() == made.schema()
+    assert left.metadata().configuration == made.metadata().configuration
+    # Nothing that a client of any age does not read.
+    assert left.protocol().min_reader_version == made.protocol().min_reader_version == 1
+    assert left.protocol().min_writer_version == made.protocol().min_writer_version == 2
+
+
+def test_both_engines_make_the_same_tables(spark, tmp_path):
+    tables = {}
+    for name in ("spark", "local"):
+        open_ledger(place_of(name, spark), str(tmp_path / name), run_id="r")
+        found = [deltalake.DeltaTable(str(tmp_path / name / table)) for table in LedgerTable]
+        tables[name] = [(t.schema(), t.metadata().configuration, t.protocol()) for t in found]
+    assert tables["local"] == tables["spark"]
+
+
+@pytest.mark.parametrize("name", ["spark", "local"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_what_retention_topics_had_is_read_by_both(spark, tmp_path, name, scheme):
+    location = f"{scheme}{tmp_path / 'ledger'}"
+    place = place_of(name, spark)
+    day_ms = 86_400_000
+    rows = [
+        ("r", "t", "1", "retain", "NOTHING_TO_RETAIN", 30 * day_ms, -1),
+        ("r", "t", "2", "retain", "NOTHING_TO_RETAIN", 5, -1),
+        ("r", "t", "2", "retain", "DELETES_TOO_MUCH", 5, -1),
+        ("r", "other", "2", "retain", None, 7, 8),
+        ("r", "other", "1", "retain", None, 90 * day_ms, -1),
+        ("s", "other", "1", "retain", None, 3, None),
+        # Of the run that asks, of another topic, of no retention.
+        ("r", "other", "4", "retain", None, 1, 1),
+        ("r", "third", "1", "retain", None, 1, 1),
+        ("r", "t", "3", "compact", None, None, None),
+    ]
+    names = ("root", "topic", "run_id", "action", "reason", "retention_ms", "retention_bytes")
+    asked = {"run_id": "4", "may_be_missing": True}
+    assert last_limits(place, location, {"t", "other"}, **asked) == []
+    listed = [dict(zip(names, row, strict=True)) for row in rows]
+    table = pa.Table.from_batches([rows_to_batch(RESULT, listed)])
+    open_ledger(Local(), location, run_id="r").append(LedgerTable.RESULTS, table, number=0)
+    found = last_limits(place, location, {"t", "other"}, **asked)
+    assert sorted(tuple(row[n] for n in (*names[:3], *names[5:])) for row in found) == [
+        ("r", "other", "2", 7, 8),
+        ("r", "t", "1", 30 * day_ms, -1),
+        ("s", "other", "1", 3, None),
+    ]
+
+
+def test_a_ledger_that_only_spark_goes_on_with_is_refused_here(spark, tmp_path):
+    spark.range(1).write.parquet(str(tmp_path / "old" / "runs"))
+    for name, why in {"old": "it was begun as Parquet", "[1]": r"understands no \[ \]"}.items():
+        with pytest.raises(ConfigError, match=why):
+            open_ledger(Local(), str(tmp_path / name), run_id="r")
+    assert not (tmp_path / "[1]").exists()
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="the ledger: "):
+        open_ledger(Local(), str(tmp_path / "file"), run_id="r")
+
+
 def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME, "clean-ratio-none-s191-2"])
     location = str(tmp_path / "ledger")
@@ -232,13 +318,12 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     options = root.options(FIRST_ROUNDS_MS, trash=trash)
     cleaned = compact(spark, [root.path], options)
     told = replace(options, ledger=location)
-    with pytest.raises(ConfigError, match="needs a Spark session"):
-        undo(cleaned.run_id, told)
     dry = undo(cleaned.run_id, replace(told, dry_run=True), spark=spark)
     assert dry.summary.planned == 1
     assert not (tmp_path / "ledger").exists()
     undone = undo(cleaned.run_id, told, spark=spark)
-    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0), spark=spark)
+    # Where there is no session, this machine goes on with the same tables.
+    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0))
 
     runs = delta_rows(location, LedgerTable.RUNS)
     assert {(row["run_id"], row["action"], row["event"]) for row in runs} == {
