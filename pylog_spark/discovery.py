@@ -1,31 +1,22 @@
-"""Log directories as DataFrames of partitions and segments.
+"""Log directories as rows of partitions and segments.
 
-Executors do the listing: the driver hands out the roots and gets rows back, or better, hands the
-DataFrame on. One task lists a local root; a root on an object store is listed by many, a page at a
+Tasks do the listing: the driver hands out the roots and gets rows back, or better, hands them on to
+other tasks. One task lists a local root; a root on an object store is listed by many, a page at a
 time; an inventory takes the place of listing. One row is one sub-directory, whatever it is.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-from pylog_spark.arrow_tasks import map_in_arrow
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.options.arguments import said_as
 from pylog_spark.schemas import LISTED_DIRECTORY, LISTING_RUN, PARTITION, SEGMENT
-from pylog_spark.session_facts import count_slots
 from pylog_spark.tasks.inventory import InventoryRoot, partition_rows, read_part
 from pylog_spark.tasks.inventory_files import OPTION, InventoryPart, find_parts
-from pylog_spark.tasks.listing import (
-    LISTING_COLUMNS,
-    TopicFilter,
-    list_roots,
-    list_segments,
-)
+from pylog_spark.tasks.listing import LISTING_COLUMNS, TopicFilter, list_roots, list_segments
 from pylog_spark.tasks.root_listing import ListingOpener, list_run_partitions, list_runs
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
@@ -40,6 +31,7 @@ from storage_core.store.open_objects import MANAGED_PREFIX, open_object_store
 # slot with one task listing alone would be as quick but for the last of its runs.
 _LISTING_TASKS_PER_SLOT: Final = 2
 _INVENTORY_TASKS: Final = 256
+_DIRECTORY_KEYS: Final = ("root", "role", "directory")
 
 
 def resolve_roots(roots: Sequence[str | Path], *, said: Role | None) -> list[LogRoot]:
@@ -96,21 +88,21 @@ def _locate(root: str | Path) -> tuple[str, str]:
 
 
 def discover_partitions(
-    spark: SparkSession,
+    engine: Engine[RowsT],
     roots: Sequence[LogRoot],
     topics: TopicFilter,
     *,
     file_list: str | None = None,
     with_files: bool = False,
     opener: ListingOpener = open_listing,
-) -> DataFrame:
+) -> RowsT:
     """Return a row of ``schemas.PARTITION`` for each sub-directory of the roots.
 
     Rows of mirrors on object stores, and of all mirrors where there is an inventory, have their
     files with them.
 
     Args:
-        spark: The session.
+        engine: Runs the tasks that list.
         roots: At least one.
         topics: Which topics to list.
         file_list: Path or URL of an inventory; mirrors are not listed then.
@@ -121,43 +113,47 @@ def discover_partitions(
         ConfigError: The inventory is of no known kind, lacks a column, or is of no use here.
         StorageError: The inventory cannot be read.
     """
-    parts: list[DataFrame] = []
+    parts: list[RowsT] = []
     known = [root for root in roots if file_list is not None and root.role is Role.MIRROR]
     if file_list is not None:
         if not known:
             raise ConfigError(
                 OPTION, file_list, "stands for the listing of a mirror; none of the roots is one"
             )
-        parts.append(_read_inventory(spark, known, topics, find_parts(file_list)))
+        parts.append(_read_inventory(engine, known, topics, find_parts(file_list)))
     others = [root for root in roots if root not in known]
     local = [r for r in others if local_path(r.location) is not None and not with_files]
     if local:
-        parts.append(_root_rows(spark, local, partial(list_roots, topics=topics), PARTITION))
+
+        def list_local(root: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            return list_roots(iter([root]), topics=topics)
+
+        parts.append(engine.each(_root_rows(local), list_local, PARTITION))
     remote = [root for root in others if root not in local]
     if remote:
-        runs = _root_rows(
-            spark, remote, partial(list_runs, topics=topics, opener=opener), LISTING_RUN
-        )
-        parts.append(
-            map_in_arrow(
-                runs.repartition(_listing_tasks(spark)),
-                partial(list_run_partitions, opener=opener),
-                PARTITION,
-            )
-        )
-    frame = parts[0]
+
+        def begin_runs(root: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            return list_runs(iter([root]), topics=topics, opener=opener)
+
+        def list_run(runs: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return list_run_partitions(runs, opener=opener)
+
+        runs = engine.each(_root_rows(remote), begin_runs, LISTING_RUN)
+        tasks = _LISTING_TASKS_PER_SLOT * engine.slots
+        parts.append(runs.deal_out(tasks).map(list_run, PARTITION))
+    rows = parts[0]
     for part in parts[1:]:
-        frame = frame.unionByName(part)
-    return frame
+        rows = rows.union(part)
+    return rows
 
 
-def discover_segments(partitions: DataFrame) -> DataFrame:
+def discover_segments(partitions: RowsT) -> RowsT:
     """Return a row of ``schemas.SEGMENT`` for each segment of the partitions.
 
     Args:
         partitions: Of ``discover_partitions``.
     """
-    return map_in_arrow(partitions, list_segments, SEGMENT)
+    return partitions.map(list_segments, SEGMENT)
 
 
 def count_directories(roots: Sequence[LogRoot]) -> int | None:
@@ -176,47 +172,71 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     return count
 
 
-def _listing_tasks(spark: SparkSession) -> int:
-    return _LISTING_TASKS_PER_SLOT * count_slots(spark)
-
-
-def _root_rows(
-    spark: SparkSession,
-    roots: Sequence[LogRoot],
-    work: partial[Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-) -> DataFrame:
-    """Return what work makes of rows (root, role), one task a root."""
-    rows = [{"root": root.location, "role": root.role.value} for root in roots]
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            chosen = [rows[number] for number in batch.column(0).to_pylist()]
-            yield from work(iter([pa.RecordBatch.from_pylist(chosen)]))
-
-    numbers = spark.range(0, len(rows), 1, len(rows))
-    return map_in_arrow(numbers, run, schema)
+def _root_rows(roots: Sequence[LogRoot]) -> list[pa.RecordBatch]:
+    """Return a row (root, role) for each root, one a task."""
+    return [
+        pa.RecordBatch.from_pylist([{"root": root.location, "role": root.role.value}])
+        for root in roots
+    ]
 
 
 def _read_inventory(
-    spark: SparkSession,
+    engine: Engine[RowsT],
     roots: Sequence[LogRoot],
     topics: TopicFilter,
     parts: Sequence[InventoryPart],
-) -> DataFrame:
-    """Return the directories of an inventory: its files, brought together by Spark's shuffle."""
+) -> RowsT:
+    """Return the directories of an inventory: what its files say of one is brought together."""
     places = [InventoryRoot(location=root.location, role=root.role.value) for root in roots]
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_part(parts[number], places, topics)
+    def read(some: Sequence[InventoryPart]) -> Iterator[pa.RecordBatch]:
+        for part in some:
+            yield from read_part(part, places, topics)
 
     tasks = min(len(parts), _INVENTORY_TASKS)
-    numbers = spark.range(0, len(parts), 1, tasks)
-    files = map_in_arrow(numbers, read, LISTED_DIRECTORY)
-    stretches = F.collect_list(F.struct(*LISTING_COLUMNS)).alias("stretches")
-    keys = ["root", "role", "directory"]
-    # As many tasks as parts were worth one, whatever the session does with its own shuffles.
-    grouped = files.repartition(tasks, *keys).groupBy(*keys).agg(stretches)
-    return map_in_arrow(grouped, partition_rows, PARTITION)
+    files = engine.each([parts[n::tasks] for n in range(tasks)], read, LISTED_DIRECTORY)
+    # As many tasks as parts were worth one, whatever a session does with its own shuffles.
+    grouped = files.deal_by(_DIRECTORY_KEYS, tasks).sort_within(*_DIRECTORY_KEYS)
+    return grouped.map(_directory_rows, PARTITION)
+
+
+def _directory_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn sorted rows of ``schemas.LISTED_DIRECTORY`` into rows of ``schemas.PARTITION``."""
+    return partition_rows(map(_stretches_of, _whole_directories(batches)))
+
+
+def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield sorted rows so that no directory is in two of the tables."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        places = _places(batch)
+        if waiting and places[0] != _places(waiting[-1])[-1]:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+        first = next((n for n, place in enumerate(places) if place == places[-1]), 0)
+        if first:
+            waiting.append(batch.slice(0, first))
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+        waiting.append(batch.slice(first))
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _places(rows: pa.RecordBatch | pa.Table) -> list[tuple[str, ...]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in _DIRECTORY_KEYS), strict=True))
+
+
+def _stretches_of(table: pa.Table) -> pa.RecordBatch:
+    """Return a row for each directory, with the lists of all its rows."""
+    rows = table.combine_chunks().to_batches()[0]
+    places = _places(rows)
+    starts = [n for n, place in enumerate(places) if n == 0 or place != places[n - 1]]
+    lists = pa.StructArray.from_arrays(
+        [rows.column(name) for name in LISTING_COLUMNS], LISTING_COLUMNS
+    )
+    stretches = pa.ListArray.from_arrays(pa.array([*starts, len(places)], pa.int32()), lists)
+    keys = [rows.column(name).take(pa.array(starts)) for name in _DIRECTORY_KEYS]
+    return pa.RecordBatch.from_arrays([*keys, stretches], [*_DIRECTORY_KEYS, "stretches"])

@@ -8,6 +8,8 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
@@ -18,6 +20,7 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class LogDirectory:
 
     ``LogDirectory.for_path(spark, "/var/lib/kafka", role=Role.BROKER).compact(dry_run=True)``
     ``LogDirectory.for_path(spark, "s3://bucket/managed", role=Role.MANAGED).retain()``
+    ``LogDirectory.for_path(Local(), "/var/lib/kafka", role=Role.BROKER).compact_with_report()``
+
+    Whatever returns DataFrames needs a session; the reports have the same rows as Arrow tables.
 
     Attributes:
         path: Where it is: a path or a URL.
@@ -47,12 +53,12 @@ class LogDirectory:
 
     path: str
     options: JobOptions
-    _spark: SparkSession = field(repr=False)
+    _place: Place = field(repr=False)
 
     @classmethod
     def for_path(
         cls,
-        spark: SparkSession,
+        place: Place,
         path: str | Path,
         *,
         role: Role | None = None,
@@ -61,7 +67,7 @@ class LogDirectory:
         """Return the log directory at a path.
 
         Args:
-            spark: The session that does the work.
+            place: What does the work: a Spark session, or this machine (``Local``).
             path: Path or URL of the directory.
             role: What it is; whatever writes needs it said.
             options: As on the command line; None for the defaults and the clock of now.
@@ -73,7 +79,18 @@ class LogDirectory:
         if role is not None:
             chosen = replace(chosen, role=role)
         resolve_roots([path], said=chosen.role)
-        return cls(path=str(path), options=chosen, _spark=spark)
+        return cls(path=str(path), options=chosen, _place=place)
+
+    @property
+    def _session(self) -> SparkSession:
+        """The session that makes DataFrames.
+
+        Raises:
+            ConfigError: The work is done on this machine, without Spark.
+        """
+        if isinstance(self._place, Local):
+            raise ConfigError("PLACE", "Local", "makes no DataFrames: ask for the report instead")
+        return self._place
 
     def with_topics(self, topics: Mapping[str, Mapping[str, str]]) -> Self:
         """Return the same directory with topics' settings said, by name or glob."""
@@ -83,10 +100,10 @@ class LogDirectory:
         """Return what lies in the directory, as DataFrames."""
         roots = resolve_roots([self.path], said=self.options.role)
         topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
-        partitions = discover_partitions(
-            self._spark, roots, topics, file_list=self.options.file_list
-        )
-        return Inspection(partitions=partitions, segments=discover_segments(partitions))
+        engine = SparkEngine(self._session, tag="pylog-inspect")
+        partitions = discover_partitions(engine, roots, topics, file_list=self.options.file_list)
+        segments = discover_segments(partitions)
+        return Inspection(partitions=partitions.frame, segments=segments.frame)
 
     def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
@@ -105,7 +122,7 @@ class LogDirectory:
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
         """Do what ``verify`` does, and return all that is known of the run."""
         request = VerifyRequest(is_deep=deep, is_live=live)
-        return verify(self._spark, [self.path], self.options, request)
+        return verify(self._session, [self.path], self.options, request)
 
     def compact(self, *, dry_run: bool = False) -> DataFrame:
         """Compact every partition that is due and return the result rows.
@@ -117,7 +134,7 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
-        return self.compact_with_report(dry_run=dry_run).results_frame(self._spark)
+        return self.compact_with_report(dry_run=dry_run).results_frame(self._session)
 
     def recover(self, *, dry_run: bool = False) -> DataFrame:
         """Recover every partition, as a broker does after a crash, and return the result rows.
@@ -129,7 +146,7 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said, or the directory is in use.
         """
-        return self.recover_with_report(dry_run=dry_run).results_frame(self._spark)
+        return self.recover_with_report(dry_run=dry_run).results_frame(self._session)
 
     def retain(self, *, dry_run: bool = False) -> DataFrame:
         """Remove the segments that have expired and return the result rows.
@@ -141,19 +158,19 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
-        return self.retain_with_report(dry_run=dry_run).results_frame(self._spark)
+        return self.retain_with_report(dry_run=dry_run).results_frame(self._session)
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""
         options = replace(self.options, dry_run=dry_run)
-        return retain(self._spark, [self.path], options)
+        return retain(self._place, [self.path], options)
 
     def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""
         options = replace(self.options, dry_run=dry_run)
-        return recover(self._spark, [self.path], options)
+        return recover(self._place, [self.path], options)
 
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``compact`` does, and return all that is known of the run."""
         options = replace(self.options, dry_run=dry_run)
-        return compact(self._spark, [self.path], options)
+        return compact(self._place, [self.path], options)

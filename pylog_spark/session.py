@@ -96,6 +96,17 @@ class SparkNotInstalledError(MissingSoftwareError):
         )
 
 
+def has_session() -> bool:
+    """Whether somebody has started a session, a JVM or a server for this process."""
+    if any(name in os.environ for name in _HOSTED_BY):
+        return True
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
+
+    return SparkSession.getActiveSession() is not None
+
+
 def build_session(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,

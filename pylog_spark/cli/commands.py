@@ -17,6 +17,7 @@ from pylog_spark.options.declared import (
     CONFIG_FILES,
     DEEP,
     DRY_RUN,
+    ENGINE,
     EXACT,
     EXCLUDE,
     FAIL_ON,
@@ -138,7 +139,7 @@ _CONFIG_OF_JOBS: Final = (
     *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, MASTER, OUTPUT)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
@@ -411,7 +412,7 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, MASTER, OUTPUT),
+    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 
@@ -434,6 +435,7 @@ _UNDO: Final = Command(
         MARK_CLEAN,
         CONFIG_FILES,
         LEDGER,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),
@@ -442,7 +444,7 @@ _UNDO: Final = Command(
 
     A local run is undone from the trash that it was given (--trash), a run over a managed root by
     its generations. A partition of which a single file is not what the run left is refused, and
-    the file is named; the others are undone. Spark is started only to write the ledger.
+    the file is named; the others are undone. Spark is started only to write a ledger there.
     """,
     example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
 )
@@ -463,6 +465,7 @@ _PURGE: Final = Command(
         SETTINGS_OF_RUN,
         NOW_MS,
         LEDGER,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Final
 
+from pylog_spark.engines.errors import TaskFailedError
 from pylog_spark.exit_code import EXTRAS, TerminatedError
 from pylog_spark.text import printable
 from storage_core.errors import PylogError
@@ -85,6 +86,8 @@ def _describe(error: BaseException) -> str:
             text = f"{where}{error.strerror or error}"
         case MemoryError():
             text = "out of memory"
+        case TaskFailedError():
+            text = str(error)
         case _:
             text = _describe_unexpected(error)
     return text

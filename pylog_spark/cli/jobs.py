@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from pylog_spark.cli.progress_line import ProgressLine
-from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.compact import compact
@@ -18,6 +18,7 @@ from pylog_spark.operations.recover import check_recovery, recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.options.declared import (
     DRY_RUN,
+    ENGINE,
     FAIL_ON,
     LEDGER,
     MARK_CLEAN,
@@ -62,23 +63,24 @@ def _prepare_roots(line: CommandLine, check: Callable[..., object]) -> Call[list
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check(roots, options)
-    return Call(line=line, options=options, subject=[root.location for root in roots])
+    locations = [root.location for root in roots]
+    return Call(line=line, options=options, subject=locations, roots=roots)
 
 
-def _recover(call: Call[list[str]], session: Any) -> RunReport:
-    return _recover_by(recover, call, session)
+def _recover(call: Call[list[str]], place: Any) -> RunReport:
+    return _recover_by(recover, call, place)
 
 
-def _run(call: Call[list[str]], session: Any) -> RunReport:
-    return _recover_by(run_nightly, call, session)
+def _run(call: Call[list[str]], place: Any) -> RunReport:
+    return _recover_by(run_nightly, call, place)
 
 
 def _recover_by(
-    operation: Callable[..., RunReport], call: Call[list[str]], session: Any
+    operation: Callable[..., RunReport], call: Call[list[str]], place: Any
 ) -> RunReport:
     with ProgressLine(is_shown=not call.as_json) as progress:
         report = operation(
-            session,
+            place,
             call.line[ROOTS],
             call.options,
             on_progress=progress.on_progress,
@@ -87,12 +89,12 @@ def _recover_by(
     return _with_notes(report, call)
 
 
-def _retain(call: Call[list[str]], session: Any) -> RunReport:
-    return _with_notes(retain(session, call.line[ROOTS], call.options), call)
+def _retain(call: Call[list[str]], place: Any) -> RunReport:
+    return _with_notes(retain(place, call.line[ROOTS], call.options), call)
 
 
-def _compact(call: Call[list[str]], session: Any) -> RunReport:
-    return _with_notes(compact(session, call.line[ROOTS], call.options), call)
+def _compact(call: Call[list[str]], place: Any) -> RunReport:
+    return _with_notes(compact(place, call.line[ROOTS], call.options), call)
 
 
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
@@ -106,6 +108,7 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
         trash=line[TRASH],
         mark_clean=line.written(MARK_CLEAN),
         overrides=line[OVERRIDE],
+        engine=line[ENGINE],
         master=line[MASTER],
     )
     path = line[PLAN]
@@ -114,11 +117,11 @@ def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
     if plan.action != "recover":
         roots = [root.location for root in plan.roots]
         check_roots(resolve_roots(roots, said=options.role), options)
-    return Call(line=line, options=options, subject=plan)
+    return Call(line=line, options=options, subject=plan, roots=plan.roots)
 
 
-def _apply(call: Call[SavedPlan], session: Any) -> RunReport:
-    return apply_saved(session, call.subject, call.options)
+def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
+    return apply_saved(place, call.subject, call.options)
 
 
 def show_run(call: Call[Any], report: RunReport) -> int:
@@ -176,7 +179,8 @@ def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
 def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
-    line = f"{what}: {summary_line(rows)} in {seconds:.1f} s{refusal_text(rows)}"
+    line = f"{what}: {summary_line(rows)} in {seconds:.1f} s, "
+    line += f"engine {report.engine}{refusal_text(rows)}"
     footer = [line, *report.notes]
     console = Console()
     planned = report.planned_rows() if report.dry_run else []
@@ -196,7 +200,7 @@ RUN: Final = Work(
     prepare=_prepare,
     operate=_run,
     show=show_run,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.HERE_IF_FEW_AND_DRY,
     asks_ledger=True,
 )
 RECOVER: Final = replace(RUN, name="recover", prepare=_prepare_recovery, operate=_recover)
@@ -207,6 +211,6 @@ APPLY: Final = Work(
     prepare=_prepare_plan,
     operate=_apply,
     show=show_run,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )

@@ -1,4 +1,4 @@
-"""How a command runs: arguments, options, what can be refused early, session, operation, answer.
+"""How a command runs: arguments, options, what can be refused early, place, operation, answer.
 
 The steps and their order are here, once; a ``Work`` says what a command does in each. What is heavy
 is imported when a step needs it.
@@ -7,12 +7,12 @@ is imported when a step needs it.
 import enum
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pylog_spark.options.choices import OutputFormat
+from pylog_spark.options.choices import EngineChoice, OutputFormat
 from pylog_spark.options.declared import OUTPUT, PLAN_OUT, REPORT
 from pylog_spark.options.option import CommandLine
 from storage_core.clock import SystemClock
@@ -21,18 +21,26 @@ from storage_core.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pylog_spark.engines.choice import Place
     from pylog_spark.options import JobOptions
+    from storage_core.roots.open_root import LogRoot
 
 SubjectT = TypeVar("SubjectT")
 ReportT = TypeVar("ReportT")
 
 
-class Spark(enum.Enum):
-    """When a command starts a Spark session."""
+# What is no job on up to so many partitions needs no cluster, and no memory to speak of.
+MOST_PARTITIONS_HERE: Final = 10_000
 
-    NEVER = enum.auto()
-    TO_WRITE_LEDGER = enum.auto()
-    ALWAYS = enum.auto()
+
+class Tasks(enum.Enum):
+    """Where a command has its tasks done, or what writes its ledger, if nothing else is said."""
+
+    NONE = enum.auto()  # it has none
+    LEDGER_ONLY = enum.auto()  # this machine, and only where there is a ledger to write
+    HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
+    HERE_IF_FEW_AND_DRY = enum.auto()  # the same for a dry run, Spark for the job itself
+    SPARK = enum.auto()  # Spark, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +51,13 @@ class Call(Generic[SubjectT]):
         line: What the command line has.
         options: Of the run.
         subject: What it is about: locations of its roots, a plan.
+        roots: The log directories of tasks that this machine can do as well.
     """
 
     line: CommandLine
     options: "JobOptions"
     subject: SubjectT
+    roots: "Sequence[LogRoot]" = ()
 
     @property
     def as_json(self) -> bool:
@@ -68,9 +78,9 @@ class Work(Generic[SubjectT, ReportT]):
         name: Of the command.
         prepare: Reads the options, and refuses what the operation would refuse: a person is spared
             the start of a Spark session.
-        operate: Does it; gets the session, None without one.
+        operate: Does it; gets the place of its tasks, None without one.
         show: Prints what was done and returns the exit status.
-        spark: When a session is started.
+        tasks: Where they are done.
         asks_ledger: Whether a dry run reads the ledger, too, which it never writes.
     """
 
@@ -78,7 +88,7 @@ class Work(Generic[SubjectT, ReportT]):
     prepare: Callable[[CommandLine], Call[SubjectT]]
     operate: Callable[[Call[SubjectT], Any], ReportT]
     show: Callable[[Call[SubjectT], ReportT], int]
-    spark: Spark = Spark.NEVER
+    tasks: Tasks = Tasks.NONE
     asks_ledger: bool = False
 
     def __call__(self, line: CommandLine) -> int:
@@ -90,18 +100,52 @@ class Work(Generic[SubjectT, ReportT]):
         for option in (REPORT, PLAN_OUT):
             check_file_place(option.label, line.written(option))
         call = self.prepare(line)
-        return self.show(call, self.operate(call, self._session(call.options)))
+        return self.show(call, self.operate(call, self._place(call)))
 
-    def _session(self, options: "JobOptions") -> "SparkSession | None":
+    def _place(self, call: Call[SubjectT]) -> "Place | None":
+        options = call.options
         has_ledger = options.ledger is not None
         writes_ledger = has_ledger and not options.dry_run
-        if self.spark is Spark.NEVER:
+        if self.tasks is Tasks.NONE:
             return None
-        if self.spark is Spark.TO_WRITE_LEDGER and not writes_ledger:
+        if self.tasks is Tasks.LEDGER_ONLY and not writes_ledger:
             return None
+        if self._are_here(call):
+            from pylog_spark.engines.choice import Local  # noqa: PLC0415  # Arrow
+
+            return Local.of_master(options.master)
         return start_session(
             self.name, options, delta=has_ledger if self.asks_ledger else writes_ledger
         )
+
+    def _are_here(self, call: Call[SubjectT]) -> bool:
+        """Whether this machine does the tasks, without Spark."""
+        options = call.options
+        if self.tasks is Tasks.SPARK:
+            return False
+        if options.engine is not EngineChoice.AUTO:
+            return options.engine is EngineChoice.LOCAL
+        from pylog_spark.session import has_session  # noqa: PLC0415  # finds Java
+
+        if options.master is not None or has_session() or not _is_written_here(options.ledger):
+            return False
+        return self.tasks is Tasks.LEDGER_ONLY or self._is_look_at_few(call)
+
+    def _is_look_at_few(self, call: Call[SubjectT]) -> bool:
+        """Whether a command is no job, on few partitions of this machine."""
+        from pylog_spark.discovery import count_directories  # noqa: PLC0415  # Arrow
+
+        if self.tasks is Tasks.HERE_IF_FEW_AND_DRY and not call.options.dry_run:
+            return False
+        count = count_directories(call.roots)
+        return count is not None and count <= MOST_PARTITIONS_HERE
+
+
+def _is_written_here(ledger: str | None) -> bool:
+    """Whether this machine can go on with a ledger; how a store is opened is Spark's setting."""
+    from pylog_spark.ledger.tables import local_folder, why_spark  # noqa: PLC0415  # Arrow
+
+    return ledger is None or (local_folder(ledger) is not None and why_spark(ledger) is None)
 
 
 def load_options(line: CommandLine) -> "JobOptions":

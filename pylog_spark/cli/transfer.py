@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
 from pylog_spark.operations.materialize import check_target, materialize
@@ -176,19 +176,19 @@ INGEST: Final = Work(
     prepare=_prepare_ingest,
     operate=_ingest,
     show=_show,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.SPARK,
 )
 MATERIALIZE: Final = Work(
     name="materialize",
     prepare=_prepare_materialize,
     operate=_materialize,
     show=_show,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.SPARK,
 )
 SURVEY: Final = Work(
     name="survey",
     prepare=_prepare_survey,
     operate=_survey,
     show=_show,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.SPARK,
 )

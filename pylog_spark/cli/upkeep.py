@@ -1,4 +1,4 @@
-"""Undo and purge: they need Spark for nothing but their ledger."""
+"""Undo and purge: they have no tasks; what writes their ledger is chosen as for jobs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from pylog_spark.cli.jobs import show_run
-from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import check_undo, undo
@@ -28,8 +28,8 @@ def _prepare_undo(line: CommandLine) -> Call[list[str]]:
     return Call(line=line, options=options, subject=[root.location for root in touched])
 
 
-def _undo(call: Call[list[str]], session: Any) -> RunReport:
-    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], spark=session)
+def _undo(call: Call[list[str]], place: Any) -> RunReport:
+    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], spark=place)
     notes = _notes_of_nothing_to_undo(report, call)
     return report.with_notes(notes)
 
@@ -42,8 +42,8 @@ def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
     return Call(line=line, options=options, subject=notes)
 
 
-def _purge(call: Call[tuple[str, ...]], session: Any) -> RunReport:
-    report = purge(call.line[ROOTS], call.options, spark=session)
+def _purge(call: Call[tuple[str, ...]], place: Any) -> RunReport:
+    report = purge(call.line[ROOTS], call.options, spark=place)
     return report.with_notes(call.subject)
 
 
@@ -85,12 +85,12 @@ UNDO: Final = Work(
     prepare=_prepare_undo,
     operate=_undo,
     show=show_run,
-    spark=Spark.TO_WRITE_LEDGER,
+    tasks=Tasks.LEDGER_ONLY,
 )
 PURGE: Final = Work(
     name="purge",
     prepare=_prepare_purge,
     operate=_purge,
     show=show_run,
-    spark=Spark.TO_WRITE_LEDGER,
+    tasks=Tasks.LEDGER_ONLY,
 )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pylog_spark.cli.finding_tables import finding_table, write_counts
-from pylog_spark.cli.runner import Call, Spark, Work, load_options
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
@@ -109,6 +109,6 @@ VERIFY: Final = Work(
     prepare=_prepare,
     operate=_verify,
     show=_show,
-    spark=Spark.ALWAYS,
+    tasks=Tasks.SPARK,
     asks_ledger=True,
 )

@@ -1,11 +1,16 @@
 """The tables of a ledger and where they lie under its location."""
 
 import enum
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from pylog_spark.schemas import CLEANING, OPERATION, RECORDED_FINDING, RESULT, RUN
+
+_FILE_SCHEME: Final = "file://"
+# deltalake makes a slash of a backslash, and panics at the others when it writes (1.6).
+_NOT_UNDERSTOOD: Final = frozenset("\\[]^|")
 
 
 class LedgerTable(enum.StrEnum):
@@ -32,6 +37,34 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
     LedgerTable.FINDINGS: RECORDED_FINDING,
     LedgerTable.CLEANINGS: CLEANING,
 }
+
+
+def why_spark(location: str) -> str | None:
+    """Return why only Spark can go on with the ledger at a path of this machine, None if not.
+
+    Args:
+        location: Path, or URL; nothing is said of an object store's.
+    """
+    folder = local_folder(location)
+    if folder is None:
+        return None
+    odd = sorted(set(str(folder)) & _NOT_UNDERSTOOD)
+    if odd:
+        return f"deltalake understands no {' '.join(odd)} in a path"
+    runs = folder / LedgerTable.RUNS
+    # A Delta table that is made over files of Parquet has none of their rows.
+    if not (runs / "_delta_log").exists() and any(runs.glob("*.parquet")):
+        return "it was begun as Parquet, by a session without Delta"
+    return None
+
+
+def local_folder(location: str) -> Path | None:
+    """Return the directory that a location is on this machine, None for an object store's.
+
+    The path of a URL is taken as it stands, as Spark does.
+    """
+    path = location.removeprefix(_FILE_SCHEME)
+    return None if "://" in path else Path(path).absolute()
 
 
 def table_location(location: str, table: LedgerTable) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
-
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import EngineChoice
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import Action
@@ -36,6 +36,7 @@ class ApplyOptions:
         trash: Folder that keeps what is replaced or removed.
         mark_clean: False for no marker of a clean shutdown.
         overrides: Guards that are switched off; a plan switches none off.
+        engine: Where tasks run.
         master: Spark master.
     """
 
@@ -44,6 +45,7 @@ class ApplyOptions:
     trash: str | None = None
     mark_clean: bool | None = None
     overrides: frozenset[str] = frozenset()
+    engine: EngineChoice = EngineChoice.AUTO
     master: str | None = None
 
 
@@ -65,17 +67,18 @@ def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
         trash=said.trash or options.trash,
         mark_clean=options.mark_clean if said.mark_clean is None else said.mark_clean,
         limits=replace(options.limits, overrides=said.overrides),
+        engine=said.engine,
         master=said.master,
     )
 
 
 def apply_plan(
-    spark: SparkSession, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
+    place: Place, path: str | Path, said: ApplyOptions, *, clock: Clock | None = None
 ) -> RunReport:
     """Apply exactly the plan of a file; partitions that changed since are refused, by file.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         path: The file that ``--plan-out`` wrote.
         said: What is said anew.
         clock: For the times in the ledger.
@@ -88,16 +91,16 @@ def apply_plan(
         PylogError: As the operation that made the plan.
     """
     saved = read_plan_file(path)
-    return apply_saved(spark, saved, options_of(saved, Path(path), said), clock=clock)
+    return apply_saved(place, saved, options_of(saved, Path(path), said), clock=clock)
 
 
 def apply_saved(
-    spark: SparkSession, saved: SavedPlan, options: JobOptions, *, clock: Clock | None = None
+    place: Place, saved: SavedPlan, options: JobOptions, *, clock: Clock | None = None
 ) -> RunReport:
     """Apply a plan that was read; its file is not read again.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         saved: The plan.
         options: What ``options_of`` made of it.
         clock: For the times in the ledger.
@@ -113,4 +116,4 @@ def apply_saved(
     if operation is None:
         raise ConfigError("PLAN", options.plan_in, f"has an unknown action: {saved.action}")
     roots = [root.location for root in saved.roots]
-    return operation(spark, roots, options, clock=clock, saved=saved)
+    return operation(place, roots, options, clock=clock, saved=saved)

@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.operations.cleaning_rows import (
-    cleaner_totals,
-    cleaning_rows,
-    describe_totals,
-)
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.cleaning_rows import cleaner_totals, cleaning_rows, describe_totals
 from pylog_spark.operations.compaction_waves import CompactionStages
 from pylog_spark.operations.due_compactions import CompactionLimits, find_due_compactions
 from pylog_spark.operations.exact import EXACT_NOTE, measure_plans
@@ -25,13 +21,7 @@ from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
-from pylog_spark.run.plan_table import (
-    RowKey,
-    only_planned,
-    result_rows,
-    row_keys,
-    sort_plans,
-)
+from pylog_spark.run.plan_table import RowKey, only_planned, result_rows, row_keys, sort_plans
 from pylog_spark.run.planning import Demand, broadcast_budget
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport, merge_steps
@@ -57,7 +47,7 @@ _NO_BROADCAST: Final = (
 
 
 def compact(
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -68,7 +58,7 @@ def compact(
     """Compact every partition that is due, as Kafka's log cleaner would.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
@@ -86,7 +76,7 @@ def compact(
     log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
     job = new_job(Action.COMPACT.value, log_roots, options, clock=clock, saved=saved)
-    with open_upkeep(spark, job) as run:
+    with open_upkeep(place, job) as run:
         step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
     return run.report(
         RunReport,
@@ -138,7 +128,7 @@ def compact_step(
         pyspark.errors.PySparkException: Spark failed.
     """
     job = run.job
-    notes: tuple[str, ...] = () if run.dispatcher.can_broadcast else (_NO_BROADCAST,)
+    notes: tuple[str, ...] = () if run.engine.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
     plans = settle_plans(run, context, _observe(run, context), action=Action.COMPACT.value)
@@ -188,7 +178,7 @@ def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
 
 def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
     """Clean what is planned, under the locks of all roots; record each round when it has ended."""
-    options, dispatcher = run.job.options, run.dispatcher
+    options, engine = run.job.options, run.engine
     for location, points in _reset_points(plans).items():
         run.roots[location].begin_writing()
         run.roots[location].write_cleaner_points(points)
@@ -197,12 +187,12 @@ def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -
         most_unit_bytes=options.tuning.unit_max_bytes,
         # Without broadcasts the plans of a wave are values in Spark's own plan.
         budget_bytes=broadcast_budget(
-            options.tuning.broadcast_max_bytes, heap_bytes=dispatcher.heap_bytes
+            options.tuning.broadcast_max_bytes, heap_bytes=engine.heap_bytes
         )
-        if dispatcher.can_broadcast
+        if engine.can_broadcast
         else MOST_CELL_BYTES,
-        slots=dispatcher.slots,
-        can_broadcast=dispatcher.can_broadcast,
+        slots=engine.slots,
+        can_broadcast=engine.can_broadcast,
         max_keys=map_capacity(options.cleaner),
         # What a caller asks for wins over the run's option.
         strategy=Strategy(options.strategy) if strategy is Strategy.AUTO else strategy,

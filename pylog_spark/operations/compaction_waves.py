@@ -103,7 +103,7 @@ class CompactionStages:
         )
         wave = _Wave(
             title=title,
-            passes=PassStages(self._run.dispatcher, self.limits, context, title),
+            passes=PassStages(self._run.engine, self.limits, context, title),
             context=context,
             outcomes={each.ref.ordinal: Outcome() for each in due},
         )
@@ -114,13 +114,13 @@ class CompactionStages:
             # small ones are cleaned.
             jobs = self._cut_beside(whole)
             beside = [
-                self._run.dispatcher.alongside(partial(self._clean_beside, jobs, wave))
+                self._run.engine.alongside(partial(self._clean_beside, jobs, wave))
                 for _ in range(min(_JOBS_BESIDE, jobs.qsize()))
             ]
             try:
                 self._clean_spread(spread, wave)
                 for each_beside in beside:
-                    self._run.dispatcher.wait_for(each_beside)
+                    self._run.engine.wait_for(each_beside)
             except BaseException:
                 _drop(jobs)  # what has not begun does not begin any more
                 raise
@@ -231,8 +231,8 @@ class CompactionStages:
             )
             for each in partitions
         )
-        frame = self._run.dispatcher.spread(units, work, COMMIT)
-        rows = self._run.dispatcher.collect(frame, COMMIT, f"{wave.title}: {what}")
+        ended = self._run.engine.spread(units, work, COMMIT)
+        rows = self._run.engine.collect(ended, COMMIT, f"{wave.title}: {what}")
         for row in rows.to_pylist():
             before = wave.outcomes[row["ordinal"]]
             ended = outcome_of_commit(row)

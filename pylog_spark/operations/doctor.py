@@ -3,16 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.engine import AnyEngine
 from pylog_spark.operations.verify import verify_step
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
@@ -21,11 +20,14 @@ from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_for
 from pylog_spark.tasks.forecast import forecast_partitions
 from pylog_spark.tasks.verification import Target
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _TITLE: Final = "pylog doctor"
 
 
 def diagnose(
-    spark: SparkSession,
+    spark: "SparkSession",
     roots: Sequence[str | Path],
     options: JobOptions,
     request: VerifyRequest,
@@ -51,8 +53,8 @@ def diagnose(
     with Run(spark, job) as run:
         report = verify_step(run, request)
         report.release()
-        forecasts = _foretell(run.dispatcher, report, options)
-        slots = run.dispatcher.slots
+        forecasts = _foretell(run.engine, report, options)
+        slots = run.engine.slots
     return put_together(
         report.roots,
         findings=report.findings,
@@ -63,23 +65,23 @@ def diagnose(
     )
 
 
-def _foretell(dispatcher: Dispatcher, report: VerifyReport, options: JobOptions) -> pa.Table:
+def _foretell(engine: AnyEngine, report: VerifyReport, options: JobOptions) -> pa.Table:
     targets = to_foretell(report.roots.targets)
     if not targets:
         return FORECAST.empty_table()
     sizes = {row["ordinal"]: row["bytes"] or 0 for row in report.verified}
-    units = _units(dispatcher, targets, sizes, options)
+    units = _units(engine, targets, sizes, options)
     now_ms = options.now_ms
 
     def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
         return forecast_partitions(unit, now_ms)
 
-    frame = dispatcher.spread(units, work, FORECAST)
-    return dispatcher.collect(frame, FORECAST, f"{_TITLE}: what a broker's start would do")
+    foretold = engine.spread(units, work, FORECAST)
+    return engine.collect(foretold, FORECAST, f"{_TITLE}: what a broker's start would do")
 
 
 def _units(
-    dispatcher: Dispatcher,
+    engine: AnyEngine,
     targets: Sequence[Target],
     sizes: Mapping[int, int],
     options: JobOptions,
@@ -87,7 +89,7 @@ def _units(
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
     unit_bytes = choose_unit_bytes(
         sum(item.size_bytes for item in items),
-        slots=dispatcher.slots,
+        slots=engine.slots,
         least_bytes=options.tuning.unit_min_bytes,
         most_bytes=options.tuning.unit_max_bytes,
     )

@@ -45,12 +45,12 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
         for number in planned
     )
     units = [unit.values for unit in pack_units(items, unit_bytes=0, per_disk=run.disks.per_disk)]
-    frame = run.dispatcher.spread(units, measure_partitions, MEASURED)
+    measured = run.engine.spread(units, measure_partitions, MEASURED)
     title = f"{run.job.title}: measure what {len(planned)} partitions would become"
     outcomes = {}
     exact: dict[str, int] = {}
     sizes = plans["bytes_after"].to_pylist()
-    for row in run.dispatcher.collect(frame, MEASURED, title).to_pylist():
+    for row in run.engine.collect(measured, MEASURED, title).to_pylist():
         outcome = Outcome(duration_ms=row["duration_ms"])
         if row["error_class"] is not None:
             outcome.fail(row)

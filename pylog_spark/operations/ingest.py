@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.engines.spark_engine import SparkRows, map_in_arrow, require_spark
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, new_job
@@ -146,10 +146,10 @@ def _hold(run: Run, target: LogRoot) -> LeaseProof:
 
 def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     """Return a row of ``schemas.INGEST`` for each partition, without its files."""
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, require_spark(run.engine)
     partitions = discover_partitions(
-        run.spark, [source], job.topics, file_list=job.options.file_list, with_files=True
-    )
+        engine, [source], job.topics, file_list=job.options.file_list, with_files=True
+    ).frame
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return compare_with_manifests(batches, context)
@@ -157,13 +157,13 @@ def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ingest_partitions(batches, context)
 
-    tasks = count_look_tasks(None, slots=dispatcher.slots)
+    tasks = count_look_tasks(None, slots=engine.slots)
     compared = map_in_arrow(partitions.repartition(tasks), compare, INGEST)
     # The first look has to be the first one: what is lost of it is looked at again, and waited for.
     looked = compared.persist(StorageLevel.DISK_ONLY)
     try:
         title = f"{job.title}: look for what is new in {source.location}"
-        known = dispatcher.collect(_plain(looked), _PLAIN, title)
+        known = engine.collect(SparkRows(_plain(looked)), _PLAIN, title)
         planned = pc.equal(known["status"], Status.PLANNED.value)
         new = pc.sum(planned).as_py() or 0
         if not new:
@@ -171,8 +171,8 @@ def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
         time.sleep(context.rules.settle_ms / 1000)
         frame = looked.where(looked["status"] == Status.PLANNED.value)
         spread = map_in_arrow(frame.repartition(min(new, tasks)), take, INGEST)
-        taken = dispatcher.collect(
-            _plain(spread), _PLAIN, f"{job.title}: take what is new into {context.root}"
+        taken = engine.collect(
+            SparkRows(_plain(spread)), _PLAIN, f"{job.title}: take what is new into {context.root}"
         )
     finally:
         looked.unpersist()

@@ -7,11 +7,10 @@ is finished by the next one with the same generations; what is whole is not writ
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
@@ -38,6 +37,9 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
@@ -45,7 +47,7 @@ _NEXT_STEP: Final = (
 
 
 def materialize(
-    spark: SparkSession,
+    spark: "SparkSession",
     managed: str,
     directory: str | Path,
     options: JobOptions,
@@ -106,7 +108,7 @@ def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
 
 
 def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, run.engine
     context = MaterializeContext(
         root=job.roots[0].location, directory=str(path), present=state.generations
     )
@@ -114,16 +116,16 @@ def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return plan_materialize(batches, context)
 
-    partitions = discover_partitions(run.spark, job.roots, job.topics)
-    spread = partitions.repartition(count_look_tasks(None, slots=dispatcher.slots))
-    frame = dispatcher.map_rows(spread, plan, MATERIALIZED)
-    details = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
+    partitions = discover_partitions(engine, job.roots, job.topics)
+    spread = partitions.deal_out(count_look_tasks(None, slots=engine.slots))
+    frame = engine.map_rows(spread, plan, MATERIALIZED)
+    details = engine.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
     return sort_details(details, "bytes")
 
 
 def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
     """Write what is planned, big partitions first; the other rows stay as they are."""
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, run.engine
     planned = pc.equal(details["status"], Status.PLANNED.value)
     rows = details.filter(planned).select(["topic", "partition", "generation", "all_bytes"])
     if not rows.num_rows:
@@ -141,7 +143,7 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
         ],
         unit_bytes=choose_unit_bytes(
             total,
-            slots=dispatcher.slots,
+            slots=engine.slots,
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         ),
@@ -153,8 +155,8 @@ def _write(run: Run, path: Path, details: pa.Table) -> pa.Table:
             made = write_partition(topic, partition, generation, context)
             yield rows_to_batch(MATERIALIZED, [made])
 
-    frame = dispatcher.spread([unit.values for unit in units], write, MATERIALIZED)
-    written = dispatcher.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
+    frame = engine.spread([unit.values for unit in units], write, MATERIALIZED)
+    written = engine.collect(frame, MATERIALIZED, f"{job.title}: write {path}")
     others = details.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([written, others]), "bytes")
 

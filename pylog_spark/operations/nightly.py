@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.purge import purge_step
 from pylog_spark.operations.recover import RecoveryStep
@@ -24,12 +24,7 @@ from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run import Run
-from pylog_spark.run.run_report import (
-    NOT_OF_THIS_STEP,
-    RunReport,
-    merge_steps,
-    summarise_steps,
-)
+from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps, summarise_steps
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
 from storage_core.catalog.roles import Role
@@ -38,7 +33,7 @@ from storage_core.maintenance.verification.findings import Severity
 
 
 def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -50,7 +45,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     """Do what is due, record it and report it.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories, or of managed roots.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
@@ -72,7 +67,7 @@ def run_nightly(  # noqa: PLR0913  # besides what is said, what is at hand
     job = new_job(
         Action.RUN.value, log_roots, options, clock=clock, saved=saved, unsaid=NOT_OF_THIS_STEP
     )
-    with open_upkeep(spark, job) as run:
+    with open_upkeep(place, job) as run:
         night = _Night(run)
         night.recover(on_progress)
         night.retain()

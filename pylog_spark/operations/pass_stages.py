@@ -1,6 +1,6 @@
 """Both passes of compaction over the partitions of a wave, spread over tasks.
 
-Partitions whose offset map is merged by one task go through two Spark jobs: pass one and merge,
+Partitions whose offset map is merged by one task go through two collections: pass one and merge,
 then pass two. Those whose keys are exchanged by hash go through one.
 """
 
@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from pylog_spark.engines.engine import AnyEngine, Published
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
 from pylog_spark.options import Strategy
-from pylog_spark.run.dispatch import Dispatcher, Published
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import (
@@ -112,16 +112,16 @@ class PassStages:
     """Runs the passes of the partitions of one wave that are spread over tasks.
 
     Args:
-        dispatcher: Starts the Spark stages.
+        engine: Runs the stages.
         limits: How much one task is given.
         context: What tasks need to write.
-        title: Names the wave in Spark's user interface.
+        title: Names the wave where stages are shown.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, limits: CompactionLimits, context: WriteContext, title: str
+        self, engine: AnyEngine, limits: CompactionLimits, context: WriteContext, title: str
     ) -> None:
-        self._dispatcher = dispatcher
+        self._engine = engine
         self._limits = limits
         self._context = context
         self._title = title
@@ -143,11 +143,11 @@ class PassStages:
         exchanged = [p for p in due if p.strategy is Strategy.SHUFFLE]
         cleaned: dict[int, CleanedPartition] = {}
         if merged:
-            plans = self._dispatcher.publish({p.ref.ordinal: p.work.plan for p in merged})
+            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in merged})
             between = self._index(merged, plans, outcomes)
             cleaned |= self._rewrite(between, plans, outcomes)
         if exchanged:
-            plans = self._dispatcher.publish({p.ref.ordinal: p.work.plan for p in exchanged})
+            plans = self._engine.publish({p.ref.ordinal: p.work.plan for p in exchanged})
             cleaned |= self._exchange(exchanged, plans, outcomes)
         return cleaned
 
@@ -182,8 +182,8 @@ class PassStages:
             for p in due
         }
 
-        dispatcher = self._dispatcher
-        tasks = min(len(due), MERGE_TASKS_PER_SLOT * dispatcher.slots)
+        engine = self._engine
+        tasks = min(len(due), MERGE_TASKS_PER_SLOT * engine.slots)
         merged_by = {p.ref.ordinal: number % tasks for number, p in enumerate(due)}
 
         def index(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
@@ -192,12 +192,10 @@ class PassStages:
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return merge_partitions(batches, plans.value, limits, context)
 
-        partials = dispatcher.spread(self._segments(due), index, PARTIAL_INDEX)
-        ordered = dispatcher.to_units(partials, tasks).sortWithinPartitions(
-            "ordinal", "segment", PART
-        )
-        frame = dispatcher.map_rows(ordered, merge, MERGED_INDEX)
-        rows = dispatcher.collect(frame, MERGED_INDEX, f"{self._title}: pass one and merge")
+        partials = engine.spread(self._segments(due), index, PARTIAL_INDEX)
+        ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
+        merged = engine.map_rows(ordered, merge, MERGED_INDEX)
+        rows = engine.collect(merged, MERGED_INDEX, f"{self._title}: pass one and merge")
         between = {}
         disks = {p.ref.ordinal: self._disk(p) for p in due}
         for row in rows.to_pylist():
@@ -219,7 +217,7 @@ class PassStages:
     def _place(self, index: bytes | None, path: str | None, table_path: str | None) -> MapPlace:
         if index is None:
             return MapPlace(path=path, table_path=table_path)
-        return MapPlace(published=self._dispatcher.publish(index))
+        return MapPlace(published=self._engine.publish(index))
 
     def _rewrite(
         self, between: Mapping[int, Between], plans: Plans, outcomes: Outcomes
@@ -236,8 +234,8 @@ class PassStages:
                 items, plans.value, lambda ordinal: places[ordinal].open(), context
             )
 
-        frame = self._dispatcher.spread(units, rewrite, GROUP_MANIFEST)
-        table = self._dispatcher.collect(frame, GROUP_MANIFEST, f"{self._title}: pass two")
+        groups = self._engine.spread(units, rewrite, GROUP_MANIFEST)
+        table = self._engine.collect(groups, GROUP_MANIFEST, f"{self._title}: pass two")
         return _complete(between, _ordered(table), outcomes)
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
@@ -250,11 +248,11 @@ class PassStages:
     def _exchange(
         self, due: Sequence[DueCompaction], plans: Plans, outcomes: Outcomes
     ) -> dict[int, CleanedPartition]:
-        """Run both passes of partitions whose keys are exchanged, in one Spark job."""
+        """Run both passes of partitions whose keys are exchanged, in one collection."""
         between = {p.ref.ordinal: _before_exchange(p, self._disk(p)) for p in due}
         units = self._groups(between)
         routes = _routes(due, units)
-        published = self._dispatcher.publish(routes)
+        published = self._engine.publish(routes)
         context = self._context
 
         def send(items: Sequence[Item]) -> Iterator[pa.RecordBatch]:
@@ -266,19 +264,17 @@ class PassStages:
         def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return rewrite_exchanged(batches, plans.value, context)
 
-        dispatcher = self._dispatcher
-        sent = dispatcher.spread(self._segments(due), send, EXCHANGE)
+        engine = self._engine
+        sent = engine.spread(self._segments(due), send, EXCHANGE)
         buckets = sum(route.buckets + 1 for route in routes.values())
-        heard = dispatcher.to_units(sent, buckets).sortWithinPartitions(
-            "unit", "kind", "segment", PART
-        )
-        answered = dispatcher.map_rows(heard, answer, EXCHANGE)
-        told = dispatcher.to_units(answered, len(units)).sortWithinPartitions(
+        heard = sent.to_units(buckets).sort_within("unit", "kind", "segment", PART)
+        answered = engine.map_rows(heard, answer, EXCHANGE)
+        told = answered.to_units(len(units)).sort_within(
             "ordinal", "group", "kind", "segment", PART
         )
-        frame = dispatcher.map_rows(told, rewrite, GROUP_MANIFEST)
+        groups = engine.map_rows(told, rewrite, GROUP_MANIFEST)
         title = f"{self._title}: both passes, {buckets} buckets"
-        table = dispatcher.collect(frame, GROUP_MANIFEST, title)
+        table = engine.collect(groups, GROUP_MANIFEST, title)
         return _complete(between, _ordered(table), outcomes)
 
 

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.broker_purge import purge_broker
 from pylog_spark.operations.managed_purge import purge_managed
 from pylog_spark.operations.purge_rows import Gone, Row, apply_purge, purge_row
@@ -39,7 +39,7 @@ def purge(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    spark: SparkSession | None = None,
+    spark: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
@@ -47,7 +47,7 @@ def purge(
     Args:
         roots: Log directories and managed roots; none for the trash alone.
         options: The trash, the time, which topics, the ledger, and whether this is a dry run.
-        spark: The session that writes the ledger; None where there is none.
+        spark: The session that writes the ledger; None where ``deltalake`` does.
         clock: For the name of the run, and the times in the ledger.
 
     Raises:
@@ -64,7 +64,7 @@ def purge(
         raise ConfigError("--trash", options.trash, "no such directory")
     check_roots(log_roots, options)
     job = new_job(Action.PURGE.value, log_roots, options, clock=clock)
-    with Run(spark, job) as run:
+    with Run(spark or Local(), job) as run:
         run.notes += dump_notes(options)
         run.hold_roots()
         results = purge_step(run, build_catalogs(log_roots, options))

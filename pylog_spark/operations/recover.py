@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
@@ -48,7 +48,7 @@ _NOT_LOADED: Final = frozenset(
 
 
 def recover(  # noqa: PLR0913  # besides what is said, what is at hand
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -60,7 +60,7 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
     """Recover every partition, so that the broker starts at once.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing. A mirror is only reported on,
             unless cutting is allowed and what is cut is salvaged.
@@ -83,7 +83,7 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
     log_roots = resolve_roots(roots, said=options.role)
     options, notes = check_recovery(log_roots, options)
     job = new_job(Action.RECOVER.value, log_roots, options, clock=clock, saved=saved)
-    with open_upkeep(spark, job) as run:
+    with open_upkeep(place, job) as run:
         recovery = RecoveryStep(run, log_roots, on_progress)
         recovery.run()
     return run.report(
@@ -271,7 +271,7 @@ class RecoveryStep:
         """
         options = self._job.options
         meter = ProgressMeter(
-            self._run.spark,
+            self._run.engine,
             total_bytes=sum(each.size_bytes for each in due),
             total_segments=sum(len(each.scan_offsets) for each in due),
             report=self._on_progress,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
+from pylog_spark.engines.engine import Rows
 from pylog_spark.report import size_text
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import planned_rows
@@ -120,7 +120,7 @@ class RecoveryStages:
         tuning = self._run.job.options.tuning
         unit_bytes = choose_unit_bytes(
             sum(each.size_bytes + _PARTITION_BYTES for each in due),
-            slots=self._run.dispatcher.slots,
+            slots=self._run.engine.slots,
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )
@@ -139,14 +139,14 @@ class RecoveryStages:
         if len(stages) > 1 and self._run.disks.per_disk is None:
             # Beside each other; with a limit of tasks at a disk, each has to have it for itself.
             (scans, scan_sizes), (others, other_sizes) = stages
-            stages = [(scans.unionByName(others), scan_sizes + other_sizes)]
+            stages = [(scans.union(others), scan_sizes + other_sizes)]
         outcomes: Outcomes = {}
-        for frame, sizes in stages:
+        for recovered, sizes in stages:
             watch: Any = nullcontext()
             if self._meter is not None:
                 watch = self._meter.stage(sizes)
             with watch:
-                rows = self._run.dispatcher.collect(frame, RECOVERED, title).to_pylist()
+                rows = self._run.engine.collect(recovered, RECOVERED, title).to_pylist()
             outcomes |= {
                 row["ordinal"]: Outcome(
                     columns=row,
@@ -159,7 +159,7 @@ class RecoveryStages:
 
     def _spread_scans(
         self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+    ) -> tuple[Rows, list[tuple[int, int]]]:
         """Return the recovery of partitions whose segments are read by several tasks."""
         works = {each.ref.ordinal: each.work for each in due}
         folded_by, folds = self._lanes(due)
@@ -183,13 +183,11 @@ class RecoveryStages:
         def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return fold_partitions(batches, works, context)
 
-        dispatcher = self._run.dispatcher
-        scans = dispatcher.spread([unit.values for unit in units], scan, SEGMENT_SCAN)
-        ordered = dispatcher.to_units(scans, folds).sortWithinPartitions(
-            "ordinal", "base_offset", PART
-        )
-        frame = dispatcher.map_rows(ordered, fold, RECOVERED)
-        return frame, [(unit.size_bytes, len(unit.items)) for unit in units]
+        engine = self._run.engine
+        scans = engine.spread([unit.values for unit in units], scan, SEGMENT_SCAN)
+        ordered = scans.to_units(folds).sort_within("ordinal", "base_offset", PART)
+        folded = engine.map_rows(ordered, fold, RECOVERED)
+        return folded, [(unit.size_bytes, len(unit.items)) for unit in units]
 
     def _lanes(self, due: Sequence[DueRecovery]) -> tuple[dict[int, int], int]:
         """Return which task puts each log in order, and how many tasks there are.
@@ -198,7 +196,7 @@ class RecoveryStages:
         """
         disks = self._run.disks
         if disks.per_disk is None:
-            tasks = min(len(due), LOOK_TASKS_PER_SLOT * self._run.dispatcher.slots)
+            tasks = min(len(due), LOOK_TASKS_PER_SLOT * self._run.engine.slots)
             return {each.ref.ordinal: number % tasks for number, each in enumerate(due)}, tasks
         items = (
             WorkItem(value=each.ref.ordinal, size_bytes=0, disk=disks.of(each.ref.root))
@@ -209,7 +207,7 @@ class RecoveryStages:
 
     def _whole(
         self, due: Sequence[DueRecovery], context: RecoveryContext, unit_bytes: int
-    ) -> tuple[DataFrame, list[tuple[int, int]]]:
+    ) -> tuple[Rows, list[tuple[int, int]]]:
         """Return the recovery of partitions that one task each reads and puts in order."""
         units = pack_units(
             (
@@ -228,12 +226,12 @@ class RecoveryStages:
         def whole(items: Sequence[RecoveryWork]) -> Iterator[pa.RecordBatch]:
             return recover_whole(items, context)
 
-        frame = self._run.dispatcher.spread(listed, whole, RECOVERED)
+        recovered = self._run.engine.spread(listed, whole, RECOVERED)
         sizes = [
             (sum(p.size_bytes for p in unit.values), sum(len(p.scan_offsets) for p in unit.values))
             for unit in units
         ]
-        return frame, sizes
+        return recovered, sizes
 
     def settle(
         self, root: HeldRoot, due: Sequence[DueRecovery], outcomes: Mapping[int, Outcome]

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.deletion_guard import refuse_deletions
 from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.operations.retention_waves import (
@@ -32,14 +32,7 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import (
-    ALLOWED_BY,
-    RETENTION,
-    RETENTION_PLAN,
-    Action,
-    Reason,
-    Status,
-)
+from pylog_spark.schemas import ALLOWED_BY, RETENTION, RETENTION_PLAN, Action, Reason, Status
 from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.clock import Clock
@@ -61,7 +54,7 @@ _OUT_OF_SCOPE: Final = frozenset(
 
 
 def retain(
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -71,7 +64,7 @@ def retain(
     """Remove the segments that have expired, as Kafka's log manager would.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: What to do, and how; its dry run writes nothing.
         clock: For the times in the ledger; what is decided follows ``options.now_ms``.
@@ -88,7 +81,7 @@ def retain(
     log_roots = resolve_roots(roots, said=options.role)
     check_roots(log_roots, options)
     job = new_job(Action.RETAIN.value, log_roots, options, clock=clock, saved=saved)
-    with open_upkeep(spark, job) as run:
+    with open_upkeep(place, job) as run:
         step = retain_step(run, run_context(job, run.unclean_roots))
     return run.report(RunReport, step.results, notes=step.notes, retentions=step.retentions)
 

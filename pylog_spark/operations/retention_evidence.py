@@ -1,27 +1,17 @@
 """What speaks for or against the deletions of a run: who said a limit, how late it is, what was."""
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any
 
-import pyarrow as pa
-from pyspark.errors import AnalysisException
-from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
-
-from pylog_spark.ledger import LedgerTable, read_table
+from pylog_spark.ledger import last_limits
 from pylog_spark.operations.deletion_guard import FormerLimits, TopicPlace
 from pylog_spark.options import JobOptions
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import ALLOWED_BY, NEWEST_RECORD, RESULT, Action
+from pylog_spark.schemas import NEWEST_RECORD
 from pylog_spark.tasks.retention import observe_newest
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.config.log_config import TOPIC_KEYS
-
-# More names than these are not sent to Spark: it is asked for all topics.
-_MOST_NAMED: Final = 1000
-_FORMER: Final = pa.schema(
-    [RESULT.field(name) for name in ("root", "topic", "run_id", "retention_ms", "retention_bytes")]
-)
 
 
 class RunEvidence:
@@ -92,42 +82,27 @@ class RunEvidence:
     def former_limits(self, topics: Collection[TopicPlace]) -> Mapping[TopicPlace, FormerLimits]:
         """Return what the ledger knows of these topics.
 
-        A limit that was refused, be it in one partition, was not enforced: the one before counts.
-
         Raises:
-            pyspark.errors.PySparkException: The ledger cannot be read.
+            PylogError: The ledger cannot be read.
+            pyspark.errors.PySparkException: The same, where Spark reads.
         """
-        options = self._run.job.options
-        if options.ledger is None:
+        job, engine = self._run.job, self._run.engine
+        ledger, names = job.options.ledger, {topic for _, topic in topics}
+        if ledger is None:
             return {}
-        try:
-            rows = read_table(self._run.spark, options.ledger, LedgerTable.RESULTS)
-        except AnalysisException:
-            if options.dry_run:
-                return {}  # nobody has made the ledger yet, and a dry run does not
-            raise
-        if "retention_ms" not in rows.columns:
-            return {}
-        names = sorted({topic for _, topic in topics})
-        chosen = rows.where(
-            (F.col("action") == Action.RETAIN.value)
-            & F.col("retention_ms").isNotNull()
-            & (F.col("run_id") != self._run.job.run_id)
-        )
-        if len(names) <= _MOST_NAMED:
-            chosen = chosen.where(F.col("topic").isin(names))
-        # Partitions in which nothing expired say the limit, too, of which others were refused.
-        refusal = F.when(F.col("reason").isin(sorted(ALLOWED_BY)), 1).otherwise(0)
-        limits = F.struct(*_FORMER.names[2:])
-        runs = chosen.groupBy("root", "topic", "run_id").agg(
-            F.max(refusal).alias("refusals"), F.max(limits).alias("limits")
-        )
-        # Names of runs sort by time.
-        last = F.max_by("limits", "run_id").alias("last")
-        enforced = runs.where(F.col("refusals") == 0).groupBy("root", "topic").agg(last)
-        frame = enforced.select("root", "topic", "last.*")
-        title = f"{self._run.job.title}: what retention topics had"
-        found = self._run.dispatcher.collect(frame, _FORMER, title).to_pylist()
+
+        def ask() -> list[dict[str, Any]]:
+            return last_limits(
+                self._run.place,
+                ledger,
+                names,
+                run_id=job.run_id,
+                # Nobody has made the ledger yet, and a dry run does not.
+                may_be_missing=job.options.dry_run,
+            )
+
+        engine.describe(f"{job.title}: what retention topics had")
+        found = engine.wait_for(engine.alongside(ask))
         return {
             (row["root"], row["topic"]): FormerLimits(
                 row["run_id"], row["retention_ms"], row["retention_bytes"]

@@ -58,8 +58,8 @@ class SweepStages:
         def commit(items: Sequence[SweepWork]) -> Iterator[pa.RecordBatch]:
             return commit_sweeps(items, context, write)
 
-        frame = self._run.dispatcher.spread(self._units(due), commit, SWEPT)
-        rows = self._run.dispatcher.collect(frame, SWEPT, title).to_pylist()
+        ended = self._run.engine.spread(self._units(due), commit, SWEPT)
+        rows = self._run.engine.collect(ended, SWEPT, title).to_pylist()
         names = ("bytes_after", "segments_after", "operations")
         return {row["ordinal"]: Outcome.of(row, names) for row in rows}
 
@@ -76,7 +76,7 @@ class SweepStages:
         ]
         unit_bytes = choose_unit_bytes(
             sum(item.size_bytes for item in items),
-            slots=self._run.dispatcher.slots,
+            slots=self._run.engine.slots,
             least_bytes=tuning.unit_min_bytes,
             most_bytes=tuning.unit_max_bytes,
         )

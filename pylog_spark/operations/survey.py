@@ -7,12 +7,10 @@ numbers a partition, and keeps it as columns. Nothing is opened, nothing is lock
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
-from pylog_spark.arrow_tasks import map_in_arrow
 from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
@@ -25,9 +23,12 @@ from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.listing import open_listing
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def survey(
-    spark: SparkSession,
+    spark: "SparkSession",
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -58,15 +59,16 @@ def survey(
     with Run(spark, job) as run:
         # The tasks that list survey, too: the files of a partition never travel.
         partitions = discover_partitions(
-            spark,
+            run.engine,
             log_roots,
             job.topics,
             file_list=options.file_list,
             with_files=True,
             opener=opener,
         )
-        frame = map_in_arrow(partitions, work, SURVEY)
-        found = run.dispatcher.collect(frame, SURVEY, f"{job.title}: look at {job.places}")
+        found = run.engine.collect(
+            partitions.map(work, SURVEY), SURVEY, f"{job.title}: look at {job.places}"
+        )
     details = sort_details(found, "due_bytes")
     results = transfer_results(
         job,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.broker_undo import BrokerUndo
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
@@ -33,7 +33,7 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
-    spark: SparkSession | None = None,
+    spark: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
@@ -42,7 +42,7 @@ def undo(
         run_id: The run, as its report and the ledger name it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        spark: The session that writes the ledger; None where there is none.
+        spark: The session that writes the ledger; None where ``deltalake`` does.
         clock: For the name of this run, and the times in the ledger.
 
     Raises:
@@ -55,7 +55,7 @@ def undo(
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
     job = new_job(Action.UNDO.value, touched, options, clock=clock, request=request)
-    with Run(spark, job) as run:
+    with Run(spark or Local(), job) as run:
         tables = list(_undo_roots(run, run_id))
     results = pa.concat_tables(tables) if tables else RESULT.empty_table()
     return run.report(RunReport, results)

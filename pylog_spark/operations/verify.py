@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pylog_spark.discovery import resolve_roots
+from pylog_spark.engines.spark_engine import require_spark
 from pylog_spark.operations.verify_report import (
     FindingCount,
     VerifyReport,
@@ -75,11 +76,11 @@ def verify_step(run: Run, request: VerifyRequest) -> VerifyReport:
         StorageError: A root cannot be listed.
         pyspark.errors.PySparkException: Spark failed.
     """
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, require_spark(run.engine)
     roots = observe_roots(
         [(root.location, root.role) for root in job.roots], job.topics, is_live=request.is_live
     )
-    of_roots = dispatcher.frame_of(rows_to_batch(VERIFIED, roots.rows))
+    of_roots = engine.frame_of(rows_to_batch(VERIFIED, roots.rows))
     frame = of_roots
     kept: list[DataFrame] = []
     if roots.targets:
@@ -103,7 +104,7 @@ def verify_step(run: Run, request: VerifyRequest) -> VerifyReport:
         read_bytes=sum(row["read_bytes"] or 0 for row in verified),
         read_ms=sum(row["read_ms"] or 0 for row in verified),
         _frame=frame,
-        _free=_freeing(kept, dispatcher.hand_over()),
+        _free=_freeing(kept, engine.hand_over()),
     )
 
 
@@ -120,14 +121,14 @@ def _collect(
     run: Run, request: VerifyRequest, frame: DataFrame
 ) -> tuple[list[FindingCount], list[dict[str, Any]], list[dict[str, Any]]]:
     """Return counts of the findings, the worst of them, and the rows of the partitions."""
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, require_spark(run.engine)
     is_finding = F.col("row") == FINDING_ROW
-    dispatcher.describe(f"{job.title} {job.places}: verify")
+    engine.describe(f"{job.title} {job.places}: verify")
     names = ["ordinal", "root", "topic", "partition", "segments", "bytes", "records"]
     names += ["log_start_offset", "log_end_offset", "read_bytes", "read_ms"]
     verified = frame.where(F.col("row") == PARTITION_ROW).select(*names, "error_class", "error")
     rows: list[dict[str, Any]] = verified.toArrow().to_pylist()
-    dispatcher.describe(f"{job.title} {job.places}: count findings")
+    engine.describe(f"{job.title} {job.places}: count findings")
     counted = frame.where(is_finding).groupBy("severity", "code").count().toArrow().to_pylist()
     rank = F.create_map(*[F.lit(value) for s in Severity for value in (s.value, s.rank)])
     worst = (

@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pylog_spark.arrow_tasks import map_in_arrow
+from pylog_spark.engines.engine import Published
+from pylog_spark.engines.spark_engine import SparkRows, map_in_arrow, require_spark
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
-from pylog_spark.run.dispatch import Published
 from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
@@ -50,7 +50,7 @@ def verify_targets(
     run: Run, request: VerifyRequest, targets: Sequence[Target], kept: list[DataFrame]
 ) -> DataFrame:
     """Return the rows of all targets; what is kept for them is added to the list."""
-    dispatcher = run.dispatcher
+    engine = require_spark(run.engine)
     stretches = _cut(run, targets)
     options = VerifyOptions(
         now_ms=run.job.options.now_ms,
@@ -62,23 +62,21 @@ def verify_targets(
     def work(unit: tuple[Stretch, ...]) -> Iterator[pa.RecordBatch]:
         return verify_stretches(unit, options)
 
-    verified = dispatcher.spread(_units(run, stretches), work, VERIFIED)
+    verified = engine.spread(_units(run, stretches), work, VERIFIED).frame
     is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
     if not is_cut:
         return _whole_rows(verified)
     # Facts are read twice, once to be put together and once to be left out.
     verified = verified.persist()
     kept.append(verified)
-    parts = dispatcher.publish(
+    parts = engine.publish(
         {target.ordinal: target for target in targets if target.ordinal in is_cut}
     )
     facts = verified.where(F.col("row") == FACTS_ROW)
     if run.disks.per_disk is None:
-        facts = facts.repartition(
-            min(len(is_cut), LOOK_TASKS_PER_SLOT * dispatcher.slots), "ordinal"
-        )
+        facts = facts.repartition(min(len(is_cut), LOOK_TASKS_PER_SLOT * engine.slots), "ordinal")
     else:
-        facts = run.disks.deal_out(dispatcher, facts, key="ordinal")
+        facts = run.disks.deal_out(engine, SparkRows(facts), key="ordinal").frame
     folded = _fold(facts.sortWithinPartitions("ordinal", "first_offset", PART), parts, options)
     others = verified.where(F.col("row") != FACTS_ROW)
     return _whole_rows(others).unionByName(folded)
@@ -100,7 +98,7 @@ def _fold(
 
 def _cut(run: Run, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
     """Return stretches with their bytes: a small partition whole, a big one in several."""
-    job, dispatcher = run.job, run.dispatcher
+    job, engine = run.job, require_spark(run.engine)
     places = [
         {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
         for target in targets
@@ -109,10 +107,10 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return measure_segments(batches, _SIZES)
 
-    listed = dispatcher.frame_of(pa.RecordBatch.from_pylist(places))
-    dealt = run.disks.deal_out(dispatcher, listed, rows=len(places))
-    frame = dispatcher.map_rows(dealt, measure, _SIZES)
-    sizes = dispatcher.collect(frame, _SIZES, f"{job.title} {job.places}: list segments")
+    listed = SparkRows(engine.frame_of(pa.RecordBatch.from_pylist(places)))
+    dealt = run.disks.deal_out(engine, listed, count=len(places))
+    frame = engine.map_rows(dealt, measure, _SIZES)
+    sizes = engine.collect(frame, _SIZES, f"{job.title} {job.places}: list segments")
     known = dict(
         zip(
             sizes["ordinal"].to_pylist(),
@@ -177,7 +175,7 @@ def _unit_bytes(run: Run, total_bytes: int) -> int:
     tuning = run.job.options.tuning
     return choose_unit_bytes(
         total_bytes,
-        slots=run.dispatcher.slots,
+        slots=run.engine.slots,
         least_bytes=tuning.unit_min_bytes,
         most_bytes=tuning.unit_max_bytes,
     )

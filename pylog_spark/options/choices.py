@@ -42,6 +42,14 @@ class Strategy(enum.StrEnum):
     SHUFFLE = "shuffle"  # never in one place: keys meet by hash, survivors come back as bitmaps
 
 
+class EngineChoice(enum.StrEnum):
+    """Where the tasks of a run run."""
+
+    AUTO = "auto"  # by what is asked for: jobs on Spark, looks and repairs of few partitions here
+    SPARK = "spark"  # a Spark session's executors
+    LOCAL = "local"  # processes of this machine, no JVM
+
+
 class FailOn(enum.StrEnum):
     """From which severity on findings change the exit status."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pylog_spark.options.choices import (
     OVERRIDABLE_GUARDS,
+    EngineChoice,
     FailOn,
     HighWatermarkSource,
     Isolation,
@@ -127,6 +128,18 @@ MARK_CLEAN: Final = Option[bool](
     help="Write no clean-shutdown marker at the end.",
     is_in_files=True,
     doc="mark a broker's directory as cleanly shut down again, if it was before",
+)
+ENGINE: Final = Option[EngineChoice](
+    name="engine",
+    flag="--engine",
+    kind=choice(EngineChoice),
+    default=EngineChoice.AUTO,
+    panel=OUTPUT_AND_PLACE,
+    help="Where tasks run: in Spark, or in processes of this machine, as many as it has processors "
+    "or --master local[N] says. Default: Spark for jobs; this machine for dry runs, apply, undo "
+    "and purge of up to 10,000 local partitions.",
+    is_in_files=True,
+    doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )
 MASTER: Final = Option[str | None](
     name="master",

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pylog_spark.options.choices import HighWatermarkSource, Order
+from pylog_spark.options.choices import EngineChoice, HighWatermarkSource, Order
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     ASSUME_DEFAULTS,
     DRY_RUN,
+    ENGINE,
     EXACT,
     EXCLUDE,
     FILE_LIST,
@@ -165,6 +166,7 @@ class JobOptions:
     plan_in: str | None = None
     exact: bool = EXACT.field()
     limits: RunLimits = field(default_factory=RunLimits)
+    engine: EngineChoice = ENGINE.field()  # noqa: RUF009 - makes a dataclass field
     master: str | None = MASTER.field()
     spark_conf: Mapping[str, str] = SPARK.field()
 

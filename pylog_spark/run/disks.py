@@ -1,6 +1,6 @@
 """The local disks of a run: of one only so many tasks at once may be at work (``--per-disk``).
 
-Spark's scheduler knows slots, no disks. But it cannot run more tasks at once than a stage has, so
+An engine knows slots, no disks. But it cannot run more tasks at once than a stage has, so
 all that a stage does on one disk is dealt out to that many of its tasks. Nobody waits in a slot,
 and nothing has to be agreed upon between tasks; the price is that a task gets more to do, which a
 retry does again.
@@ -10,18 +10,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
-
-from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.run.planning import count_look_tasks
 from storage_core.catalog.roles import local_path
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import storage_errors
-
-_UNIT: Final = "unit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,36 +50,30 @@ class Disks:
 
     def deal_out(
         self,
-        dispatcher: Dispatcher,
-        frame: DataFrame,
+        engine: Engine[RowsT],
+        rows: RowsT,
         *,
         key: str = "directory",
-        rows: int | None = None,
-    ) -> DataFrame:
+        count: int | None = None,
+    ) -> RowsT:
         """Spread rows about partitions over the tasks that look at them.
 
         Args:
-            dispatcher: Starts the stages.
-            frame: Rows with root and key.
+            engine: Runs them.
+            rows: With root and key.
             key: With a limit, rows of one root and key are in one task.
-            rows: How many there are, about; None where nobody knows.
+            count: How many rows there are, about; None where nobody knows.
         """
-        tasks = count_look_tasks(rows, slots=dispatcher.slots)
+        tasks = count_look_tasks(count, slots=engine.slots)
         if self.per_disk is None:
-            return frame.repartition(tasks)
-        unit, units = self._units(F.col(key), self.per_disk, tasks)
-        return dispatcher.to_units(frame.withColumn(_UNIT, unit), units).drop(_UNIT)
-
-    def _units(self, key: Column, per_disk: int, tasks: int) -> tuple[Column, int]:
-        """Return the task of a row, and how many tasks there are: each disk's, then all others'."""
+            return rows.deal_out(tasks)
+        # Each disk has tasks of its own, and what lies elsewhere the others.
         disks = sorted(set(self.by_root.values()))
-        first_of = {disk: number * per_disk for number, disk in enumerate(disks)}
-        beyond = len(disks) * per_disk
-        unit = F.lit(beyond) + F.pmod(F.hash(key), F.lit(tasks))
-        for root, disk in self.by_root.items():
-            share = F.lit(first_of[disk]) + F.pmod(F.hash(key), F.lit(per_disk))
-            unit = F.when(F.col("root") == root, share).otherwise(unit)
-        return unit, beyond + tasks
+        lanes = {
+            root: range(disks.index(disk) * self.per_disk, (disks.index(disk) + 1) * self.per_disk)
+            for root, disk in self.by_root.items()
+        }
+        return rows.deal_by([key], len(disks) * self.per_disk + tasks, lanes=lanes)
 
 
 def find_disks(roots: Sequence[LogRoot], per_disk: int | None) -> Disks:

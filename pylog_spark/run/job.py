@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import SparkSession
-
-from pylog_spark.ledger import Ledger
+from pylog_spark.engines.choice import Place
+from pylog_spark.ledger import open_ledger
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import build_catalogs, read_meta_properties
 from pylog_spark.run.plan_file import SavedPlan, expected_operations, saved_plan
@@ -20,7 +19,6 @@ from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.clock import Clock, SystemClock
-from storage_core.errors import ConfigError
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES
 from storage_core.redaction import without_secrets
 from storage_core.roots.broker import BrokerRoot
@@ -169,23 +167,22 @@ def unclean_roots(roots: Sequence[LogRoot]) -> frozenset[str]:
     )
 
 
-def open_recorder(spark: SparkSession | None, job: Job) -> Recorder:
+def open_recorder(place: Place, job: Job) -> Recorder:
     """Return what keeps the record of a run; a dry run keeps none.
 
     Args:
-        spark: The session that writes the ledger; None where the run has none and needs none.
+        place: What writes the ledger: a Spark session, or this machine.
         job: The run.
 
     Raises:
-        ConfigError: There is a ledger, but no session.
-        pyspark.errors.PySparkException: The ledger cannot be written.
+        ConfigError: The ledger's tables are of a kind that cannot be written there.
+        PylogError: The ledger cannot be written.
+        pyspark.errors.PySparkException: The same, where Spark writes.
     """
     options = job.options
     ledger = None
     if options.ledger is not None and not options.dry_run:
-        if spark is None:
-            raise ConfigError("--ledger", options.ledger, "needs a Spark session")
-        ledger = Ledger.open(spark, options.ledger, run_id=job.run_id)
+        ledger = open_ledger(place, options.ledger, run_id=job.run_id)
     # Settings of the session may hold passwords; what is done does not depend on them.
     said = {
         name: value

@@ -40,7 +40,7 @@ _METADATA_KEY: Final = b"pylog-plan"
 # Not part of a plan: where a run is recorded, by whom it is run, and what may hold a password.
 # The configs of what is planned stand in the plan by themselves.
 _LEFT_OUT: Final = frozenset(
-    {"spark_conf", "master", "plan_out", "plan_in", "dry_run", "exact", "topic_dump"}
+    {"spark_conf", "engine", "master", "plan_out", "plan_in", "dry_run", "exact", "topic_dump"}
 )
 # The files of a hundred thousand partitions.
 _MOST_BYTES: Final = 4 << 30

@@ -1,6 +1,6 @@
 """How far a stage has come, while it runs.
 
-Spark tells how many tasks of a stage have ended. Tasks start in the order of their units, the
+An engine tells how many tasks of a stage have ended. Tasks start in the order of their units, the
 longest first, so that the bytes of as many units are about what was read.
 """
 
@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 
 import humanize
-from pyspark.sql import SparkSession
+
+from pylog_spark.engines.engine import AnyEngine
 
 _INTERVAL_SECONDS: Final = 0.5
 _SECONDS_PER_MINUTE: Final = 60
@@ -69,7 +70,7 @@ class ProgressMeter:
     """Counts what the stages of a run have read.
 
     Args:
-        spark: The session; one of Spark Connect tells only when a stage has ended.
+        engine: Runs the stages.
         total_bytes: Bytes that are to be read.
         total_segments: Segments that are to be read.
         report: Called from a thread of its own, several times a second while a stage runs; None
@@ -78,15 +79,13 @@ class ProgressMeter:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: AnyEngine,
         *,
         total_bytes: int,
         total_segments: int,
         report: OnProgress | None,
     ) -> None:
-        self._tracker = None
-        if not type(spark).__module__.startswith("pyspark.sql.connect"):
-            self._tracker = spark.sparkContext.statusTracker()
+        self._engine = engine
         self._total_bytes = total_bytes
         self._total_segments = total_segments
         self._report = report
@@ -127,13 +126,7 @@ class ProgressMeter:
 
     def completed_tasks(self, tasks: int) -> int:
         """Return how many tasks have ended of the running stage that has so many."""
-        if self._tracker is None:
-            return 0
-        for stage_id in self._tracker.getActiveStageIds():
-            stage = self._tracker.getStageInfo(stage_id)
-            if stage is not None and stage.numTasks == tasks:
-                return int(stage.numCompletedTasks)
-        return 0
+        return self._engine.completed_tasks(tasks)
 
 
 class StageWatch:

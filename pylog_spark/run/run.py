@@ -11,15 +11,15 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import count_directories, discover_partitions
+from pylog_spark.engines.choice import Place, open_engine
+from pylog_spark.engines.engine import AnyEngine, run_apart
 from pylog_spark.run.budgets import RunBudget
 from pylog_spark.run.disks import Disks, find_disks
-from pylog_spark.run.dispatch import Dispatcher, run_apart
 from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
@@ -32,9 +32,10 @@ from storage_core.errors import StorageError
 from storage_core.roots.open_root import LogRoot
 from storage_core.roots.root import HeldRoot, failures_of
 
-T = TypeVar("T")
 RootT = TypeVar("RootT", bound=HeldRoot)
 ReportT = TypeVar("ReportT", bound=Report)
+# So many partitions are looked at about as soon as processes have started that could do it.
+_LOOKS_AT_ONCE: Final = 2000
 
 
 class Run:
@@ -43,12 +44,14 @@ class Run:
     A dry run holds no locks, and its record is kept nowhere.
 
     Args:
-        spark: The session; None for a run that has no stages and no ledger.
+        place: Where its tasks run: a Spark session, or this machine.
         job: What is to be done.
 
     Attributes:
+        place: Where its tasks run.
         job: What is to be done.
         recorder: Keeps the record.
+        engine: Runs the stages.
         budget: What may still be begun.
         held: What is given back when the run has ended, the last first.
         roots: The roots under their locks and leases, by location; none in a dry run.
@@ -60,16 +63,17 @@ class Run:
             this run wrote any.
 
     Raises:
-        ConfigError: There is a ledger, but no session.
-        pyspark.errors.PySparkException: The ledger cannot be written.
+        ConfigError: The ledger's tables are of a kind that cannot be written there.
+        PylogError: The ledger cannot be written.
+        pyspark.errors.PySparkException: The same, where Spark writes.
     """
 
-    def __init__(self, spark: SparkSession | None, job: Job) -> None:
+    def __init__(self, place: Place, job: Job) -> None:
         self._started = time.perf_counter()
-        self._spark = spark
-        self._dispatcher = None if spark is None else Dispatcher(spark, tag=f"pylog-{job.run_id}")
+        self.place = place
         self.job = job
-        self.recorder: Recorder = open_recorder(spark, job)
+        self.recorder: Recorder = open_recorder(place, job)
+        self.engine: AnyEngine = open_engine(place, tag=f"pylog-{job.run_id}")
         self.budget = RunBudget(job.options.limits)
         self.held = ExitStack()
         self.roots: dict[str, HeldRoot] = {}
@@ -84,8 +88,7 @@ class Run:
         }
 
     def __enter__(self) -> Self:
-        if self._dispatcher is not None:
-            self._dispatcher.__enter__()
+        self.engine.__enter__()
         try:
             self.recorder.start()
         except BaseException as error:
@@ -102,10 +105,9 @@ class Run:
         last = ExitStack()
         last.push(self._record_failure)
         last.push(self.held)
-        if self._dispatcher is not None:
-            # After an error its jobs are interrupted before the roots are given back: no task works
-            # where nobody holds the lock.
-            last.push(self._dispatcher)
+        # After an error its tasks are ended before the roots are given back: no task works
+        # where nobody holds the lock.
+        last.push(self.engine)
         last.__exit__(kind, error, trace)
 
     def _record_failure(
@@ -117,16 +119,6 @@ class Run:
         """Write the END row of a run that an error ended."""
         if error is not None:
             run_apart("write the run's END row", partial(self.recorder.fail, error))
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session."""
-        return _require(self._spark)
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Starts the stages."""
-        return _require(self._dispatcher)
 
     @cached_property
     def disks(self) -> Disks:
@@ -176,7 +168,7 @@ class Run:
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
             schema: Columns of the table.
-            what: Names the Spark job.
+            what: Names the stage.
             roots: Those of the run's roots that are looked at; None for all.
 
         Raises:
@@ -186,11 +178,12 @@ class Run:
         chosen = job.roots if roots is None else tuple(roots)
         # Of several steps one is about brokers' directories alone, which no inventory lists.
         file_list = job.options.file_list if chosen == job.roots else None
-        partitions = discover_partitions(self.spark, chosen, job.topics, file_list=file_list)
-        rows = count_directories(chosen)
-        spread = self.disks.deal_out(self.dispatcher, partitions, rows=rows)
-        frame = self.dispatcher.map_rows(spread, look, schema)
-        found = self.dispatcher.collect(frame, schema, f"{job.title}: {what}")
+        partitions = discover_partitions(self.engine, chosen, job.topics, file_list=file_list)
+        count = count_directories(chosen)
+        spread = self.disks.deal_out(self.engine, partitions, count=count)
+        rows = self.engine.map_rows(spread, look, schema)
+        is_look = count is not None and count <= _LOOKS_AT_ONCE
+        found = self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
         return refuse_duplicates(found, brokers_of(job.roots))
 
     def report(
@@ -228,6 +221,7 @@ class Run:
                 failures=self.failures,
                 has_findings=has_findings,
             ),
+            engine=self.engine.name,
             **tables,
         )
         self.recorder.end(report.summary, exit_code=report.exit_code)
@@ -249,9 +243,3 @@ class Run:
     def failures(self) -> Mapping[str, StorageError]:
         """What disks failed with, by the log directory that the run then went on without."""
         return failures_of(self.roots)
-
-
-def _require(value: T | None) -> T:
-    if value is None:
-        raise TypeError("this run has no Spark session, and so no stages")
-    return value

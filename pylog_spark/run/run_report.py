@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.schemas import (
@@ -36,6 +35,9 @@ _PLAN_COLUMNS: Final = (
     "bytes_after",
     "peak_extra_bytes",
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 # A step's way of saying that a partition is another step's business.
 NOT_OF_THIS_STEP: Final = frozenset(
@@ -81,6 +83,7 @@ class Report:
         results: Rows of ``schemas.RESULT``: first what was done, most urgent first.
         summary: The numbers.
         exit_code: Exit status for the process that asked for the run.
+        engine: What did its tasks: ``spark`` or ``local``, which is this machine.
     """
 
     run_id: str
@@ -90,6 +93,7 @@ class Report:
     results: pa.Table
     summary: RunSummary
     exit_code: int
+    engine: str
 
     def run_row(self) -> dict[str, Any]:
         """Return what a program is told of the run as a whole."""
@@ -97,6 +101,7 @@ class Report:
             "run_id": self.run_id,
             "action": self.action,
             "dry_run": self.dry_run,
+            "engine": self.engine,
             **asdict(self.summary),
             "exit_code": self.exit_code,
             "notes": list(self.notes),
@@ -153,11 +158,11 @@ class RunReport(Report):
         rows: list[dict[str, Any]] = planned.select(list(_PLAN_COLUMNS)).to_pylist()
         return rows
 
-    def results_frame(self, spark: SparkSession) -> DataFrame:
+    def results_frame(self, spark: "SparkSession") -> "DataFrame":
         """Return the result rows as a DataFrame."""
         return spark.createDataFrame(self.results.replace_schema_metadata(), spark_ddl(RESULT))
 
-    def plans_frame(self, spark: SparkSession) -> DataFrame:
+    def plans_frame(self, spark: "SparkSession") -> "DataFrame":
         """Return what was observed and planned as a DataFrame; the plans themselves left out."""
         columns = [name for name in PLAN.names if name != "plan"]
         table = self.plans.select(columns).replace_schema_metadata()

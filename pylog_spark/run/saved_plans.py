@@ -188,9 +188,9 @@ def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[F
     unit_bytes = _LISTED_AT_ONCE * ITEM_OVERHEAD_BYTES
     packed = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
     units = [unit.values for unit in packed]
-    frame = run.dispatcher.spread(units, fingerprint_partitions, FINGERPRINT)
+    rows_of_files = run.engine.spread(units, fingerprint_partitions, FINGERPRINT)
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
-    table = run.dispatcher.collect(frame, FINGERPRINT, title)
+    table = run.engine.collect(rows_of_files, FINGERPRINT, title)
     return {row["ordinal"]: decode_files(row["files"]) for row in table.to_pylist()}
 
 

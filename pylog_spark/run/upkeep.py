@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
-
+from pylog_spark.engines.choice import Place
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.job import Job, run_trash
 from pylog_spark.run.run import Run
@@ -14,7 +13,7 @@ from pylog_spark.run.trash import begin_trash
 
 
 @contextmanager
-def open_upkeep(spark: SparkSession, job: Job) -> Iterator[Run]:
+def open_upkeep(place: Place, job: Job) -> Iterator[Run]:
     """Open a run that changes the logs of its roots, or only plans that.
 
     It holds all roots; what it found there is in its trash before the first file is touched, so
@@ -24,7 +23,7 @@ def open_upkeep(spark: SparkSession, job: Job) -> Iterator[Run]:
         GuardRefusedError: Another run, or a broker, has one of the roots.
         PylogError: As what is done within it.
     """
-    with Run(spark, job) as run:
+    with Run(place, job) as run:
         run.notes += (*dump_notes(job.options), *bucket_notes(job.roots))
         run.hold_roots(trash=run_trash(job))
         run.notes += begin_trash(job, run.held)

@@ -102,7 +102,7 @@ def run_waves(
         if members:
             place = f" (wave {number} of {len(waves)})" if len(waves) > 1 else ""
             yield run_wave(run, stages, members, f"{stages.title(members)}{place}")
-            run.dispatcher.release()
+            run.engine.release()
 
 
 def run_wave(run: Run, stages: WaveStages[D], due: Sequence[D], title: str) -> Outcomes:

@@ -64,7 +64,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
 
 
 class InProcess:
-    """What a Dispatcher does, without Spark."""
+    """What an engine does, in this process."""
 
     slots = 2
 
@@ -118,7 +118,7 @@ def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str,
         run: Any = SimpleNamespace(
             job=SimpleNamespace(title="retain", run_id=run_id, options=options),
             budget=SimpleNamespace(refusal=lambda: None),
-            dispatcher=InProcess(),
+            engine=InProcess(),
             disks=Disks(),
             roots={location: held},
             failures={},

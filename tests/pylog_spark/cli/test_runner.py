@@ -1,68 +1,135 @@
-"""How every command runs: what is refused early, when a session is started, what is the answer."""
+"""How every command runs: what is refused early, where its tasks are done, what is the answer."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pylog_spark.cli import doctor, explain, jobs, transfer, upkeep, verify
 from pylog_spark.cli.runner import Call, Work
+from pylog_spark.discovery import LogRoot
+from pylog_spark.engines.choice import Local
 from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import EngineChoice
 from pylog_spark.options.option import CommandLine
+from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
 
-# By when a session is started, and when it can read and write Delta tables.
-ASKS_LEDGER = [jobs.RUN, jobs.RECOVER, jobs.RETAIN, jobs.COMPACT, jobs.APPLY, verify.VERIFY]
+JOBS = [jobs.RUN, jobs.RECOVER, jobs.RETAIN, jobs.COMPACT]
+# On Spark alone, by whether a dry run asks the ledger, too.
+ASKS_LEDGER = [verify.VERIFY]
 WRITES_LEDGER = [transfer.INGEST, transfer.MATERIALIZE, transfer.SURVEY]
-STARTS_FOR_LEDGER = [upkeep.UNDO, upkeep.PURGE]
-STARTS_NONE = [explain.EXPLAIN, doctor.DOCTOR]
+LEDGER_ONLY = [upkeep.UNDO, upkeep.PURGE]
+NO_TASKS = [explain.EXPLAIN, doctor.DOCTOR]
+ALL = [*JOBS, jobs.APPLY, *ASKS_LEDGER, *WRITES_LEDGER, *LEDGER_ONLY, *NO_TASKS]
 
 
-def started(
-    monkeypatch: pytest.MonkeyPatch, work: Work, *, ledger: str | None, dry_run: bool
-) -> list[tuple]:
-    """Return name and ``delta`` of each session that a command starts."""
-    sessions: list[tuple] = []
+@pytest.fixture
+def few(tmp_path: Path) -> LogRoot:
+    """A log directory of two partitions."""
+    for name in ("t-0", "t-1"):
+        (tmp_path / "log" / name).mkdir(parents=True)
+    return LogRoot(location=str(tmp_path / "log"), role=Role.BROKER, is_said=True)
 
-    def build(_master: object, _conf: object, *, app_name: str, delta: bool) -> str:
-        sessions.append((app_name, delta))
-        return "session"
 
-    def prepare(line: CommandLine) -> Call:
-        options = JobOptions(now_ms=1, ledger=ledger, dry_run=dry_run)
-        return Call(line=line, options=options, subject=None)
+def place_of(
+    monkeypatch: pytest.MonkeyPatch,
+    work: Work,
+    roots: list[LogRoot],
+    *,
+    has_session: bool = False,
+    **said: Any,
+) -> Any:
+    """Return where a command has its tasks done: name and ``delta`` of a session, this machine."""
 
-    def operate(_call: Call, session: object) -> object:
-        return session
+    def build(_master: object, _conf: object, *, app_name: str, delta: bool) -> tuple:
+        return app_name.removeprefix("pylog "), delta
 
-    def show(_call: Call, report: object) -> int:
-        assert report == ("session" if sessions else None)
-        return 7
-
+    places: list[Any] = []
+    options = JobOptions(now_ms=1, **said)
     monkeypatch.setattr("pylog_spark.session.build_session", build)
+    monkeypatch.setattr("pylog_spark.session.has_session", lambda: has_session)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    assert replace(work, prepare=prepare, operate=operate, show=show)(CommandLine({})) == 7
-    return sessions
+    call: Call = Call(line=CommandLine({}), options=options, subject=None, roots=roots)
+    whole = replace(
+        work,
+        prepare=lambda _: call,
+        operate=lambda _, place: places.append(place),
+        show=lambda *_: 7,
+    )
+    assert whole(CommandLine({})) == 7
+    return places[0]
+
+
+def names(works: list[Work]) -> Any:
+    return pytest.mark.parametrize("work", works, ids=lambda work: work.name)
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["for good", "dry run"])
-@pytest.mark.parametrize("ledger", [None, "/ledger"])
-@pytest.mark.parametrize(
-    "work",
-    [*ASKS_LEDGER, *WRITES_LEDGER, *STARTS_FOR_LEDGER, *STARTS_NONE],
-    ids=lambda work: work.name,
-)
-def test_a_session_is_started_where_one_is_needed(monkeypatch, work, ledger, dry_run):
-    sessions = started(monkeypatch, work, ledger=ledger, dry_run=dry_run)
-    writes = ledger is not None and not dry_run
-    if work in ASKS_LEDGER:
-        assert sessions == [(f"pylog {work.name}", ledger is not None)]
+@pytest.mark.parametrize("has_ledger", [False, True], ids=["", "ledger"])
+@names(ALL)
+def test_where_somebody_has_a_session_it_is_taken(
+    monkeypatch, few, tmp_path, work, has_ledger, dry_run
+):
+    said = {"dry_run": dry_run, "ledger": str(tmp_path / "ledger") if has_ledger else None}
+    place = place_of(monkeypatch, work, [few], has_session=True, **said)
+    writes = has_ledger and not dry_run
+    if work in [*JOBS, jobs.APPLY, *ASKS_LEDGER]:
+        assert place == (work.name, has_ledger)
     elif work in WRITES_LEDGER:
-        assert sessions == [(f"pylog {work.name}", writes)]
-    elif work in STARTS_FOR_LEDGER and writes:
-        assert sessions == [(f"pylog {work.name}", True)]
+        assert place == (work.name, writes)
+    elif work in LEDGER_ONLY and writes:
+        assert place == (work.name, True)
     else:
-        assert sessions == []
+        assert place is None
+
+
+@names(ALL)
+def test_without_one_what_is_no_job_needs_no_spark(monkeypatch, few, tmp_path, work):
+    ledger = str(tmp_path / "ledger")
+    for_good = place_of(monkeypatch, work, [few], ledger=ledger)
+    dry = place_of(monkeypatch, work, [few], ledger=ledger, dry_run=True)
+    if work in JOBS:
+        assert (for_good, dry) == ((work.name, True), Local())
+    elif work is jobs.APPLY:
+        assert (for_good, dry) == (Local(), Local())
+    elif work in LEDGER_ONLY:
+        assert (for_good, dry) == (Local(), None)
+    elif work in NO_TASKS:
+        assert (for_good, dry) == (None, None)
+    else:
+        assert for_good == (work.name, True)
+
+
+@names([*JOBS, jobs.APPLY])
+def test_spark_looks_at_what_is_much_or_elsewhere(monkeypatch, few, tmp_path, work):
+    remote = LogRoot(location="s3://bucket/log", role=Role.MIRROR, is_said=True)
+    on_spark = (work.name, False)
+    assert place_of(monkeypatch, work, [few, remote], dry_run=True) == on_spark
+    assert place_of(monkeypatch, work, [few], dry_run=True, master="local[2]") == on_spark
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
+    assert place_of(monkeypatch, work, [few], dry_run=True) == on_spark
+
+
+@names([*JOBS, jobs.APPLY, *LEDGER_ONLY])
+def test_a_ledger_that_only_spark_opens_takes_spark(monkeypatch, few, tmp_path, work):
+    (tmp_path / "old" / "runs").mkdir(parents=True)
+    (tmp_path / "old" / "runs" / "part-0.parquet").touch()
+    for ledger in ("s3a://bucket/ledger", str(tmp_path / "[1]"), str(tmp_path / "old")):
+        assert place_of(monkeypatch, work, [few], ledger=ledger) == (work.name, True)
+
+
+@names([*JOBS, jobs.APPLY, *LEDGER_ONLY])
+def test_an_engine_that_is_said_wins(monkeypatch, few, tmp_path, work):
+    ledger = str(tmp_path / "ledger")
+    local = {"ledger": ledger, "engine": EngineChoice.LOCAL, "has_session": True}
+    assert place_of(monkeypatch, work, [few], **local) == Local()
+    assert place_of(monkeypatch, work, [few], **local, master="local[3]") == Local(3)
+    with pytest.raises(ConfigError, match="--master=yarn"):
+        place_of(monkeypatch, work, [few], **local, master="yarn")
+    spark = {"ledger": ledger, "engine": EngineChoice.SPARK}
+    assert place_of(monkeypatch, work, [few], **spark) == (work.name, True)
 
 
 @pytest.mark.parametrize("option", ["report", "plan_out"])

@@ -9,15 +9,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pylog_spark.ledger import Ledger, LedgerTable, read_table
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.ledger import LedgerTable, last_limits, open_ledger
+from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
-from pylog_spark.ledger.writer import format_at
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.purge import purge
 from pylog_spark.operations.undo import undo
 from pylog_spark.schemas import RESULT, rows_to_batch
 from storage_core.clock import ManualClock
-from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 pytestmark = pytest.mark.spark
@@ -36,7 +37,7 @@ def result_rows(*topics: str) -> pa.Table:
 
 
 def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(spark, tmp_path):
-    ledger = Ledger.open(spark, str(tmp_path / "ledger"), run_id="r")
+    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     assert ledger.format is LedgerFormat.DELTA
     for table in LedgerTable:
         delta = deltalake.DeltaTable(str(tmp_path / "ledger" / table))
@@ -48,27 +49,31 @@ def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(s
 
 def test_an_append_that_is_made_again_adds_nothing(spark, tmp_path):
     location = str(tmp_path / "ledger")
-    ledger = Ledger.open(spark, location, run_id="r")
+    ledger = SparkLedger.open(spark, location, run_id="r")
     for _ in range(2):
         ledger.append(LedgerTable.RESULTS, result_rows("a", "b"), number=0)
     ledger.append(LedgerTable.RESULTS, result_rows("c"), number=1)
-    other = Ledger.open(spark, location, run_id="another")
+    other = SparkLedger.open(spark, location, run_id="another")
     other.append(LedgerTable.RESULTS, result_rows("d"), number=0)
     topics = sorted(row["topic"] for row in delta_rows(location, LedgerTable.RESULTS))
     assert topics == ["a", "b", "c", "d"]
 
 
 def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
-    ledger = Ledger.open(spark, str(tmp_path / "ledger"), run_id="r")
+    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
     for session in (spark, SparkSession.active()):
         assert session.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
 def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
     location = str(tmp_path / "ledger")
-    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    SparkLedger.open(spark, location, run_id="r").append(
+        LedgerTable.RESULTS, result_rows("a"), number=0
+    )
     assert not list(tmp_path.rglob("_delta_log"))
     (warning,) = caplog.messages
     assert location in warning
@@ -79,11 +84,15 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
 
 def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monkeypatch):
     location = str(tmp_path / "ledger")
-    Ledger.open(spark, location, run_id="r").append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    SparkLedger.open(spark, location, run_id="r").append(
+        LedgerTable.RESULTS, result_rows("a"), number=0
+    )
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
     with pytest.raises(ConfigError, match="this session has no Delta"):
-        Ledger.open(spark, location, run_id="another")
+        SparkLedger.open(spark, location, run_id="another")
     assert sorted(tmp_path.rglob("*")) == before
     assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
 
@@ -93,12 +102,14 @@ def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
 ):
     location = str(tmp_path / "ledger")
     with monkeypatch.context() as patch:
-        patch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: LedgerFormat.PARQUET)
-        Ledger.open(spark, location, run_id="r").append(
+        patch.setattr(
+            "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+        )
+        SparkLedger.open(spark, location, run_id="r").append(
             LedgerTable.RESULTS, result_rows("a"), number=0
         )
     caplog.clear()
-    other = Ledger.open(spark, location, run_id="another")
+    other = SparkLedger.open(spark, location, run_id="another")
     other.append(LedgerTable.RESULTS, result_rows("b"), number=0)
     assert not list(tmp_path.rglob("_delta_log"))
     assert [location in text and "begun as Parquet" in text for text in caplog.messages] == [True]
@@ -137,9 +148,9 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
 def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
     spark, tmp_path, monkeypatch, ledger_format
 ):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
+    monkeypatch.setattr("pylog_spark.ledger.spark_ledger.ledger_format", lambda _: ledger_format)
     location = str(tmp_path / "led[g]er {1,2}*?\\")
-    ledger = Ledger.open(spark, location, run_id="r")
+    ledger = SparkLedger.open(spark, location, run_id="r")
     assert ledger.format is ledger_format
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
@@ -150,18 +161,103 @@ def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
 def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
     spark, tmp_path, monkeypatch, ledger_format
 ):
-    monkeypatch.setattr("pylog_spark.ledger.writer.ledger_format", lambda _: ledger_format)
+    monkeypatch.setattr("pylog_spark.ledger.spark_ledger.ledger_format", lambda _: ledger_format)
     location = str(tmp_path / "ledger")
     older = pa.schema([field for field in RESULT if not field.name.startswith("retention_")])
     with monkeypatch.context() as patch:
         patch.setitem(SCHEMAS, LedgerTable.RESULTS, older)
-        ledger = Ledger.open(spark, location, run_id="r1")
+        ledger = SparkLedger.open(spark, location, run_id="r1")
         ledger.append(LedgerTable.RESULTS, result_rows("a").select(older.names), number=0)
     known = {"run_id": "r2", "topic": "b", "partition": 0, "retention_ms": 7}
     newer = pa.Table.from_batches([rows_to_batch(RESULT, [known])])
-    Ledger.open(spark, location, run_id="r2").append(LedgerTable.RESULTS, newer, number=0)
+    SparkLedger.open(spark, location, run_id="r2").append(LedgerTable.RESULTS, newer, number=0)
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert {row["topic"]: row["retention_ms"] for row in rows} == {"a": None, "b": 7}
+
+
+def place_of(name: str, spark) -> Place:
+    return spark if name == "spark" else Local()
+
+
+@pytest.mark.parametrize(("first", "then"), [("spark", "local"), ("local", "spark")])
+def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first, then):
+    location = str(tmp_path / "a ledger")
+    ledger = open_ledger(place_of(first, spark), location, run_id="r")
+    ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    made = deltalake.DeltaTable(f"{location}/results")
+    other = open_ledger(place_of(then, spark), location, run_id="r")
+    # What the other engine has written of this run is not written again.
+    other.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    other.append(LedgerTable.RESULTS, result_rows("b"), number=1)
+    ledger.append(LedgerTable.RESULTS, result_rows("b"), number=1)
+    ledger.append(LedgerTable.RESULTS, result_rows("c"), number=2)
+    for rows in (
+        delta_rows(location, LedgerTable.RESULTS),
+        read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist(),
+    ):
+        assert sorted(row["topic"] for row in rows) == ["a", "b", "c"]
+    left = deltalake.DeltaTable(f"{location}/results")
+    assert left.transaction_version("r/results") == 2
+    assert left.schema() == made.schema()
+    assert left.metadata().configuration == made.metadata().configuration
+    # Nothing that a client of any age does not read.
+    assert left.protocol().min_reader_version == made.protocol().min_reader_version == 1
+    assert left.protocol().min_writer_version == made.protocol().min_writer_version == 2
+
+
+def test_both_engines_make_the_same_tables(spark, tmp_path):
+    tables = {}
+    for name in ("spark", "local"):
+        open_ledger(place_of(name, spark), str(tmp_path / name), run_id="r")
+        found = [deltalake.DeltaTable(str(tmp_path / name / table)) for table in LedgerTable]
+        tables[name] = [(t.schema(), t.metadata().configuration, t.protocol()) for t in found]
+    assert tables["local"] == tables["spark"]
+
+
+@pytest.mark.parametrize("name", ["spark", "local"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_what_retention_topics_had_is_read_by_both(spark, tmp_path, name, scheme):
+    location = f"{scheme}{tmp_path / 'ledger'}"
+    place = place_of(name, spark)
+    day_ms = 86_400_000
+    rows = [
+        ("r", "t", "1", "retain", "NOTHING_TO_RETAIN", 30 * day_ms, -1),
+        ("r", "t", "2", "retain", "NOTHING_TO_RETAIN", 5, -1),
+        ("r", "t", "2", "retain", "DELETES_TOO_MUCH", 5, -1),
+        ("r", "other", "2", "retain", None, 7, 8),
+        ("r", "other", "1", "retain", None, 90 * day_ms, -1),
+        ("s", "other", "1", "retain", None, 3, None),
+        # Of the run that asks, of another topic, of no retention.
+        ("r", "other", "4", "retain", None, 1, 1),
+        ("r", "third", "1", "retain", None, 1, 1),
+        ("r", "t", "3", "compact", None, None, None),
+    ]
+    names = ("root", "topic", "run_id", "action", "reason", "retention_ms", "retention_bytes")
+    asked = {"run_id": "4", "may_be_missing": True}
+    assert last_limits(place, location, {"t", "other"}, **asked) == []
+    listed = [dict(zip(names, row, strict=True)) for row in rows]
+    table = pa.Table.from_batches([rows_to_batch(RESULT, listed)])
+    open_ledger(Local(), location, run_id="r").append(LedgerTable.RESULTS, table, number=0)
+    found = last_limits(place, location, {"t", "other"}, **asked)
+    assert sorted(tuple(row[n] for n in (*names[:3], *names[5:])) for row in found) == [
+        ("r", "other", "2", 7, 8),
+        ("r", "t", "1", 30 * day_ms, -1),
+        ("s", "other", "1", 3, None),
+    ]
+
+
+def test_a_ledger_that_only_spark_goes_on_with_is_refused_here(spark, tmp_path):
+    spark.range(1).write.parquet(str(tmp_path / "old" / "runs"))
+    for name, why in {"old": "it was begun as Parquet", "[1]": r"understands no \[ \]"}.items():
+        with pytest.raises(ConfigError, match=why):
+            open_ledger(Local(), str(tmp_path / name), run_id="r")
+    assert not (tmp_path / "[1]").exists()
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="the ledger: "):
+        open_ledger(Local(), str(tmp_path / "file"), run_id="r")
 
 
 def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tmp_path):
@@ -222,13 +318,12 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     options = root.options(FIRST_ROUNDS_MS, trash=trash)
     cleaned = compact(spark, [root.path], options)
     told = replace(options, ledger=location)
-    with pytest.raises(ConfigError, match="needs a Spark session"):
-        undo(cleaned.run_id, told)
     dry = undo(cleaned.run_id, replace(told, dry_run=True), spark=spark)
     assert dry.summary.planned == 1
     assert not (tmp_path / "ledger").exists()
     undone = undo(cleaned.run_id, told, spark=spark)
-    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0), spark=spark)
+    # Where there is no session, this machine goes on with the same tables.
+    purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0))
 
     runs = delta_rows(location, LedgerTable.RUNS)
     assert {(row["run_id"], row["action"], row["event"]) for row in runs} == {

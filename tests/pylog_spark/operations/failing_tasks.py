@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
+from pylog_spark.engines import spark_engine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy
-from pylog_spark.run import run as run_module
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 WAYS = (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE)
 
 
-class FailingDispatcher(Dispatcher):
+class FailingEngine(spark_engine.SparkEngine):
     """Lets the first attempt of each unit do all of its work, and then fail."""
 
     failures = Path()
@@ -32,7 +30,7 @@ class FailingDispatcher(Dispatcher):
         units: Sequence[object],
         work: Callable[[object], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
-    ) -> DataFrame:
+    ) -> spark_engine.SparkRows:
         folder = str(self.failures)
 
         def fail_once(numbered: tuple[str, object]) -> Iterator[pa.RecordBatch]:
@@ -49,15 +47,15 @@ class FailingDispatcher(Dispatcher):
 
 def main(folder: Path, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
-    run_module.Dispatcher = FailingDispatcher
+    spark_engine.SparkEngine = FailingEngine
     spark = build_session("local[2,4]", {"spark.sql.shuffle.partitions": "2"}, delta=False)
     for strategy in WAYS:
-        FailingDispatcher.failures = folder / f"failures-{strategy}"
-        FailingDispatcher.failures.mkdir()
+        FailingEngine.failures = folder / f"failures-{strategy}"
+        FailingEngine.failures.mkdir()
         root = broker_directory(folder / strategy, names)
         report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
         said = {
-            "failed": len(list(FailingDispatcher.failures.iterdir())),
+            "failed": len(list(FailingEngine.failures.iterdir())),
             "exit": report.exit_code,
             "rows": report.results["status"].to_pylist(),
         }

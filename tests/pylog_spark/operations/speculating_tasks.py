@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
+from pylog_spark.engines import spark_engine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy, Tuning
-from pylog_spark.run import run as run_module
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.jobs.spark_programs import EXECUTORS, REPOSITORY
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -36,7 +34,7 @@ DAWDLE_SECONDS = 1.5
 WAYS = (Strategy.FILES, Strategy.SHUFFLE)
 
 
-class SpeculatingDispatcher(Dispatcher):
+class SpeculatingEngine(spark_engine.SparkEngine):
     """Makes first attempts of units dawdle or fail, after all of their work."""
 
     attempts = Path()
@@ -46,7 +44,7 @@ class SpeculatingDispatcher(Dispatcher):
         units: Sequence[object],
         work: Callable[[object], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
-    ) -> DataFrame:
+    ) -> spark_engine.SparkRows:
         folder = str(self.attempts)
 
         def dawdle_once(numbered: tuple[int, str, object]) -> Iterator[pa.RecordBatch]:
@@ -67,17 +65,17 @@ class SpeculatingDispatcher(Dispatcher):
 
 def main(folder: Path, master: str, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
-    run_module.Dispatcher = SpeculatingDispatcher
+    spark_engine.SparkEngine = SpeculatingEngine
     conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
     spark = build_session(master, conf | EXECUTORS | SPECULATION, delta=False)
     tuning = Tuning(unit_min_bytes=1, unit_max_bytes=16384, shuffle_bucket_bytes=256)
     for strategy in WAYS:
-        SpeculatingDispatcher.attempts = folder / f"attempts-{strategy}"
-        SpeculatingDispatcher.attempts.mkdir()
+        SpeculatingEngine.attempts = folder / f"attempts-{strategy}"
+        SpeculatingEngine.attempts.mkdir()
         root = broker_directory(folder / strategy, names)
         options = root.options(FIRST_ROUNDS_MS, tuning=tuning)
         report = compact(spark, [root.path], options, strategy=strategy)
-        attempts = [p.name.partition("-")[0] for p in SpeculatingDispatcher.attempts.iterdir()]
+        attempts = [p.name.partition("-")[0] for p in SpeculatingEngine.attempts.iterdir()]
         said = {
             "units": len(set(attempts)),
             "attempts": len(attempts),

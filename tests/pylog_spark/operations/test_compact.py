@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import upkeep
-from pylog_spark.run.dispatch import Dispatcher
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.config import CleanerConfig
@@ -223,14 +223,14 @@ def test_a_directory_in_use_is_refused_before_anything_is_read(spark, tmp_path):
 def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", SMALL)
     seen = []
-    collect = Dispatcher.collect
+    collect = SparkEngine.collect
 
-    def note(self, frame, schema, description):
-        table = collect(self, frame, schema, description)
+    def note(self, rows, schema, description, **how):
+        table = collect(self, rows, schema, description, **how)
         seen.append((description, spark.getTags()))
         return table
 
-    monkeypatch.setattr(Dispatcher, "collect", note)
+    monkeypatch.setattr(SparkEngine, "collect", note)
     options = root.options(FIRST_ROUNDS_MS)
     report = compact(spark, [root.path], options, strategy=Strategy.BROADCAST)
     names = "clean-headers-none-s101-0, clean-hw-none-s161-0"
@@ -398,11 +398,11 @@ def test_a_plan_that_cannot_be_saved_at_the_end_keeps_no_directory_from_being_gi
     def fail(_: object) -> None:
         raise StorageError("plan.json", "No space left on device")
 
-    def interrupt(_: Dispatcher) -> None:
+    def interrupt(_: SparkEngine) -> None:
         was_locked.append((root.path / LOCK_FILE).exists())
 
     monkeypatch.setattr(upkeep, "write_planned", fail)
-    monkeypatch.setattr(Dispatcher, "_interrupt", interrupt)
+    monkeypatch.setattr(SparkEngine, "_interrupt", interrupt)
     with pytest.raises(StorageError, match="No space left"):
         compact(spark, [root.path], root.options(FIRST_ROUNDS_MS))
     assert differences_from_kafka(root.path, SMALL, tmp_path) == []

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = """
 import signal, sys, time
 from pathlib import Path
-from pylog_spark.run.dispatch import Dispatcher
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.schemas import CUT, rows_to_batch
 from pylog_spark.session import build_session
 
@@ -28,9 +28,9 @@ def work(path):
 session = build_session("local[1]", {})
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    with Dispatcher(session, tag="interrupted") as dispatcher:
-        frame = dispatcher.spread([sys.argv[1]], work, CUT)
-        dispatcher.collect(frame, CUT, "a long one")
+    with SparkEngine(session, tag="interrupted") as engine:
+        rows = engine.spread([sys.argv[1]], work, CUT)
+        engine.collect(rows, CUT, "a long one")
 except KeyboardInterrupt:
     sys.exit(130)
 """

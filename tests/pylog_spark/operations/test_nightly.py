@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pylog_spark.ledger.reader import read_table
+from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.ledger.tables import LedgerTable
 from pylog_spark.operations import nightly
 from pylog_spark.operations.nightly import run_nightly

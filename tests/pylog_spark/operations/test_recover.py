@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import RecoveryStages
 from pylog_spark.options import Tuning
-from pylog_spark.run import run as run_module
-from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.run.progress import Progress, progress_text
 from storage_core.catalog.off_switch import OFF_SWITCH_FILE
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
@@ -426,13 +425,13 @@ def test_small_waves_change_no_byte_and_spark_shows_what_is_left(spark, tmp_path
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()
     seen: list[str] = []
-    collect = Dispatcher.collect
+    collect = SparkEngine.collect
 
-    def note(self, frame, schema, description):
+    def note(self, rows, schema, description, **how):
         seen.append(description)
-        return collect(self, frame, schema, description)
+        return collect(self, rows, schema, description, **how)
 
-    monkeypatch.setattr(Dispatcher, "collect", note)
+    monkeypatch.setattr(SparkEngine, "collect", note)
     steps: list[Progress] = []
     report = recover(
         spark,
@@ -471,7 +470,7 @@ def test_progress_is_told_as_what_is_left_and_how_long_it_takes():
     assert progress_text(fresh) == "about 100 Bytes in 1 segments left"
 
 
-class NoBroadcast(Dispatcher):
+class NoBroadcast(SparkEngine):
     """A session like Spark Connect's, which has no broadcast variables."""
 
     def __init__(self, spark, *, tag):
@@ -481,7 +480,7 @@ class NoBroadcast(Dispatcher):
 
 @pytest.mark.parametrize("tuning", [Tuning(), SPREAD], ids=["whole logs", "segments apart"])
 def test_a_session_without_broadcasts_leaves_the_same(spark, tmp_path, monkeypatch, tuning):
-    monkeypatch.setattr(run_module, "Dispatcher", NoBroadcast)
+    monkeypatch.setattr("pylog_spark.engines.spark_engine.SparkEngine", NoBroadcast)
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:4])
     twin = root.copy(tmp_path / "twin")
     twin.recover_one_by_one()

@@ -50,7 +50,7 @@ def logs(count: int = LOGS, segments: int = SEGMENTS) -> pa.Table:
 
 def step_of(partitions: pa.Table) -> RecoveryStep:
     job = Job(run_id="r", action="recover", roots=(), options=JobOptions(now_ms=1))
-    run = SimpleNamespace(job=job, dispatcher=None, disks=Disks())
+    run = SimpleNamespace(job=job, engine=None, disks=Disks())
     step = RecoveryStep(run, (), None)
     step.rows.partitions = partitions
     return step

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog_spark.operations import retention_evidence
+from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.ledger import spark_ledger
 from pylog_spark.operations.deletion_guard import FormerLimits
 from pylog_spark.operations.retention_evidence import RunEvidence
 from pylog_spark.options import JobOptions
@@ -130,13 +131,13 @@ def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark
         ("r", "t", "3", "compact", None, None, None),
     ]
     frame = spark.createDataFrame(rows, schema)
-    monkeypatch.setattr(retention_evidence, "read_table", lambda *_: frame)
+    monkeypatch.setattr(spark_ledger, "read_table", lambda *_: frame)
     run = SimpleNamespace(
-        spark=spark,
+        place=spark,
         job=SimpleNamespace(
             options=JobOptions(now_ms=NOW_MS, ledger="ledger"), run_id="4", title="retain"
         ),
-        dispatcher=SimpleNamespace(collect=lambda found, *_: found.toArrow()),
+        engine=SparkEngine(spark, tag="evidence"),
     )
     evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
     assert evidence.former_limits({("r", "t"), ("r", "other")}) == {

@@ -4,10 +4,9 @@ import sys
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy
-from pylog_spark.run import run as run_module
-from pylog_spark.run.dispatch import Dispatcher
 from tests.jobs.spark_programs import REPOSITORY, environment, standalone_cluster
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
@@ -54,7 +53,7 @@ def test_tasks_that_fail_after_their_work_and_run_again_leave_what_kafka_left(tm
         assert read_points(tmp_path / name) == expected_points(WORKED_TWICE)
 
 
-class NoBroadcast(Dispatcher):
+class NoBroadcast(SparkEngine):
     """A session like Spark Connect's, which has no broadcast variables."""
 
     def __init__(self, spark, *, tag):
@@ -63,16 +62,16 @@ class NoBroadcast(Dispatcher):
 
 
 def test_without_broadcasts_maps_are_shared_by_files_and_that_is_said(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "Dispatcher", NoBroadcast)
+    monkeypatch.setattr("pylog_spark.engines.spark_engine.SparkEngine", NoBroadcast)
     root = broker_directory(tmp_path / "log", NAMES)
     titles = []
-    collect = Dispatcher.collect
+    collect = SparkEngine.collect
 
-    def note(self, frame, schema, description):
+    def note(self, rows, schema, description, **how):
         titles.append(description.rpartition(": ")[2])
-        return collect(self, frame, schema, description)
+        return collect(self, rows, schema, description, **how)
 
-    monkeypatch.setattr(Dispatcher, "collect", note)
+    monkeypatch.setattr(SparkEngine, "collect", note)
     report = compact(spark, [root.path], root.options(FIRST_ROUNDS_MS), strategy=Strategy.BROADCAST)
     assert "no broadcast variables" in report.notes[0]
     assert {"pass one and merge", "pass two", "commit"} <= set(titles)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pylog_spark.ledger import LedgerTable, read_table
+from pylog_spark.ledger import LedgerTable
+from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify import verify

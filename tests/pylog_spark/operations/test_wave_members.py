@@ -92,7 +92,7 @@ class Disk:
             partition=partition,
         )
 
-    def run(self, dispatcher: Any = None, **limits: Any) -> Any:
+    def run(self, engine: Any = None, **limits: Any) -> Any:
         """A run over the two directories: all that waves ask of it."""
         return SimpleNamespace(
             roots=self.roots,
@@ -102,7 +102,7 @@ class Disk:
             job=SimpleNamespace(
                 title="pylog", places="log", options=SimpleNamespace(tuning=Tuning(), trash=None)
             ),
-            dispatcher=dispatcher or SimpleNamespace(release=lambda: None),
+            engine=engine or SimpleNamespace(release=lambda: None),
             write_context=lambda _: WriteContext(
                 run=ANY, roots={place: root.access for place, root in self.roots.items()}
             ),
@@ -303,10 +303,10 @@ def test_a_sweep_gives_no_tasks_to_a_directory_whose_disk_failed(
         rows = [{"ordinal": work.ref.ordinal, "touched": False} for work in given[-1]]
         return pa.Table.from_pylist(rows, schema=SWEPT)
 
-    dispatcher = SimpleNamespace(
+    engine = SimpleNamespace(
         slots=2, release=lambda: None, spread=lambda units, *_: units, collect=collect
     )
-    run = disk.run(dispatcher, **limits)
+    run = disk.run(engine, **limits)
     context: Any = SimpleNamespace(run=ANY)
     outcomes: dict[int, Outcome] = {}
     for ended in run_waves(run, SweepStages(run, context), listed):

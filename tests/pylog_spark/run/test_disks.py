@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine, SparkRows
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
@@ -16,15 +17,10 @@ from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
 from pylog_spark.run import disks, planning
 from pylog_spark.run.disks import Disks, find_disks
-from pylog_spark.run.dispatch import Dispatcher
 from storage_core.catalog.roles import Role
 from storage_core.roots.open_root import LogRoot
 from tests.kit.compare import read_tree
-from tests.pylog_spark.broker_roots import (
-    FIRST_ROUNDS_MS,
-    broker_directory,
-    differences_from_kafka,
-)
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, differences_from_kafka
 from tests.pylog_spark.crashed_roots import crashed_directory
 from tests.pylog_spark.operations.disk_watch import most_at_once, visits, watch
 
@@ -137,7 +133,7 @@ def test_rows_of_one_disk_are_in_as_many_tasks_as_may_be_there(spark):
     rows = [(root, f"{root}/t-{n}") for root in ("/a", "/b", "s3://c") for n in range(40)]
     frame = spark.createDataFrame(rows, "root STRING, directory STRING")
     known = Disks(per_disk=3, by_root={"/a": 7, "/b": 7})
-    dealt = known.deal_out(Dispatcher(spark, tag="disks"), frame)
+    dealt = known.deal_out(SparkEngine(spark, tag="disks"), SparkRows(frame)).frame
     assert dealt.columns == ["root", "directory"]
     tasks = dealt.selectExpr("root", "directory", "spark_partition_id() AS task").collect()
     assert sorted(row["directory"] for row in tasks) == sorted(directory for _, directory in rows)

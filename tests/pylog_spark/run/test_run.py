@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.discovery import LogRoot
+from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import new_job
@@ -17,7 +18,7 @@ from pylog_spark.schemas import RESULT, rows_to_batch
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import ManualClock
-from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.errors import GuardRefusedError, StorageError
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, LOCK_FILE
 from tests.pylog_spark.run.test_recording import KeptRows
 
@@ -56,7 +57,7 @@ def run_over(
     roots: list[Path], ledger: KeptRows | None = None, options: JobOptions = OPTIONS
 ) -> Run:
     log_roots = [LogRoot(location=str(path), role=Role.BROKER, is_said=True) for path in roots]
-    run = Run(None, new_job("purge", log_roots, options, clock=ManualClock(NOW_MS)))
+    run = Run(Local(), new_job("purge", log_roots, options, clock=ManualClock(NOW_MS)))
     run.recorder = Recorder(ledger=ledger, clock=ManualClock(NOW_MS), facts={"run_id": "r"})
     return run
 
@@ -130,15 +131,6 @@ def test_a_directory_whose_disk_failed_makes_the_exit_status(roots):
         run.roots[str(roots[0])].give_up(StorageError("x", "Input/output error"))
     assert run.report(RunReport, results_of("done")).exit_code == 4
     assert list(run.failures) == [str(roots[0])]
-
-
-def test_a_run_without_a_session_has_no_stages_and_no_ledger(roots):
-    run = run_over(roots)
-    for ask in (lambda: run.spark, lambda: run.dispatcher):
-        with pytest.raises(TypeError, match="has no Spark session"):
-            ask()
-    with pytest.raises(ConfigError, match="needs a Spark session"):
-        run_over(roots, options=replace(OPTIONS, ledger="/ledger"))
 
 
 def test_an_empty_root_is_named_and_one_with_rows_is_not(roots):

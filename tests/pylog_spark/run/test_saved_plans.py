@@ -93,7 +93,7 @@ def settled(saved: SavedPlan, numbers: range) -> pa.Table:
         for number in numbers
     ]
     run = SimpleNamespace(
-        job=job_of(saved), dispatcher=None, disks=None, planned=[], context=None, refused=set()
+        job=job_of(saved), engine=None, disks=None, planned=[], context=None, refused=set()
     )
     return settle_plans(
         run,

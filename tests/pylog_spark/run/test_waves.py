@@ -2,10 +2,10 @@
 
 import pytest
 
+from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import RunLimits, Strategy, Tuning
 from pylog_spark.run import waves
-from pylog_spark.run.dispatch import Dispatcher
 from storage_core.roots.broker import HeldBrokerRoot
 from tests.kit.compare import read_tree
 from tests.kit.partition_views import data_records
@@ -99,13 +99,13 @@ def test_waves_end_where_a_disk_has_less_than_min_free(spark, tmp_path, monkeypa
 
 def test_partitions_that_are_spread_and_whole_ones_share_a_wave(spark, tmp_path, monkeypatch):
     titles = []
-    collect = Dispatcher.collect
+    collect = SparkEngine.collect
 
-    def note(self, frame, schema, description):
+    def note(self, rows, schema, description, **how):
         titles.append(description.rpartition(": ")[2])
-        return collect(self, frame, schema, description)
+        return collect(self, rows, schema, description, **how)
 
-    monkeypatch.setattr(Dispatcher, "collect", note)
+    monkeypatch.setattr(SparkEngine, "collect", note)
     root = broker_directory(tmp_path / "log", NAMES)
     sizes = {
         name: sum(log.stat().st_size for log in (root.path / f"{name}-0").glob("*.log"))

@@ -1,29 +1,32 @@
-"""Write the ledger: every table created before anything is done, then appended to, never changed.
+"""The ledger as a Spark session writes and reads it.
 
-A run writes its START row first and its END row last; a run without an END row died. With Delta
-each append carries the run's id and a number (``txnAppId``, ``txnVersion``): an append that is
-made again, because its answer was lost, adds nothing. Parquet has no such thing; it is used only
-where the session has no Delta, or the ledger was begun so, and never without a word.
+Parquet has no transaction ids; it is used only where the session has no Delta, or the ledger was
+begun so, and never without a word.
 """
 
 import logging
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 
+from pylog_spark.engines.session_facts import has_delta, is_connect
+from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
-from pylog_spark.schemas import rows_to_batch, spark_ddl
-from pylog_spark.session_facts import has_delta, is_connect
+from pylog_spark.schemas import ALLOWED_BY, Action, spark_ddl
 from storage_core.errors import ConfigError
 
 _log: Final = logging.getLogger(__name__)
 # What makes a path a pattern to Spark; a backslash in front takes that away.
 _PATTERN_CHARACTER: Final = re.compile(r"[][{}*?\\]")
 
+# More names than these are not sent to Spark: it is asked for all topics.
+_MOST_NAMED: Final = 1000
 # The tables are small and appended to by a few rows a run. Delta computes a table's state before
 # each append; for such a table one partition does that, not fifty: an append took 3 s instead of
 # 12 s on a busy machine (append rows in a loop, with and without these). They must not leak into a
@@ -37,8 +40,8 @@ _LEDGER_SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
-    """The tables of one ledger, open for one run.
+class SparkLedger(Ledger):
+    """The tables of one ledger, open for one run of a session.
 
     Attributes:
         location: Path or URL under which the tables lie.
@@ -53,7 +56,7 @@ class Ledger:
     _session: SparkSession
 
     @classmethod
-    def open(cls, spark: SparkSession, location: str, *, run_id: str) -> "Ledger":
+    def open(cls, spark: SparkSession, location: str, *, run_id: str) -> "SparkLedger":
         """Create the tables that are not there yet and return the ledger.
 
         Raises:
@@ -77,16 +80,7 @@ class Ledger:
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
-        """Append rows to a table, once: a second call with the same number adds nothing (Delta).
-
-        Args:
-            table: Which table.
-            rows: Rows with the table's columns.
-            number: Number of the append among the run's appends to this table, rising.
-
-        Raises:
-            pyspark.errors.PySparkException: The location cannot be written.
-        """
+        """Append rows to a table, once: a second call with the same number adds nothing (Delta)."""
         self._save(self._frame(table, rows), table, number)
 
     def append_frame(self, table: LedgerTable, frame: DataFrame, *, number: int) -> None:
@@ -98,11 +92,6 @@ class Ledger:
             number: As for ``append``.
         """
         self._save(frame, table, number)
-
-    def append_row(self, table: LedgerTable, row: dict[str, Any], *, number: int) -> None:
-        """Append one row; see ``append``."""
-        batch = rows_to_batch(SCHEMAS[table], [row])
-        self.append(table, pa.Table.from_batches([batch]), number=number)
 
     def _save(self, frame: DataFrame, table: LedgerTable, number: int) -> None:
         writer = frame.write.format(self.format).mode("append")
@@ -130,6 +119,61 @@ class Ledger:
         ddl = spark_ddl(SCHEMAS[table], comments=True)
         plain = rows.cast(SCHEMAS[table]).replace_schema_metadata()
         return self._session.createDataFrame(plain, ddl).coalesce(1)
+
+
+def read_table(
+    spark: SparkSession, location: str, table: LedgerTable, *, run_id: str | None = None
+) -> DataFrame:
+    """Return a table of the ledger at location, of one run or of all.
+
+    The session has to be of the kind that wrote it: with Delta, or without.
+
+    Raises:
+        ConfigError: Its tables are Delta's, and the session has no Delta.
+        pyspark.errors.AnalysisException: There is no such table.
+    """
+    # Files of Parquet have the columns of the version that wrote them; of some files all are asked.
+    kind, place = format_at(spark, location), table_location(location, table)
+    reader = spark.read.format(kind).option("mergeSchema", "true")
+    frame = reader.load(place if kind is LedgerFormat.DELTA else literal_path(place))
+    return frame if run_id is None else frame.where(frame["run_id"] == run_id)
+
+
+def last_limits(
+    spark: SparkSession,
+    location: str,
+    topics: Collection[str],
+    *,
+    run_id: str,
+    may_be_missing: bool,
+) -> list[dict[str, Any]]:
+    """Return what retention topics had when it was last enforced; see ``ledger.last_limits``."""
+    try:
+        rows = read_table(spark, location, LedgerTable.RESULTS)
+    except AnalysisException:
+        if may_be_missing:
+            return []
+        raise
+    if "retention_ms" not in rows.columns:
+        return []
+    chosen = rows.where(
+        (F.col("action") == Action.RETAIN.value)
+        & F.col("retention_ms").isNotNull()
+        & (F.col("run_id") != run_id)
+    )
+    if len(topics) <= _MOST_NAMED:
+        chosen = chosen.where(F.col("topic").isin(sorted(topics)))
+    # Partitions in which nothing expired say the limit, too, of which others were refused.
+    refusal = F.when(F.col("reason").isin(sorted(ALLOWED_BY)), 1).otherwise(0)
+    limits = F.struct("run_id", "retention_ms", "retention_bytes")
+    runs = chosen.groupBy("root", "topic", "run_id").agg(
+        F.max(refusal).alias("refusals"), F.max(limits).alias("limits")
+    )
+    # Names of runs sort by time.
+    last = F.max_by("limits", "run_id").alias("last")
+    enforced = runs.where(F.col("refusals") == 0).groupBy("root", "topic").agg(last)
+    found: list[dict[str, Any]] = enforced.select("root", "topic", "last.*").toArrow().to_pylist()
+    return found
 
 
 def ledger_format(spark: SparkSession) -> LedgerFormat:

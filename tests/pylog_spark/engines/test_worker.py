@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from pylog_spark.arrow_tasks import map_in_arrow
+from pylog_spark.engines.spark_engine import map_in_arrow
 from pylog_spark.tasks import worker
 from pylog_spark.tasks.worker import freeze_modules
 

@@ -6,10 +6,16 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from pylog_spark.discovery import count_directories
+from pylog_spark.engines.session_facts import (
+    count_slots,
+    has_delta,
+    heap_bytes,
+    is_connect,
+    setting,
+)
+from pylog_spark.engines.spark_engine import SparkEngine
+from pylog_spark.ledger.spark_ledger import ledger_format
 from pylog_spark.ledger.tables import LedgerFormat
-from pylog_spark.ledger.writer import ledger_format
-from pylog_spark.run.dispatch import Dispatcher
-from pylog_spark.session_facts import count_slots, has_delta, heap_bytes, is_connect, setting
 from storage_core.catalog.roles import Role
 from storage_core.roots.open_root import LogRoot
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession, TellingConf
@@ -70,8 +76,8 @@ def test_slots_of_a_connect_session_are_what_spark_cuts_a_range_for(spark):
     settings = RefusingConf({"spark.sql.shuffle.partitions": "auto"})
     session = ServerlessSession(spark, settings)
     assert count_slots(session) == count_slots(spark) == 2
-    dispatcher = Dispatcher(session, tag="test")
-    assert (dispatcher.can_broadcast, dispatcher.slots) == (False, 2)
+    engine = SparkEngine(session, tag="test")
+    assert (engine.can_broadcast, engine.slots) == (False, 2)
 
 
 @pytest.mark.spark

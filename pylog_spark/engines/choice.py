@@ -1,0 +1,60 @@
+"""Where the tasks of a run run: in a Spark session's executors, or on this machine."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pylog_spark.engines.engine import AnyEngine
+from storage_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCAL_MASTER: Final = re.compile(r"local(\[(?P<count>[1-9][0-9]{0,3}|\*)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This machine: processes of its own, no JVM.
+
+    Attributes:
+        slots: How many tasks run at the same time; None for the processors that there are.
+    """
+
+    slots: int | None = None
+
+    @classmethod
+    def of_master(cls, master: str | None) -> "Local":
+        """Return this machine, with as many slots as ``local[N]`` says.
+
+        Raises:
+            ConfigError: It is a cluster's.
+        """
+        if master is None:
+            return cls()
+        found = _LOCAL_MASTER.fullmatch(master)
+        if found is None:
+            reason = "--engine local works on this machine: expected local[N] or no master"
+            raise ConfigError("--master", master, reason)
+        count = found["count"]
+        return cls(int(count) if count and count != "*" else None)
+
+
+Place: TypeAlias = "SparkSession | Local"
+
+
+def open_engine(place: Place, *, tag: str) -> AnyEngine:
+    """Return the engine for one run, to be used as a context manager.
+
+    Args:
+        place: Where its tasks run.
+        tag: Tells the run's tasks from those of others, where they are shown.
+    """
+    # Each needs much that the other does not.
+    if isinstance(place, Local):
+        from pylog_spark.engines.local_engine import LocalEngine  # noqa: PLC0415
+
+        return LocalEngine(place.slots)
+    from pylog_spark.engines.spark_engine import SparkEngine  # noqa: PLC0415
+
+    return SparkEngine(place, tag=tag)

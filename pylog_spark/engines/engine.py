@@ -1,0 +1,266 @@
+"""The one way to run the stages of an operation: units become tasks, tasks make Arrow rows.
+
+An operation says what each task does and how rows go from the tasks of one stage to those of the
+next. Where the tasks run is the engine's matter: Spark's executors (``spark_engine``), or processes
+of this machine (``local_engine``). Tasks, rows and commits are the same on both.
+"""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
+
+_log: Final = logging.getLogger(__name__)
+_PATIENCE_SECONDS: Final = 60.0
+_SIGNAL_SECONDS: Final = 0.5
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+RowsT = TypeVar("RowsT", bound="Rows")
+
+ArrowWork = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Published(Protocol[T_co]):
+    """A value that tasks can read."""
+
+    @property
+    def value(self) -> T_co:
+        """The value, on the driver and in a task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Generic[T]):
+    """A value that travels inside the closure."""
+
+    value: T
+
+
+class Rows(Protocol):
+    """Arrow rows spread over tasks; nothing runs before they are collected."""
+
+    def map(self, work: ArrowWork, schema: pa.Schema) -> Self:
+        """Return the rows that work makes of those of each task.
+
+        Args:
+            work: Runs in a task; captures values only.
+            schema: Columns of the rows that it makes.
+        """
+        ...
+
+    def union(self, other: Self) -> Self:
+        """Return these rows and others of the same columns; the tasks stay as they are."""
+        ...
+
+    def deal_out(self, tasks: int) -> Self:
+        """Return the rows spread evenly over so many tasks."""
+        ...
+
+    def deal_by(
+        self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
+    ) -> Self:
+        """Return the rows dealt out by keys: those with equal values are in one task.
+
+        Args:
+            keys: Columns.
+            tasks: How many tasks.
+            lanes: Tasks that only the rows of one ``root`` go to, by root; the others go to those
+                tasks that are nobody's.
+        """
+        ...
+
+    def to_units(self, units: int) -> Self:
+        """Return the rows dealt out by their column ``unit``: those of each in one task.
+
+        Where the engine can (Spark 4.1 and later, local processes) unit i is task i, so that they
+        start in the units' order.
+
+        Args:
+            units: How many tasks; 0 <= unit < units.
+        """
+        ...
+
+    def sort_within(self, *names: str) -> Self:
+        """Return the rows of each task sorted by some columns."""
+        ...
+
+
+class Engine(ABC, Generic[RowsT]):
+    """Runs the stages of one run; a context manager that frees what it published.
+
+    After an error no task works any more when the block is left: whoever holds locks gives them
+    back after that.
+
+    Attributes:
+        name: What a report calls it.
+        can_broadcast: Whether what is published travels once, not inside of every stage.
+    """
+
+    name: ClassVar[str]
+    can_broadcast: bool
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """How many tasks may run at the same time."""
+
+    @property
+    @abstractmethod
+    def heap_bytes(self) -> int:
+        """The memory that what is published has to pass through."""
+
+    @abstractmethod
+    def publish(self, value: T) -> Published[T]:
+        """Make a value readable in tasks, until ``release``."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Free everything published so far; stages that read it must have been collected."""
+
+    @abstractmethod
+    def each(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> RowsT:
+        """Return the rows that work makes of the units, one task a unit, in the units' order.
+
+        Args:
+            units: At least one; values that pickle.
+            work: Runs in a task; captures values only.
+            schema: Columns of the rows.
+        """
+
+    def spread(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> RowsT:
+        """Return what ``each`` returns, in pieces: for ``collect``, or for tasks that join them.
+
+        No row of a stage is larger than Spark's row path bears (``tasks/cells.py``).
+        """
+
+        def run(unit: T) -> Iterator[pa.RecordBatch]:
+            return cut_batches(work(unit))
+
+        return self.each(units, run, with_part(schema))
+
+    def map_rows(self, rows: RowsT, work: ArrowWork, schema: pa.Schema) -> RowsT:
+        """Return the rows that work makes of others, in pieces as ``spread``'s.
+
+        Args:
+            rows: The others.
+            work: Runs in a task; captures values only.
+            schema: Columns of the rows that it makes.
+        """
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return cut_batches(work(batches))
+
+        return rows.map(run, with_part(schema))
+
+    def collect(
+        self, rows: RowsT, schema: pa.Schema, description: str, *, is_look: bool = False
+    ) -> pa.Table:
+        """Run stages, once, and return the rows.
+
+        Args:
+            rows: What to run.
+            schema: Columns of the rows.
+            description: What is shown while it runs.
+            is_look: Whether the tasks write nothing and read little: an engine may run them beside
+                the driver's own work, in its process.
+        """
+        self.describe(description)
+        table = self.wait_for(self.alongside(lambda: self._compute(rows, is_look=is_look)))
+        return join_table(table, schema) if PART in table.column_names else table.cast(schema)
+
+    @abstractmethod
+    def _compute(self, rows: RowsT, *, is_look: bool) -> pa.Table:
+        """Run stages and return the rows, as they are."""
+
+    @abstractmethod
+    def _thread(self, target: Callable[[], None]) -> threading.Thread:
+        """Return a thread for work that runs stages."""
+
+    def alongside(self, work: Callable[[], T]) -> Future[T]:
+        """Start work that runs stages of its own, beside those of the calling thread.
+
+        Slots go to the stage that was started first, and what is left to the other: the tail of
+        one is filled by the other.
+        """
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+                outcome.set_exception(error)
+
+        self._thread(run).start()
+        return outcome
+
+    def wait_for(self, outcome: Future[T]) -> T:
+        """Return what ``alongside`` started, when it has ended, or raise its error.
+
+        It is waited for in small steps: a signal is noticed between them.
+        """
+        while not outcome.done():
+            wait([outcome], timeout=_SIGNAL_SECONDS)
+        return outcome.result()
+
+    @abstractmethod
+    def describe(self, description: str | None) -> None:
+        """Name the stages that follow, where the engine shows names."""
+
+    @abstractmethod
+    def completed_tasks(self, tasks: int) -> int:
+        """Return how many tasks have ended of the running stage that has so many."""
+
+
+AnyEngine = Engine[Any]
+
+
+def run_apart(what: str, step: Callable[[], object]) -> None:
+    """Do something with Spark after an error, in a thread of its own, and never raise.
+
+    A thread that a signal interrupted in the middle of a call to the JVM finds that call's answer
+    when it asks for the next one. Another thread has a connection of its own.
+
+    Args:
+        what: What the step does, for the log.
+        step: Calls Spark.
+    """
+
+    def attempt() -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001  # the error that led here is on its way up
+            _log.warning("could not %s: %s", what, error)
+
+    thread = threading.Thread(target=attempt, name=what, daemon=True)
+    thread.start()
+    thread.join(timeout=_PATIENCE_SECONDS)

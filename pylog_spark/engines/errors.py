@@ -1,0 +1,5 @@
+"""How a stage fails that this machine runs."""
+
+
+class TaskFailedError(Exception):
+    """A task raised an error, or the processes died that it was given to."""

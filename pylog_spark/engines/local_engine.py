@@ -1,0 +1,276 @@
+"""Processes of this machine as the engine: no JVM, the same tasks.
+
+A stage is a list of tasks; a task reads what it is given, a unit or the rows that other tasks dealt
+out to it, and its rows go on to files, or with its answer. Stages that only look at little are done
+by threads of the driver's process: to start others would take longer. What writes is never done
+there: a lock of the driver's process on a file is lost when any of its threads closes that file.
+"""
+
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+import cloudpickle
+import pyarrow as pa
+
+from pylog_spark.engines.engine import ArrowWork, Engine, Published
+from pylog_spark.engines.local_pool import OwnLanes, ProcessLanes, RunningStage
+from pylog_spark.engines.local_tasks import (
+    Piece,
+    Sink,
+    Stage,
+    by_keys,
+    by_unit,
+    evenly,
+    load,
+    read_pieces,
+    sorted_rows,
+    to_driver,
+)
+
+_FOLDER_PREFIX: Final = "pylog-engine-"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPublished(Generic[T]):
+    """A value that workers read from a file, each of them once.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: str
+
+    @property
+    def value(self) -> T:
+        """The value."""
+        value: T = load(self.file)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branch:
+    """Tasks of one kind.
+
+    Attributes:
+        units: What each of them is given; None where it is rows that others dealt out.
+        dealt: Those rows.
+        sink: How they are dealt out.
+        tasks: To how many tasks.
+        begin: Returns the rows of what a task is given.
+        steps: Work on them.
+    """
+
+    units: Sequence[Any] | None = None
+    dealt: "LocalRows | None" = None
+    sink: Sink = to_driver
+    tasks: int = 0
+    begin: Callable[[Any], Iterator[pa.RecordBatch]]
+    steps: tuple[ArrowWork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRows:
+    """Rows of tasks that are not done yet; see ``Rows``."""
+
+    branches: tuple[_Branch, ...]
+    schema: pa.Schema
+
+    def map(self, work: ArrowWork, schema: pa.Schema) -> "LocalRows":
+        """Return the rows that work makes of those of each task."""
+        return LocalRows(
+            tuple(replace(branch, steps=(*branch.steps, work)) for branch in self.branches),
+            schema.remove_metadata(),
+        )
+
+    def union(self, other: "LocalRows") -> "LocalRows":
+        """Return these rows and others; the tasks stay as they are."""
+        return LocalRows(self.branches + other.branches, self.schema)
+
+    def deal_out(self, tasks: int) -> "LocalRows":
+        """Return the rows spread evenly over so many tasks."""
+        return self._dealt(evenly(tasks), tasks)
+
+    def deal_by(
+        self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
+    ) -> "LocalRows":
+        """Return the rows dealt out by keys: those with equal values are in one task."""
+        return self._dealt(by_keys(keys, tasks, dict(lanes or {})), tasks)
+
+    def to_units(self, units: int) -> "LocalRows":
+        """Return the rows dealt out by their column ``unit``."""
+        return self._dealt(by_unit, units)
+
+    def sort_within(self, *names: str) -> "LocalRows":
+        """Return the rows of each task sorted by some columns."""
+        return self.map(sorted_rows(names), self.schema)
+
+    def _dealt(self, sink: Sink, tasks: int) -> "LocalRows":
+        begin = read_pieces(self.schema)
+        return LocalRows((_Branch(dealt=self, sink=sink, tasks=tasks, begin=begin),), self.schema)
+
+
+class LocalEngine(Engine[LocalRows]):
+    """Runs the stages of one run in processes of this machine.
+
+    Args:
+        slots: How many tasks run at the same time; None for as many as there are processors.
+    """
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, slots: int | None = None) -> None:
+        self.can_broadcast = True
+        self._slots = slots or _count_processors()
+        self._folder: Path | None = None
+        self._published: list[Path] = []
+        self._own = OwnLanes(self._slots)
+        self._processes = ProcessLanes(self._slots)
+        self._running: list[RunningStage] = []
+        self._title = ""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._own.close()
+        self._processes.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks may run at the same time."""
+        return self._slots
+
+    @property
+    def heap_bytes(self) -> int:
+        """What of the machine's memory is one process's."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (self._slots + 1)
+
+    def publish(self, value: T) -> Published[T]:
+        """Make a value readable in tasks, until ``release``."""
+        file = self._new_file("value", value)
+        self._published.append(file)
+        return LocalPublished(str(file))
+
+    def release(self) -> None:
+        """Free everything published so far; stages that read it must have been collected."""
+        for file in self._published:
+            file.unlink(missing_ok=True)
+        self._published.clear()
+
+    def each(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> LocalRows:
+        """Return the rows that work makes of the units, one task a unit, in the units' order."""
+        return LocalRows((_Branch(units=list(units), begin=work),), schema.remove_metadata())
+
+    def _compute(self, rows: LocalRows, *, is_look: bool) -> pa.Table:
+        made = self._run(rows, to_driver, is_look=is_look)
+        batches = [piece.read(rows.schema) for pieces in made for piece in pieces]
+        _remove_files(made)  # what was read of them stays readable
+        return pa.Table.from_batches(batches, rows.schema)
+
+    def _run(self, rows: LocalRows, sink: Sink, *, is_look: bool) -> list[list[Piece]]:
+        """Return what each of the tasks has made; those of a branch wait for no other branch."""
+        branches = [
+            self.alongside(partial(self._run_branch, branch, rows.schema, sink, is_look=is_look))
+            for branch in rows.branches
+        ]
+        return [pieces for branch in branches for pieces in self.wait_for(branch)]
+
+    def _run_branch(
+        self, branch: _Branch, schema: pa.Schema, sink: Sink, *, is_look: bool
+    ) -> list[list[Piece]]:
+        given: Sequence[Any] = branch.units or ()
+        dealt: list[list[Piece]] = []
+        if branch.dealt is not None:
+            dealt = self._run(branch.dealt, branch.sink, is_look=is_look)
+            by_task: list[list[Piece]] = [[] for _ in range(branch.tasks)]
+            for pieces in dealt:
+                for piece in pieces:
+                    by_task[piece.target].append(piece)
+            given = by_task
+        stage = Stage(
+            begin=branch.begin,
+            steps=branch.steps,
+            schema=schema,
+            sink=sink,
+            folder=str(self._scratch()),
+        )
+        made = self._do(stage, given, is_look=is_look)
+        _remove_files(dealt)
+        return made
+
+    def _do(self, stage: Stage, given: Sequence[Any], *, is_look: bool) -> list[list[Piece]]:
+        """Do the tasks of a stage."""
+        if not given:
+            return []
+        file = None if is_look else self._new_file("stage", stage)
+        running = RunningStage(stage, given, self._title, file)
+        with self._lock:
+            self._running.append(running)
+        try:
+            (self._own if is_look else self._processes).begin(running)
+            return self.wait_for(running.outcome)
+        finally:
+            with self._lock:
+                self._running.remove(running)
+            if file is not None:
+                file.unlink(missing_ok=True)
+
+    def _thread(self, target: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=target, name="stage", daemon=True)
+
+    def describe(self, description: str | None) -> None:
+        """Take note of what errors say of the stages that follow."""
+        self._title = description or ""
+
+    def completed_tasks(self, tasks: int) -> int:
+        """Return how many tasks have ended of the running stage that has so many."""
+        with self._lock:
+            counts = [each.completed for each in self._running if len(each.given) == tasks]
+        return counts[0] if counts else 0
+
+    def _scratch(self) -> Path:
+        with self._lock:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+            return self._folder
+
+    def _new_file(self, kind: str, value: object) -> Path:
+        file = self._scratch() / f"{kind}-{uuid.uuid4().hex}"
+        file.write_bytes(cloudpickle.dumps(value))
+        return file
+
+
+def _remove_files(made: Sequence[Sequence[Piece]]) -> None:
+    for file in {piece.file for pieces in made for piece in pieces if piece.file is not None}:
+        Path(file).unlink(missing_ok=True)
+
+
+def _count_processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,245 @@
+"""Spark as the engine: rows are DataFrames, work is ``mapInArrow``, values are broadcast.
+
+``spark.range(n)`` in n partitions is the one DataFrame that every kind of session cuts exactly as
+asked: task i gets the number i, in order, so that the longest unit starts first. What unit i is,
+and the arrays that several units share, travel as broadcast variables, or inside the closure where
+a session has none (Spark Connect).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
+
+from pylog_spark.engines.engine import AnyEngine, ArrowWork, Engine, Inline, Published, run_apart
+from pylog_spark.engines.session_facts import count_slots, heap_bytes, is_connect
+from pylog_spark.schemas import spark_ddl
+from pylog_spark.tasks.cells import slice_table
+from pylog_spark.tasks.worker import freeze_modules
+
+_log: Final = logging.getLogger(__name__)
+_DESCRIPTION: Final = "spark.job.description"
+_UNIT: Final = "unit"
+
+T = TypeVar("T")
+
+
+def map_in_arrow(frame: DataFrame, work: ArrowWork, schema: pa.Schema) -> DataFrame:
+    """Return the rows that work makes of those of a DataFrame.
+
+    Args:
+        frame: Rows.
+        work: Runs in a task; captures values only.
+        schema: Columns of the rows that it makes.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        freeze_modules()
+        yield from work(batches)
+
+    return frame.mapInArrow(run, spark_ddl(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """Rows as a DataFrame has them; see ``Rows``."""
+
+    frame: DataFrame
+
+    def map(self, work: ArrowWork, schema: pa.Schema) -> "SparkRows":
+        """Return the rows that work makes of those of each task."""
+        return SparkRows(map_in_arrow(self.frame, work, schema))
+
+    def union(self, other: "SparkRows") -> "SparkRows":
+        """Return these rows and others; the tasks stay as they are."""
+        return SparkRows(self.frame.unionByName(other.frame))
+
+    def deal_out(self, tasks: int) -> "SparkRows":
+        """Return the rows spread evenly over so many tasks."""
+        return SparkRows(self.frame.repartition(tasks))
+
+    def deal_by(
+        self, keys: Sequence[str], tasks: int, *, lanes: Mapping[str, range] | None = None
+    ) -> "SparkRows":
+        """Return the rows dealt out by keys: those with equal values are in one task."""
+        if not lanes:
+            return SparkRows(self.frame.repartition(tasks, *keys))
+        first = max(lane.stop for lane in lanes.values())
+        unit = F.lit(first) + F.pmod(F.hash(*keys), F.lit(tasks - first))
+        for root, lane in lanes.items():
+            share = F.lit(lane.start) + F.pmod(F.hash(*keys), F.lit(len(lane)))
+            unit = F.when(F.col("root") == root, share).otherwise(unit)
+        return SparkRows(_to_units(self.frame.withColumn(_UNIT, unit), tasks).drop(_UNIT))
+
+    def to_units(self, units: int) -> "SparkRows":
+        """Return the rows dealt out by their column ``unit``."""
+        return SparkRows(_to_units(self.frame, units))
+
+    def sort_within(self, *names: str) -> "SparkRows":
+        """Return the rows of each task sorted by some columns."""
+        return SparkRows(self.frame.sortWithinPartitions(*names))
+
+
+def _to_units(frame: DataFrame, units: int) -> DataFrame:
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(units, _UNIT)
+    return frame.repartition(units, _UNIT)
+
+
+def require_spark(engine: AnyEngine) -> "SparkEngine":
+    """Return the engine of a run whose stages are written for DataFrames.
+
+    Raises:
+        TypeError: It is another.
+    """
+    if not isinstance(engine, SparkEngine):
+        raise TypeError(f"expected the engine of a Spark session, found {engine.name}")
+    return engine
+
+
+class SparkEngine(Engine[SparkRows]):
+    """Runs the stages of one run as jobs of a session.
+
+    Args:
+        spark: The session.
+        tag: Tag of every Spark job of the run, by which they can be found and interrupted.
+    """
+
+    name: ClassVar[str] = "spark"
+
+    def __init__(self, spark: SparkSession, *, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._broadcasts: list[Any] = []
+        self.can_broadcast = not is_connect(spark)
+
+    def __enter__(self) -> Self:
+        self._spark.addTag(self._tag)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            run_apart("interrupt the run's Spark jobs", self._interrupt)
+        try:
+            self._spark.removeTag(self._tag)
+            self.describe(None)
+            self.release()
+        except Exception:
+            # What went wrong first is what the caller has to hear of.
+            if error is None:
+                raise
+            _log.debug("Spark was not tidied up after an error", exc_info=True)
+
+    def _interrupt(self) -> None:
+        self._spark.interruptTag(self._tag)
+
+    @cached_property
+    def slots(self) -> int:
+        """How many tasks may run at the same time."""
+        return count_slots(self._spark)
+
+    @cached_property
+    def heap_bytes(self) -> int:
+        """The heap that what is published has to pass through."""
+        return heap_bytes(self._spark)
+
+    def publish(self, value: T) -> Published[T]:
+        """Make a value readable in tasks, until ``release``."""
+        if not self.can_broadcast:
+            return Inline(value)
+        broadcast = self._spark.sparkContext.broadcast(value)
+        self._broadcasts.append(broadcast)
+        return broadcast
+
+    def hand_over(self) -> Callable[[], None]:
+        """Let what was published so far outlive the run: a DataFrame needs it that is kept.
+
+        Returns:
+            What frees it; to be called when nobody will ask for the DataFrame's rows any more.
+        """
+        kept = tuple(self._broadcasts)
+        self._broadcasts.clear()
+
+        def free() -> None:
+            for broadcast in kept:
+                broadcast.destroy()
+
+        return free
+
+    def release(self) -> None:
+        """Free everything published so far; stages that read it must have been collected."""
+        for broadcast in self._broadcasts:
+            broadcast.destroy()
+        self._broadcasts.clear()
+
+    def frame_of(self, rows: pa.RecordBatch) -> DataFrame:
+        """Return rows that the driver has as a DataFrame."""
+        plain = pa.Table.from_batches([rows]).replace_schema_metadata()
+        ddl = spark_ddl(rows.schema)
+        parts = list(slice_table(plain)) or [plain]
+        frames = [self._spark.createDataFrame(part, ddl) for part in parts]
+        return reduce(DataFrame.unionByName, frames)
+
+    def each(
+        self,
+        units: Sequence[T],
+        work: Callable[[T], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> SparkRows:
+        """Return the rows that work makes of the units, one task a unit, in the units' order."""
+        published = self.publish(list(units))
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from work(published.value[number])
+
+        numbers = self._spark.range(0, len(units), 1, len(units))
+        return SparkRows(map_in_arrow(numbers, run, schema))
+
+    def _compute(self, rows: SparkRows, *, is_look: bool) -> pa.Table:
+        del is_look  # tasks run where the executors are
+        return rows.frame.toArrow()
+
+    def _thread(self, target: Callable[[], None]) -> threading.Thread:
+        """Return a thread of Spark's own kind, which takes over tags and properties of this one.
+
+        A signal that arrives in the middle of a call to the JVM is turned into another error by
+        the cleaning up around that call, and the caller never learns that somebody pressed Ctrl-C:
+        the thread that is to notice it makes no such calls.
+        """
+        return InheritableThread(target=target, session=self._spark, name="stage", daemon=True)
+
+    def describe(self, description: str | None) -> None:
+        """Name the Spark jobs that follow; Spark Connect has no such names."""
+        if self.can_broadcast:
+            context = self._spark.sparkContext
+            # None removes it, as in Spark's own API; pyspark's annotation does not know.
+            context.setLocalProperty(_DESCRIPTION, description)  # type: ignore[arg-type]
+
+    def completed_tasks(self, tasks: int) -> int:
+        """Return how many tasks have ended of the running stage that has so many.
+
+        A session of Spark Connect tells only when a stage has ended.
+        """
+        if is_connect(self._spark):
+            return 0
+        tracker = self._spark.sparkContext.statusTracker()
+        for stage_id in tracker.getActiveStageIds():
+            stage = tracker.getStageInfo(stage_id)
+            if stage is not None and stage.numTasks == tasks:
+                return int(stage.numCompletedTasks)
+        return 0

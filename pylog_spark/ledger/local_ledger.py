@@ -1,0 +1,143 @@
+"""The ledger as this machine writes and reads it, with the package ``deltalake``: no Spark.
+
+Tables, columns, properties and transaction ids are those of ``spark_ledger``; each goes on with
+what the other has written.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from pylog_spark.ledger.ledger import Ledger
+from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, local_folder, table_location, why_spark
+from pylog_spark.schemas import ALLOWED_BY, Action
+from storage_core.errors import ConfigError, StorageError
+
+# As Spark's half makes them.
+_PROPERTIES: Final = {"delta.appendOnly": "true", "delta.checkpointInterval": "100"}
+_KEYS: Final = ("root", "topic", "run_id")
+_LIMITS: Final = ("retention_ms", "retention_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLedger(Ledger):
+    """The tables of one ledger, open for one run."""
+
+    location: str
+    run_id: str
+
+    @classmethod
+    def open(cls, location: str, *, run_id: str) -> "LocalLedger":
+        """Create the tables that are not there yet and return the ledger.
+
+        Raises:
+            ConfigError: Spark alone can go on with it.
+            StorageError: The location cannot be written.
+        """
+        _check(location)
+        for table in LedgerTable:
+            place = _place(location, table)
+            with _delta_errors(place):
+                if DeltaTable.is_deltatable(place):
+                    continue
+                DeltaTable.create(place, SCHEMAS[table], mode="ignore", configuration=_PROPERTIES)
+        return cls(location=location, run_id=run_id)
+
+    def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
+        """Append rows to a table, once: a second call with the same number adds nothing."""
+        place, application = _place(self.location, table), f"{self.run_id}/{table}"
+        with _delta_errors(place):
+            delta = DeltaTable(place)
+            last = delta.transaction_version(application)
+            if last is not None and last >= number:
+                return
+            write_deltalake(
+                delta,
+                rows.cast(SCHEMAS[table]),
+                mode="append",
+                # A table that an older version made gets the columns that came since.
+                schema_mode="merge",
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(application, number)]
+                ),
+            )
+
+
+def last_limits(
+    location: str, topics: Collection[str], *, run_id: str, may_be_missing: bool
+) -> list[dict[str, Any]]:
+    """Return what retention topics had when it was last enforced; see ``ledger.last_limits``."""
+    _check(location)
+    place = _place(location, LedgerTable.RESULTS)
+    with _delta_errors(place):
+        if may_be_missing and not DeltaTable.is_deltatable(place):
+            return []
+        rows = DeltaTable(place).to_pyarrow_dataset()
+        if "retention_ms" not in rows.schema.names:
+            return []
+        chosen = (
+            (pc.field("action") == Action.RETAIN.value)
+            & pc.field("retention_ms").is_valid()
+            & (pc.field("run_id") != run_id)
+            & pc.field("topic").isin(sorted(topics))
+        )
+        # By root and topic, by run: whether one of its partitions was refused, and the limits.
+        runs: dict[tuple[str, str], dict[str, tuple[bool, tuple[int, int]]]] = {}
+        for batch in rows.to_batches(columns=[*_KEYS, "reason", *_LIMITS], filter=chosen):
+            for row in _distinct(batch):
+                of_topic = runs.setdefault((row["root"], row["topic"]), {})
+                # Partitions in which nothing expired say the limit, too, of which others were
+                # refused.
+                refused, most = of_topic.get(row["run_id"], (False, (-1, -1)))
+                limits = (row["retention_ms"], row["retention_bytes"])
+                of_topic[row["run_id"]] = (
+                    refused or row["reason"] in ALLOWED_BY,
+                    max(most, limits, key=_null_first),
+                )
+    found = []
+    for (root, topic), of_topic in runs.items():
+        enforced = {run: limits for run, (refused, limits) in of_topic.items() if not refused}
+        if enforced:
+            # Names of runs sort by time.
+            last = max(enforced)
+            values = dict(zip(_LIMITS, enforced[last], strict=True))
+            found.append({"root": root, "topic": topic, "run_id": last, **values})
+    return found
+
+
+def _distinct(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches([batch])
+    rows: list[dict[str, Any]] = table.group_by(table.column_names).aggregate([]).to_pylist()
+    return rows
+
+
+def _null_first(limits: tuple[int | None, int | None]) -> tuple[float, ...]:
+    return tuple(-2.0 if value is None else value for value in limits)
+
+
+def _place(location: str, table: LedgerTable) -> str:
+    """Return the URL of a table."""
+    folder = local_folder(location)
+    return table_location(location, table) if folder is None else (folder / table).as_uri()
+
+
+def _check(location: str) -> None:
+    """Refuse a ledger that Spark alone goes on with."""
+    why = why_spark(location)
+    if why is not None:
+        raise ConfigError("--ledger", location, f"{why}: name another ledger, or --engine spark")
+
+
+@contextmanager
+def _delta_errors(place: str) -> Iterator[None]:
+    """Raise what ``deltalake`` raises as an error of storage."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise StorageError(place, f"the ledger: {error}") from error

@@ -1,0 +1,313 @@
+"""The local engine: which task gets which rows, and what becomes of tasks whose process dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from pylog_spark.engines.choice import Local, open_engine
+from pylog_spark.engines.engine import AnyEngine
+from pylog_spark.engines.errors import TaskFailedError
+from pylog_spark.ledger.tables import LedgerTable
+from storage_core.errors import ConfigError
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+)
+
+ROWS = pa.schema([("root", pa.string()), ("number", pa.int64()), ("unit", pa.int32())])
+SEEN = pa.schema([("number", pa.int64()), ("task", pa.string()), ("place", pa.int64())])
+CELLS = pa.schema([("unit", pa.int32()), ("number", pa.int64()), ("cell", pa.binary())])
+
+
+def engine_of(slots: int = 2) -> AnyEngine:
+    return open_engine(Local(slots), tag="test")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AnyEngine]:
+    """One for all tests that leave it as it was."""
+    with engine_of() as opened:
+        yield opened
+
+
+def numbers_of(unit: list[int]) -> Iterator[pa.RecordBatch]:
+    rows = [{"root": "/ab"[: 1 + n % 2], "number": n, "unit": n % 3} for n in unit]
+    yield pa.RecordBatch.from_pylist(rows, ROWS)
+
+
+def note_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task in their order, with a name that no other task has."""
+    task, place = os.urandom(8).hex(), 0
+    for batch in batches:
+        for number in batch.column("number").to_pylist():
+            yield pa.RecordBatch.from_pylist(
+                [{"number": number, "task": task, "place": place}], SEEN
+            )
+            place += 1
+
+
+def tasks_of(table: pa.Table) -> list[list[int]]:
+    """Return the numbers of each task, in the order in which it got them."""
+    tasks: dict[str, list[int]] = {}
+    for row in table.to_pylist():
+        tasks.setdefault(row["task"], []).append(row["number"])
+    return list(tasks.values())
+
+
+@pytest.mark.parametrize("is_look", [False, True], ids=["processes", "here"])
+def test_rows_are_dealt_out_as_they_are_by_spark(engine, is_look):
+    units = [list(range(first, 60, 4)) for first in range(4)]
+
+    def seen(rows):
+        return tasks_of(engine.collect(rows.map(note_task, SEEN), SEEN, "t", is_look=is_look))
+
+    made = engine.each(units, numbers_of, ROWS)
+    assert seen(made) == units
+    evenly = seen(made.deal_out(7))
+    assert sorted(map(len, evenly)) == [8, 8, 8, 9, 9, 9, 9]
+    assert sorted(chain(*evenly)) == list(range(60))
+    by_unit = seen(made.to_units(3).sort_within("number"))
+    assert by_unit == [list(range(first, 60, 3)) for first in range(3)]
+    by_key = seen(made.union(made).deal_by(["number"], 5))
+    assert sorted(chain(*by_key)) == sorted([*range(60), *range(60)])
+    assert all(task.count(number) == 2 for task in by_key for number in task)
+    lanes = seen(made.deal_by(["number"], 7, lanes={"/a": range(2)}))
+    odd = [{number % 2 for number in task} for task in lanes]
+    assert odd.count({1}) == 2
+    assert odd.count({0}) == 5
+
+
+def test_nulls_come_first_as_they_do_in_spark(engine):
+    def work(_unit: int) -> Iterator[pa.RecordBatch]:
+        rows = [{"number": n, "root": "x"} for n in (3, None, 1, None, 2)]
+        yield pa.RecordBatch.from_pylist(rows, ROWS)
+
+    rows = engine.each([0], work, ROWS).deal_out(1).sort_within("root", "number")
+    found = engine.collect(rows, ROWS, "t", is_look=True)
+    assert found["number"].to_pylist() == [None, None, 1, 2, 3]
+
+
+def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    size = 3_000_000
+
+    def work(number: int) -> Iterator[pa.RecordBatch]:
+        cell = np.full(size, number, np.uint8).tobytes()
+        yield pa.RecordBatch.from_pylist([{"unit": 0, "number": number, "cell": cell}], CELLS)
+
+    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pylog_spark.tasks.cells import join_rows  # noqa: PLC0415  # in the task
+
+        for row in join_rows(batches):
+            yield pa.RecordBatch.from_pylist([{**row, "cell": bytes(row["cell"])}], CELLS)
+
+    with engine_of() as engine:
+        spread = engine.spread([2, 1, 0], work, CELLS)
+        joined = engine.map_rows(spread.to_units(1).sort_within("number", "part"), join, CELLS)
+        found = engine.collect(joined, CELLS, "t")
+        (folder,) = tmp_path.iterdir()
+        assert list(folder.iterdir()) == []
+        assert found["number"].to_pylist() == [0, 1, 2]
+        assert [set(cell.as_py()) for cell in found["cell"]] == [{0}, {1}, {2}]
+        assert {len(cell.as_py()) for cell in found["cell"]} == {size}
+    assert list(tmp_path.iterdir()) == []
+
+
+def process_of(value: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([{"number": value, "task": str(os.getpid()), "place": 0}])
+
+
+def test_only_what_looks_is_done_in_the_drivers_process(engine):
+    here = str(os.getpid())
+    rows = engine.each(list(range(4)), process_of, SEEN)
+    assert set(engine.collect(rows, SEEN, "t", is_look=True)["task"].to_pylist()) == {here}
+    assert here not in engine.collect(rows, SEEN, "t")["task"].to_pylist()
+
+
+def test_what_is_published_is_read_in_tasks_until_it_is_released(engine):
+    value = engine.publish({"key": 7})
+    again = engine.publish([1, 2])
+
+    def work(_unit: int) -> Iterator[pa.RecordBatch]:
+        number = value.value["key"] + len(again.value)
+        yield pa.RecordBatch.from_pylist([{"number": number, "task": "", "place": 0}])
+
+    rows = engine.spread([0], work, SEEN)
+    assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [9]
+    engine.release()
+    with pytest.raises(TaskFailedError, match="t: task 1 of 1: FileNotFoundError"):
+        engine.collect(rows, SEEN, "t")
+
+
+def dying(folder: Path, times: int):
+    """Return work that kills its process so many times with each unit."""
+    place = str(folder)
+
+    def work(unit: int) -> Iterator[pa.RecordBatch]:
+        deaths = len(list(Path(place).glob(f"{unit}-*")))
+        if deaths < times:
+            Path(place, f"{unit}-{deaths}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from process_of(unit)
+
+    return work
+
+
+def test_a_task_whose_process_dies_is_done_by_another_one(engine, tmp_path):
+    rows = engine.spread([0, 1, 2], dying(tmp_path, 3), SEEN)
+    assert engine.collect(rows, SEEN, "t")["number"].to_pylist() == [0, 1, 2]
+    assert len(list(tmp_path.iterdir())) == 9
+
+
+def test_a_task_whose_processes_die_again_and_again_fails_the_stage(engine, tmp_path):
+    rows = engine.spread([0], dying(tmp_path, 99), SEEN)
+    with pytest.raises(TaskFailedError, match=r"merge: task 1 of 1: the process died .* 4 times"):
+        engine.collect(rows, SEEN, "merge")
+    assert len(list(tmp_path.iterdir())) == 4
+    # The others are there as before.
+    assert engine.collect(engine.spread([5], process_of, SEEN), SEEN, "t").num_rows == 1
+
+
+@pytest.mark.parametrize("is_look", [False, True], ids=["processes", "here"])
+def test_an_error_of_a_task_is_the_stages(engine, is_look):
+    def work(unit: int) -> Iterator[pa.RecordBatch]:
+        if unit == 2:
+            raise KeyError("lost")
+        yield from process_of(unit)
+
+    rows = engine.spread([0, 1, 2, 3], work, SEEN)
+    with pytest.raises(TaskFailedError, match="observe: task 3 of 4: KeyError: 'lost'"):
+        engine.collect(rows, SEEN, "observe", is_look=is_look)
+
+
+def test_after_an_error_no_process_works_any_more(tmp_path):
+    def work(unit: int) -> Iterator[pa.RecordBatch]:
+        Path(tmp_path, f"{os.getpid()}").touch()
+        time.sleep(300)
+        yield from process_of(unit)
+
+    def interrupted(engine: AnyEngine) -> None:
+        stage = engine.alongside(
+            lambda: engine.collect(engine.spread([0, 1], work, SEEN), SEEN, "t")
+        )
+        limit = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert not stage.done()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), engine_of() as engine:
+        interrupted(engine)
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(processes) == 2
+    assert not any(is_alive(process) for process in processes)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there and is no corpse that waits for its parent."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from pylog_spark.engines.choice import Local, open_engine
+from pylog_spark.schemas import CUT, rows_to_batch
+
+def work(path):
+    Path(path, str(os.getpid())).touch()
+    time.sleep(600)
+    yield rows_to_batch(CUT, [])
+
+try:
+    with open_engine(Local(2), tag="interrupted") as engine:
+        engine.collect(engine.spread([sys.argv[1]] * 2, work, CUT), CUT, "a long one")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_processes_end_with_their_driver_however_that_ends(tmp_path, number, status):
+    driver = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=Path.cwd())
+    try:
+        limit = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+        processes = [int(path.name) for path in tmp_path.iterdir()]
+        assert len(processes) == 2
+        os.kill(driver.pid, number)
+        assert driver.wait(timeout=60) == status
+        while any(map(is_alive, processes)) and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert not any(map(is_alive, processes))
+    finally:
+        driver.kill()
+
+
+def test_slots_are_those_of_a_local_master():
+    assert Local.of_master("local[3]") == Local(3)
+    assert (
+        Local.of_master(None) == Local.of_master("local[*]") == Local.of_master("local") == Local()
+    )
+    with pytest.raises(ConfigError, match="--engine local works on this machine"):
+        Local.of_master("yarn")
+    with engine_of(3) as engine:
+        assert engine.slots == 3
+
+
+NIGHT = """
+import sys
+from pylog_spark.cli.program import run
+status = run(sys.argv[1:])
+heavy = {"pyspark", "py4j", "delta"} & {name.partition(".")[0] for name in sys.modules}
+sys.exit(status or (f"imported: {sorted(heavy)}" if heavy else 0))
+"""
+
+
+def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_path):
+    names = ["clean-headers-none-s101", "clean-hw-none-s161"]
+    root = broker_directory(tmp_path / "log", names)
+    topics = tmp_path / "topics.yaml"
+    topics.write_text(yaml.safe_dump({"topics": root.configs}))
+    command = [
+        sys.executable,
+        "-c",
+        NIGHT,
+        "run",
+        root.path,
+        "--role",
+        "broker",
+        "--config",
+        topics,
+    ]
+    command += ["--now-ms", str(FIRST_ROUNDS_MS), "--ledger", tmp_path / "ledger"]
+    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
+    done = subprocess.run(
+        [*command, "--engine", "local"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ", engine local" in done.stdout
+    assert differences_from_kafka(root.path, names, tmp_path) == []
+    assert {path.name for path in (tmp_path / "ledger").iterdir()} == set(LedgerTable)
