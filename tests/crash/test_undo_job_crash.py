@@ -405,7 +405,7 @@ def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, mo
     compaction.check_undone("interrupted, and made again")
 
 
-def test_an_undo_waits_for_nobody_who_works_with_the_same_trash(compaction):
+def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction):
     with (
         hold_run(Path(compaction.options.trash, RUN)),
         pytest.raises(GuardRefusedError, match="TRASH_IN_USE"),
