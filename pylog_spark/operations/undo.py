@@ -4,9 +4,8 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself. So a Spark session is needed only to write the ledger.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -77,10 +76,10 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
         else:
             each.undo()
         run.notes += tuple(each.notes)
-        yield run.recorder.each_result(_named(each.rows.values()))
+        yield run.recorder.each_result(each.rows.values(), action=job.action)
     for root in managed:
         rows = undo_managed(root, run_id, options, job.run_id)
-        yield run.recorder.each_result(_named(rows))
+        yield run.recorder.each_result(rows, action=job.action)
 
 
 def _broker_undos(run: Run, run_id: str) -> list[BrokerUndo]:
@@ -121,12 +120,6 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
         ]
     check_ledger(found, options.ledger)
     return tuple(found)
-
-
-def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield columns of result rows."""
-    for row in rows:
-        yield {"action": Action.UNDO.value, **row}
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:
