@@ -14,7 +14,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
-from pylog_spark.operations.recover import check_recovery, recover
+from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
 from pylog_spark.options.declared import (
     DRY_RUN,
@@ -43,7 +43,7 @@ from pylog_spark.report import (
     write_table,
 )
 from pylog_spark.report_page import write_run_page
-from pylog_spark.run.guards import check_outside, check_roots
+from pylog_spark.run.guards import check_outside, check_recovery, check_roots
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport

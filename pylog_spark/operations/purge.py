@@ -9,6 +9,7 @@ Spark session is needed only to write the ledger.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -93,9 +94,7 @@ def purge_step(run: Run, catalogs: Mapping[str, TopicCatalog]) -> pa.Table:
         _purge_managed_roots(run),
         _purge_trash(run),
     )
-    return run.recorder.each_result(
-        {"action": Action.PURGE.value, **row} for step in steps for row in step
-    )
+    return run.recorder.each_result(chain.from_iterable(steps), action=Action.PURGE.value)
 
 
 def _purge_log_directories(run: Run, catalogs: Mapping[str, TopicCatalog]) -> Iterator[Row]:

@@ -18,7 +18,7 @@ from pylog_spark.operations.recovery_rows import RecoveryRows
 from pylog_spark.operations.recovery_waves import DueRecovery, RecoveryStages, find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.run.exit_rule import is_as_bad
-from pylog_spark.run.guards import check_roots, check_salvage
+from pylog_spark.run.guards import check_recovery
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.missing_directories import find_missing_directories
 from pylog_spark.run.plan_file import SavedPlan
@@ -35,7 +35,6 @@ from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.broker_files import read_clean_shutdown
 from storage_core.checkpoint.checkpoints import RECOVERY_FILES
 from storage_core.clock import Clock
-from storage_core.errors import GuardRefusedError
 from storage_core.maintenance.verification.findings import Severity
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.open_root import LogRoot, root_checkpoints
@@ -94,49 +93,6 @@ def recover(  # noqa: PLR0913  # besides what is said, what is at hand
         cuts=recovery.rows.cuts(),
         recoveries=recovery.rows.recoveries(),
     )
-
-
-def check_recovery(
-    roots: Sequence[LogRoot], options: JobOptions
-) -> tuple[JobOptions, tuple[str, ...]]:
-    """Check that a recovery may be made; of a copy there is only a report, unless it is said.
-
-    Returns:
-        (options, notes): those to go on with, and what a reader should know of the run.
-
-    Raises:
-        ConfigError: The ledger, or what is salvaged, would lie inside a log directory.
-        GuardRefusedError: As ``recover``.
-    """
-    notes: tuple[str, ...] = ()
-    copies = sorted({root.role.value for root in roots if root.role is not Role.BROKER})
-    may_cut_mirror = options.allow_truncate and options.salvage is not None
-    if may_cut_mirror and not options.dry_run:
-        _refuse_to_cut_objects(roots)
-    if copies and not may_cut_mirror and not options.dry_run and options.role is not None:
-        options = replace(options, dry_run=True)
-        notes = (_COPY_NOTE.format(role=" or ".join(copies)),)
-    check_roots(roots, options, may_write_mirror=may_cut_mirror)
-    check_salvage(roots, options)
-    return options, notes
-
-
-def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
-    """Refuse to cut where this version only reports: on object stores, and in managed roots."""
-    for root in roots:
-        if root.role is Role.MANAGED or local_path(root.location) is None:
-            raise GuardRefusedError(
-                "RECOVERY_IS_REPORT_ONLY",
-                f"{root.location}: a {root.role.value} root there is only reported on; to cut its "
-                "logs, take a copy of it (`pylog materialize`, or your sync's own tool), recover "
-                "that with --allow-truncate and --salvage DIR, and ingest it into a new root",
-            )
-
-
-_COPY_NOTE: Final = (
-    "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "
-    "that is yours, say --role broker; a local mirror also takes --allow-truncate and --salvage DIR"
-)
 
 
 class RecoveryStep:

@@ -4,14 +4,12 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself. So a Spark session is needed only to write the ledger.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.engines.choice import Local, Place
+from pylog_spark.engines.choice import Local
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.broker_undo import BrokerUndo
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
@@ -19,13 +17,17 @@ from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import RESULT, Action
+from pylog_spark.schemas import Action
+from pylog_spark.schemas import RESULT
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.commit.trash import RUN_FILE, hold_run, read_run
+from storage_core.commit.trash import RUN_FILE
+from storage_core.commit.trash import hold_run
+from storage_core.commit.trash import read_run
 from storage_core.errors import ConfigError
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import LogRoot
+import pyarrow as pa
 
 
 def undo(
@@ -78,10 +80,10 @@ def _undo_roots(run: Run, run_id: str) -> Iterator[pa.Table]:
         else:
             each.undo()
         run.notes += tuple(each.notes)
-        yield run.recorder.each_result(_named(each.rows.values()))
+        yield run.recorder.each_result(each.rows.values(), action=job.action)
     for root in managed:
         rows = undo_managed(root, run_id, options)
-        yield run.recorder.each_result(_named(rows))
+        yield run.recorder.each_result(rows, action=job.action)
 
 
 def _broker_undos(run: Run, run_id: str) -> list[BrokerUndo]:
@@ -122,12 +124,6 @@ def check_undo(run_id: str, options: JobOptions, roots: Sequence[str] = ()) -> t
         ]
     check_ledger(found, options.ledger)
     return tuple(found)
-
-
-def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield columns of result rows."""
-    for row in rows:
-        yield {"action": Action.UNDO.value, **row}
 
 
 def _run_folder(run_id: str, trash: str | None) -> Path:

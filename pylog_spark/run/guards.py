@@ -1,7 +1,8 @@
 """What is checked before a run touches anything."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,10 @@ from storage_core.roots.guards import check_local_directory, check_off_object
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.local import plain_path
 
+_COPY_NOTE: Final = (
+    "a {role} root is only reported on: it cannot fetch again what is cut. To cut a local copy "
+    "that is yours, say --role broker; a local mirror also takes --allow-truncate and --salvage DIR"
+)
 _LOG_DIRECTORY_MARKS: Final = (META_PROPERTIES_FILE, MANAGED_ROOT_FILE)
 _NOW_SWITCH: Final = "--now-ms"
 # The clock is read before Spark starts, and a broker that still runs writes checkpoints meanwhile:
@@ -163,3 +168,40 @@ def check_salvage(roots: Sequence[LogRoot], options: JobOptions) -> None:
         ConfigError: It lies in one.
     """
     check_outside("--salvage", options.salvage, roots)
+
+
+def check_recovery(
+    roots: Sequence[LogRoot], options: JobOptions
+) -> tuple[JobOptions, tuple[str, ...]]:
+    """Check that a recovery may be made; of a copy there is only a report, unless it is said.
+
+    Returns:
+        (options, notes): those to go on with, and what a reader should know of the run.
+
+    Raises:
+        ConfigError: The ledger, or what is salvaged, would lie inside a log directory.
+        GuardRefusedError: As ``recover``.
+    """
+    notes: tuple[str, ...] = ()
+    copies = sorted({root.role.value for root in roots if root.role is not Role.BROKER})
+    may_cut_mirror = options.allow_truncate and options.salvage is not None
+    if may_cut_mirror and not options.dry_run:
+        _refuse_to_cut_objects(roots)
+    if copies and not may_cut_mirror and not options.dry_run and options.role is not None:
+        options = replace(options, dry_run=True)
+        notes = (_COPY_NOTE.format(role=" or ".join(copies)),)
+    check_roots(roots, options, may_write_mirror=may_cut_mirror)
+    check_salvage(roots, options)
+    return options, notes
+
+
+def _refuse_to_cut_objects(roots: Iterable[LogRoot]) -> None:
+    """Refuse to cut where this version only reports: on object stores, and in managed roots."""
+    for root in roots:
+        if root.role is Role.MANAGED or local_path(root.location) is None:
+            raise GuardRefusedError(
+                "RECOVERY_IS_REPORT_ONLY",
+                f"{root.location}: a {root.role.value} root there is only reported on; to cut its "
+                "logs, take a copy of it (`pylog materialize`, or your sync's own tool), recover "
+                "that with --allow-truncate and --salvage DIR, and ingest it into a new root",
+            )

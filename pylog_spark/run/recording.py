@@ -79,13 +79,15 @@ class Recorder:
         said = pc.invert(pc.is_in(rows["reason"], pa.array(sorted(self.unsaid), pa.string())))
         self._append(LedgerTable.RESULTS, rows.filter(said))
 
-    def each_result(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    def each_result(self, rows: Iterable[Mapping[str, Any]], *, action: str) -> pa.Table:
         """Write result rows as they come, and the operations behind them; return the rows.
 
         What was done is on record when whoever yields the rows raises.
 
         Args:
-            rows: Columns of ``schemas.RESULT`` but for the run; under ``STEPS`` what was applied.
+            rows: Columns of ``schemas.RESULT`` but for the run and the action; under ``STEPS`` what
+                was applied.
+            action: What was done.
         """
         done: list[pa.Table] = []
         results: list[dict[str, Any]] = []
@@ -101,7 +103,7 @@ class Recorder:
 
         try:
             for row in rows:
-                columns = {"run_id": self.facts["run_id"], **row}
+                columns = {"run_id": self.facts["run_id"], "action": action, **row}
                 steps += self._steps(columns, columns.pop(STEPS, ()))
                 results.append(columns)
                 if len(results) >= _ROWS_AT_ONCE or len(steps) >= _STEPS_AT_ONCE:

@@ -30,14 +30,16 @@ from storage_core.commit.trash import (
     RUN_FILE,
     TrashedRun,
     commit_folder,
+    hold_run,
     list_commits,
     read_run,
     write_raised,
 )
-from storage_core.errors import GuardRefusedError, StorageError
+from storage_core.errors import CheckpointError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_FILE,
+    LOCK_FILE,
     LOG_START_FILE,
     TopicPartition,
 )
@@ -401,6 +403,36 @@ def test_an_undo_that_is_interrupted_leaves_the_directory_unclean(compaction, mo
         assert not held.was_clean
     compaction.undo()
     compaction.check_undone("interrupted, and made again")
+
+
+def test_an_undo_is_refused_while_somebody_works_with_the_same_trash(compaction):
+    with (
+        hold_run(Path(compaction.options.trash, RUN)),
+        pytest.raises(GuardRefusedError, match="TRASH_IN_USE"),
+    ):
+        compaction.undo()
+    assert partitions(compaction.root.path) == compaction.after
+    assert not (compaction.root.path / LOCK_FILE).exists()
+
+
+@pytest.mark.item("DIR-03")
+def test_an_undo_that_failed_in_a_partition_remembers_the_marker_for_the_next(
+    compaction, monkeypatch
+):
+    undo_partition = broker_undo.undo_partition
+
+    def failing(store: LocalStore, commits: Any, **rest: Any) -> Any:
+        if NAMES[1] in store.location:
+            raise CheckpointError("undo.json", 0, "malformed")
+        return undo_partition(store, commits, **rest)
+
+    monkeypatch.setattr(broker_undo, "undo_partition", failing)
+    report = undo(RUN, compaction.options)
+    monkeypatch.undo()
+    assert (report.summary.failed, report.exit_code) == (1, 4)
+    assert not (compaction.root.path / CLEAN_SHUTDOWN_FILE).exists()
+    compaction.undo()
+    compaction.check_undone("failed, and made again")
 
 
 @pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)

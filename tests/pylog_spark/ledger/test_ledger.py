@@ -1,25 +1,41 @@
-import json
-import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
+from datetime import datetime
 from pathlib import Path
-
+from pylog_spark.engines.choice import Local
+from pylog_spark.engines.choice import Place
+from pylog_spark.ledger import LedgerTable
+from pylog_spark.ledger import last_limits
+from pylog_spark.ledger import open_ledger
+from pylog_spark.ledger.spark_ledger import SparkLedger
+from pylog_spark.ledger.spark_ledger import format_at
+from pylog_spark.ledger.spark_ledger import read_table
+from pylog_spark.ledger.tables import LedgerFormat
+from pylog_spark.ledger.tables import SCHEMAS
+from pylog_spark.operations.compact import compact
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.purge import purge
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.undo import undo
+from pylog_spark.options import JobOptions
+from pylog_spark.schemas import RESULT
+from pylog_spark.schemas import rows_to_batch
+from pyspark.sql import SparkSession
+from storage_core.clock import ManualClock
+from storage_core.errors import ConfigError
+from storage_core.errors import GuardRefusedError
+from storage_core.errors import StorageError
+from storage_core.maintenance.ingest.partition import IngestRules
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
+from tests.pylog_spark.broker_roots import broker_directory
+from tests.storage_core.maintenance.ingest.mirrors import segment
+from tests.storage_core.maintenance.ingest.mirrors import write_files
 import deltalake
+import json
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
-
-from pylog_spark.engines.choice import Local, Place
-from pylog_spark.ledger import LedgerTable, last_limits, open_ledger
-from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
-from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
-from pylog_spark.operations.compact import compact
-from pylog_spark.operations.purge import purge
-from pylog_spark.operations.undo import undo
-from pylog_spark.schemas import RESULT, rows_to_batch
-from storage_core.clock import ManualClock
-from storage_core.errors import ConfigError, GuardRefusedError, StorageError
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+import shutil
 
 pytestmark = pytest.mark.spark
 
@@ -347,3 +363,26 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     place = Path(str(root.path).lstrip("/"), f"{NAME}-0", "0000", "record.json")
     assert str(place) in gone
     assert not Path(trash, cleaned.run_id).exists()
+
+
+def test_what_goes_into_a_managed_root_and_out_is_on_record_and_a_survey_is_not(spark, tmp_path):
+    mirror, managed, location = tmp_path / "mirror", tmp_path / "managed", tmp_path / "ledger"
+    write_files(mirror, segment(0), segment(6))
+    options = JobOptions(now_ms=2**40, ledger=str(location))
+    rules = IngestRules(settle_ms=0, sync_has_stopped=True)
+    looked = survey(spark, [mirror], options)
+    assert looked.dry_run
+    assert not location.exists()
+    done = [
+        ingest(spark, str(mirror), str(managed), options, rules=rules),
+        materialize(spark, str(managed), tmp_path / "out", options),
+    ]
+    assert [report.exit_code for report in done] == [0, 0]
+    runs = delta_rows(location, LedgerTable.RUNS)
+    assert sorted((row["run_id"], row["event"]) for row in runs) == sorted(
+        (report.run_id, event) for report in done for event in ("END", "START")
+    )
+    results = delta_rows(location, LedgerTable.RESULTS)
+    assert {(row["run_id"], row["action"], row["topic"], row["status"]) for row in results} == {
+        (report.run_id, report.action, "orders", "done") for report in done
+    }

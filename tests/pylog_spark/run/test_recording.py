@@ -56,10 +56,13 @@ def test_rows_are_written_in_portions_with_the_steps_behind_them(monkeypatch):
     monkeypatch.setattr(recording, "_ROWS_AT_ONCE", 2)
     monkeypatch.setattr(recording, "_STEPS_AT_ONCE", 3)
     ledger = KeptRows()
-    rows = recorder_of(ledger).each_result([row("a"), row("b", 1), row("c", 3), row("d")])
+    rows = recorder_of(ledger).each_result(
+        [row("a"), row("b", 1), row("c", 3), row("d")], action="purge"
+    )
     assert rows.schema == RESULT
     assert rows["topic"].to_pylist() == ["a", "b", "c", "d"]
     assert set(rows["run_id"].to_pylist()) == {"r"}
+    assert set(rows["action"].to_pylist()) == {"purge"}
     results = [[row["topic"] for row in rows] for rows in ledger.appends[LedgerTable.RESULTS]]
     assert results == [["a", "b"], ["c"], ["d"]]
     steps = [
@@ -76,7 +79,7 @@ def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
 
     ledger = KeptRows()
     with pytest.raises(KeyboardInterrupt), run_on(ledger) as run:
-        run.recorder.each_result(rows())
+        run.recorder.each_result(rows(), action="purge")
     assert [row["topic"] for rows in ledger.appends[LedgerTable.RESULTS] for row in rows] == ["a"]
     start, end = (rows[0] for rows in ledger.appends[LedgerTable.RUNS])
     assert (start["event"], end["event"], end["error_class"]) == (
@@ -89,14 +92,14 @@ def test_what_was_done_is_on_record_when_the_rest_is_interrupted():
 def test_rows_that_could_not_be_written_are_not_written_a_second_time():
     ledger = KeptRows(fails=True)
     with pytest.raises(OSError, match="the answer was lost"):
-        recorder_of(ledger).each_result([row("a", 1)])
+        recorder_of(ledger).each_result([row("a", 1)], action="purge")
     assert len(ledger.appends[LedgerTable.RESULTS]) == 1
 
 
 def test_without_a_ledger_the_rows_are_returned_and_nothing_is_written():
     with run_on(None) as run:
-        assert run.recorder.each_result([row("a", 5)]).num_rows == 1
-        assert run.recorder.each_result([]).schema == RESULT
+        assert run.recorder.each_result([row("a", 5)], action="purge").num_rows == 1
+        assert run.recorder.each_result([], action="purge").schema == RESULT
 
 
 def test_what_a_run_was_asked_for_is_recorded_without_secrets_and_without_whole_exports():
