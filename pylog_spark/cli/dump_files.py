@@ -38,7 +38,8 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.roots.open_root import locate_directory
 from storage_core.store import LogStore, open_store
 from storage_core.store.generations import GENERATION_MARK
-from storage_core.store.open_store import is_managed, join_location, split_location
+from storage_core.store.open_objects import is_managed
+from storage_core.store.open_store import join_location, split_location
 
 # A snapshot of the cluster's metadata is no part of a log, and made of what was committed.
 _ALL_COMMITTED: Final = CommittedView(aborted=(), last_stable_offset=MAX_OFFSET)

@@ -46,7 +46,7 @@ class RunEvidence:
         entry = catalog.find(topic)
         if entry is None or entry.source is TopicConfigSource.ASSUMED:
             return "is an assumed default (--assume-defaults)"
-        if key in catalog.said_of(topic):
+        if key in catalog.explicit_settings(topic):
             return "is what --set or a --config file says"
         if entry.source is TopicConfigSource.EXPLICIT:
             return "is a default of a topic that only a --config file knows"

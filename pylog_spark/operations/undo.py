@@ -4,12 +4,13 @@ Of a local log directory everything that is needed lies in the trash of the run,
 in the root itself. So a Spark session is needed only to write the ledger.
 """
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pyarrow as pa
+
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.engines.choice import Local
-from pylog_spark.engines.choice import Place
+from pylog_spark.engines.choice import Local, Place
 from pylog_spark.operations.broker_undo import BrokerUndo
 from pylog_spark.operations.managed_undo import undo_managed
 from pylog_spark.options import JobOptions
@@ -17,17 +18,13 @@ from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import new_job
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import Action
-from pylog_spark.schemas import RESULT
+from pylog_spark.schemas import RESULT, Action
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
-from storage_core.commit.trash import RUN_FILE
-from storage_core.commit.trash import hold_run
-from storage_core.commit.trash import read_run
+from storage_core.commit.trash import RUN_FILE, hold_run, read_run
 from storage_core.errors import ConfigError
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import LogRoot
-import pyarrow as pa
 
 
 def undo(

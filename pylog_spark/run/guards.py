@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import read_meta_properties
 from pylog_spark.run.missing_directories import check_configured
-from storage_core.catalog.roles import Role, local_path, require_said_role
+from storage_core.catalog.roles import Role, local_path, require_role
 from storage_core.checkpoint.broker_files import validate_one_broker
 from storage_core.errors import ConfigError, GuardRefusedError, PylogError
 from storage_core.filenames import MANAGED_ROOT_FILE, META_PROPERTIES_FILE
@@ -54,7 +54,7 @@ def check_roots(
         if root.role is Role.BROKER:
             check_configured(root.location, options)
         if not options.dry_run and not (may_write_mirror and root.role is Role.MIRROR):
-            require_said_role(root.role if root.is_said else None, root.location)
+            require_role(root.role if root.is_said else None, root.location)
         if not options.dry_run and local_path(root.location) is None:
             check_off_object(root.location)
         elif not options.dry_run:

@@ -40,7 +40,7 @@ from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root
 from storage_core.roots.root import Root
 from storage_core.store import ManagedStore, open_store
-from storage_core.store.open_store import is_url
+from storage_core.store.open_objects import is_url
 
 # Consecutive segments share a task up to this size; one segment is never split.
 _RANGE_BYTES: Final = 128 * 1024 * 1024

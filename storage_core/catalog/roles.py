@@ -52,7 +52,7 @@ def guess_role(root: str | Path) -> Role:
     return Role.MIRROR
 
 
-def require_said_role(role: Role | None, root: str | Path) -> Role:
+def require_role(role: Role | None, root: str | Path) -> Role:
     """Return the role of a root that is going to be written.
 
     Args:

@@ -119,7 +119,7 @@ class TopicCatalog:
     def find(self, topic: str) -> TopicEntry | None:
         """Return id and config of a topic, None if no source has it."""
         entry = self.topics.get(topic)
-        explicit = self._explicit_settings(topic)
+        explicit = self._settings_by_name_or_glob(topic)
         overrides: Mapping[str, str] = {}
         if entry is not None:
             overrides, source = entry.config_overrides, entry.source
@@ -134,18 +134,18 @@ class TopicCatalog:
         return TopicEntry(
             topic=topic,
             topic_id=None if entry is None else entry.topic_id,
-            config_overrides={**overrides, **self.said_of(topic)},
+            config_overrides={**overrides, **self.explicit_settings(topic)},
             source=source,
             ignored_keys=() if entry is None else entry.ignored_keys,
             taken_ms=None if entry is None else entry.taken_ms,
         )
 
-    def said_of(self, topic: str) -> dict[str, str]:
+    def explicit_settings(self, topic: str) -> dict[str, str]:
         """Return a topic's explicit settings, whatever its cluster has."""
         settings = self.settings
         if topic in INTERNAL_TOPICS:
             settings = without_deleting_keys(settings)
-        return {**(self._explicit_settings(topic) or {}), **settings}
+        return {**(self._settings_by_name_or_glob(topic) or {}), **settings}
 
     def topic_id(self, topic: str) -> str | None:
         """Return a topic's id, None if no source has it."""
@@ -175,7 +175,7 @@ class TopicCatalog:
             self.settings, broker=self.broker
         )
 
-    def _explicit_settings(self, topic: str) -> dict[str, str] | None:
+    def _settings_by_name_or_glob(self, topic: str) -> dict[str, str] | None:
         globs: list[Mapping[str, str]] = [
             settings
             for name, settings in self.explicit.items()

@@ -190,7 +190,7 @@ def _parse(content: bytes, path: Path) -> TargetState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialized:
+class MaterializeResult:
     """The result of a materialized partition.
 
     Attributes:
@@ -227,7 +227,7 @@ def read_pin(directory: Path) -> int | None:
         raise StorageError(str(path), "says no generation; remove its directory") from error
 
 
-def materialize_partition(source: ManagedStore, directory: Path) -> Materialized:
+def materialize_partition(source: ManagedStore, directory: Path) -> MaterializeResult:
     """Write all files of a generation.
 
     Args:
@@ -261,7 +261,7 @@ def materialize_partition(source: ManagedStore, directory: Path) -> Materialized
             target.delete(file.name)
     target.sync_directory()
     logs = [file for file in files if file.name.endswith(".log")]
-    return Materialized(
+    return MaterializeResult(
         generation=manifest.generation,
         checkpoints=manifest.checkpoints,
         files=len(files),

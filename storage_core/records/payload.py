@@ -57,7 +57,7 @@ _REASONS = {
 }
 
 
-class Transcoded(NamedTuple):
+class TranscodedRecords(NamedTuple):
     """The opened entries.
 
     Attributes:
@@ -121,7 +121,7 @@ class LegacySets:
             raise self._error(row, str(error)) from error
         return len(self._sets[row])
 
-    def transcode(self, rows: NDArray[np.int64]) -> Transcoded:
+    def transcode(self, rows: NDArray[np.int64]) -> TranscodedRecords:
         """Return the records of some entries, of which the compressed ones have been expanded.
 
         Raises:
@@ -165,7 +165,7 @@ class LegacySets:
         columns[batch_scan.BASE_OFFSET, rows] = base_offset
         columns[batch_scan.BASE_TIMESTAMP, rows] = base_timestamp
         columns[batch_scan.RECORD_COUNT, rows] = record_count
-        return Transcoded(out[:used], out_start, out_end, BatchTable(columns))
+        return TranscodedRecords(out[:used], out_start, out_end, BatchTable(columns))
 
     def _error(self, row: int, reason: str) -> InvalidRecordError:
         window = self._window

@@ -5,7 +5,8 @@ from storage_core.store.local import LocalStore
 from storage_core.store.managed_store import ManagedStore
 from storage_core.store.object_files import ObjectDirectory
 from storage_core.store.object_store import ObjectInfo, ObjectStore
-from storage_core.store.open_store import open_object_store, open_store
+from storage_core.store.open_objects import open_object_store
+from storage_core.store.open_store import open_store
 
 __all__ = [
     "FileInfo",

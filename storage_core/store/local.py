@@ -206,7 +206,7 @@ class LocalStore:
             with os.fdopen(create_in(folder, temporary), "wb") as file:
                 file.write(content)
                 file.flush()
-                _adopt_manners(file.fileno(), folder, _kin_of(folder, name))
+                _adopt_ownership(file.fileno(), folder, _kin_of(folder, name))
                 if modified_ms is not None:
                     _set_modified(file.fileno(), modified_ms)
                 os.fsync(file.fileno())
@@ -224,7 +224,7 @@ class LocalStore:
             os.fdopen(create_in(folder, target), "wb") as copy,
         ):
             _copy(file.fileno(), start, size_bytes, copy.fileno())
-            _adopt_manners(copy.fileno(), folder, source)
+            _adopt_ownership(copy.fileno(), folder, source)
             _set_modified(copy.fileno(), modified_ms)
             os.fsync(copy.fileno())
 
@@ -233,7 +233,7 @@ class LocalStore:
         with storage_errors(self.directory / name), self._folder() as folder:
             kin = _kin_of(folder, name)
             with os.fdopen(open_in(folder, name, os.O_WRONLY | os.O_CREAT), "wb") as file:
-                if _adopt_manners(file.fileno(), folder, kin):
+                if _adopt_ownership(file.fileno(), folder, kin):
                     os.fsync(file.fileno())
 
     def promote(self, scratch_path: str, name: str) -> None:
@@ -246,7 +246,7 @@ class LocalStore:
         ):
             with os.fdopen(open_in(source, scratch.name), "rb") as file:
                 # What it was given before, its writer has synced.
-                if _adopt_manners(file.fileno(), folder, _kin_of(folder, name)):
+                if _adopt_ownership(file.fileno(), folder, _kin_of(folder, name)):
                     os.fsync(file.fileno())
             _rename(source, scratch.name, folder, name)
 
@@ -281,7 +281,7 @@ class LocalStore:
             with os.fdopen(create_in(folder, temporary), "wb") as copy:
                 _copy(file.fileno(), 0, min(size_bytes, facts.st_size), copy.fileno())
                 copy.truncate(size_bytes)
-                _adopt_manners(copy.fileno(), folder, name)
+                _adopt_ownership(copy.fileno(), folder, name)
                 os.fsync(copy.fileno())
             _rename(folder, temporary, folder, name)
             os.fsync(folder)
@@ -337,7 +337,7 @@ class LocalStore:
                 os.rmdir(self.directory.name, dir_fd=above)
                 os.fsync(above)
 
-    def hand_on_manners(self, descriptor: int, name: str = _ITSELF) -> None:
+    def hand_on_ownership(self, descriptor: int, name: str = _ITSELF) -> None:
         """Give an open file elsewhere owner, group and mode of one here.
 
         Args:
@@ -349,7 +349,7 @@ class LocalStore:
                 facts = os.fstat(folder)
                 _give(descriptor, facts, stat.S_IMODE(facts.st_mode))
             else:
-                _adopt_manners(descriptor, folder, name)
+                _adopt_ownership(descriptor, folder, name)
 
     def _folder(self) -> AbstractContextManager[int]:
         return open_folder(self.directory, may_be_link=self._may_be_link)
@@ -455,7 +455,7 @@ def _duplicate(
         if is_copy or not _link(source_folder, source, target_folder, temporary, facts):
             with os.fdopen(create_in(target_folder, temporary), "wb") as copy:
                 _copy(file.fileno(), 0, facts.st_size, copy.fileno())
-                _adopt_manners(copy.fileno(), source_folder, source)
+                _adopt_ownership(copy.fileno(), source_folder, source)
                 os.utime(copy.fileno(), ns=(facts.st_atime_ns, facts.st_mtime_ns))
                 os.fsync(copy.fileno())
         _rename(target_folder, temporary, target_folder, target)
@@ -504,7 +504,7 @@ def _set_modified(descriptor: int, modified_ms: int) -> None:
     os.utime(descriptor, ns=(nanoseconds, nanoseconds))
 
 
-def _adopt_manners(descriptor: int, folder: int, kin: str) -> bool:
+def _adopt_ownership(descriptor: int, folder: int, kin: str) -> bool:
     """Give an open file owner, group and mode of its kin, and what else a file hands on.
 
     Args:

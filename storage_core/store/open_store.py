@@ -29,17 +29,6 @@ from storage_core.store.open_objects import (
     open_object_store,
 )
 
-__all__ = [
-    "MANAGED_PREFIX",
-    "is_managed",
-    "is_url",
-    "local_path",
-    "open_managed",
-    "open_object_store",
-    "open_store",
-    "split_location",
-]
-
 _GENERATION: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 

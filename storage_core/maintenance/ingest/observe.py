@@ -46,7 +46,7 @@ _TAIL_BYTES: Final = 1 << 20
 CompanionReader = Callable[[str], bytes]
 
 
-class Left(enum.StrEnum):
+class LeftReason(enum.StrEnum):
     """Why a segment of the mirror is not taken now; the values are stable."""
 
     OPEN = "OPEN"  # the newest one: a broker may still write it
@@ -114,7 +114,7 @@ class SegmentEdges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attested:
+class MirrorFacts:
     """Facts about the partition from the mirror's own files; None where these have none.
 
     Attributes:
@@ -133,7 +133,7 @@ class Attested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
+class ManagedFacts:
     """Facts about the managed partition before the ingest; the defaults for a new one.
 
     Attributes:

@@ -13,8 +13,8 @@ from storage_core.errors import GuardRefusedError
 from storage_core.filenames import LEADER_EPOCH_FILE
 from storage_core.maintenance.ingest.observe import (
     MAX_COMPANION_BYTES,
-    Attested,
-    Ingested,
+    ManagedFacts,
+    MirrorFacts,
     MirrorListing,
     group_files,
     read_edges,
@@ -167,12 +167,12 @@ def has_candidates(first: Iterable[ListedFile], target: ManagedStore, rules: Ing
     return bool(chosen.segments)
 
 
-def ingested_of(target: ManagedStore) -> Ingested:
+def ingested_of(target: ManagedStore) -> ManagedFacts:
     """Return how far a managed partition has taken its mirror; the defaults for a new one."""
     manifest = target.manifest
     if not manifest.generation:
-        return Ingested()
-    return Ingested(
+        return ManagedFacts()
+    return ManagedFacts(
         end_offset=manifest.checkpoints.recovery_point,
         topic_id=manifest.topic_id,
         epochs=own_epochs(target),
@@ -249,8 +249,8 @@ def _attested(
     high_watermark: int | None,
     log_start_offset: int | None,
     cleaner_offset: int | None,
-) -> Attested:
-    return Attested(
+) -> MirrorFacts:
+    return MirrorFacts(
         topic_id=read_topic_id(mirror.files, listing),
         epochs=read_epochs(mirror.files, listing),
         high_watermark=high_watermark,

@@ -16,9 +16,9 @@ from storage_core.errors import CorruptRecordError, GuardRefusedError, Inconsist
 from storage_core.filenames import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
 from storage_core.formats.batch_v2 import NO_LEADER_EPOCH
 from storage_core.maintenance.ingest.observe import (
-    Attested,
-    Ingested,
-    Left,
+    LeftReason,
+    ManagedFacts,
+    MirrorFacts,
     MirrorListing,
     MirrorSegment,
     SegmentEdges,
@@ -42,7 +42,7 @@ class Candidates:
 
     segments: tuple[MirrorSegment, ...]
     ends: tuple[int | None, ...]
-    left: Mapping[int, Left]
+    left: Mapping[int, LeftReason]
     snapshots: Mapping[int, ListedFile]
 
 
@@ -80,7 +80,7 @@ class IngestPlan:
 
     location: str
     taken: tuple[TakenSegment, ...]
-    left: Mapping[int, Left]
+    left: Mapping[int, LeftReason]
     snapshot: ListedFile | None
     end_offset: int | None
     topic_id: str | None
@@ -128,15 +128,15 @@ def choose_candidates(
     new = [s for s in second.segments if end_offset is None or s.base_offset >= end_offset]
     chosen: list[MirrorSegment] = []
     ends: list[int | None] = []
-    left: dict[int, Left] = {}
+    left: dict[int, LeftReason] = {}
     is_settled = True
     for number, segment in enumerate(new):
         following = new[number + 1].base_offset if number + 1 < len(new) else None
         is_settled = is_settled and _is_unchanged(before.get(segment.base_offset), segment)
         if following is None and not sync_has_stopped:
-            left[segment.base_offset] = Left.OPEN
+            left[segment.base_offset] = LeftReason.OPEN
         elif not is_settled:
-            left[segment.base_offset] = Left.NOT_SETTLED
+            left[segment.base_offset] = LeftReason.NOT_SETTLED
         else:
             chosen.append(segment)
             ends.append(following)
@@ -171,8 +171,8 @@ def plan_ingest(
     location: str,
     candidates: Candidates,
     edges: Sequence[SegmentEdges],
-    attested: Attested,
-    ingested: Ingested,
+    attested: MirrorFacts,
+    ingested: ManagedFacts,
 ) -> IngestPlan:
     """Decide which candidates are taken.
 
@@ -202,7 +202,7 @@ def plan_ingest(
     for segment, edge, end in zip(candidates.segments, edges, ends, strict=True):
         limit = attested.high_watermark
         if limit is not None and end > limit:
-            left[segment.base_offset] = Left.ABOVE_HIGH_WATERMARK
+            left[segment.base_offset] = LeftReason.ABOVE_HIGH_WATERMARK
             continue
         taken.append(
             TakenSegment(segment=segment, end_offset=end, largest_timestamp=edge.largest_timestamp)
@@ -222,7 +222,7 @@ def plan_ingest(
     )
 
 
-def _check_topic(location: str, attested: Attested, ingested: Ingested) -> None:
+def _check_topic(location: str, attested: MirrorFacts, ingested: ManagedFacts) -> None:
     expected, topic_id = ingested.topic_id, attested.topic_id
     if expected is not None and topic_id is not None and expected != topic_id:
         raise InconsistentTopicIdError(location, expected, topic_id)
@@ -268,7 +268,7 @@ def _check_epochs(
 
 
 def _check_continuation(
-    location: str, segments: Sequence[MirrorSegment], ingested: Ingested, attested: Attested
+    location: str, segments: Sequence[MirrorSegment], ingested: ManagedFacts, attested: MirrorFacts
 ) -> None:
     """Refuse segments that do not begin where the last ones ended, or in another history."""
     end = ingested.end_offset
@@ -314,7 +314,7 @@ def _bounded(offset: int | None, end_offset: int | None) -> int | None:
     return offset if offset is None or end_offset is None else min(offset, end_offset)
 
 
-def _first_log_start(taken: Sequence[TakenSegment], attested: Attested) -> int | None:
+def _first_log_start(taken: Sequence[TakenSegment], attested: MirrorFacts) -> int | None:
     if not taken:
         return None
     first = taken[0].segment.base_offset

@@ -146,7 +146,7 @@ def salvage_cuts(
     try:
         make_folder(directory, mode=_PASSAGE_MODE)
         with open_folder(directory) as folder:
-            store.hand_on_manners(folder)
+            store.hand_on_ownership(folder)
             for entry in scan_open(folder):
                 if entry.is_file and Path(entry.name).suffix in _FORMER:
                     os.unlink(entry.name, dir_fd=folder)
@@ -193,7 +193,7 @@ def _create(store: LocalStore, cut: Cut, folder: int, name: str) -> BinaryIO:
     """Create a file that those may read who may read what is cut, and nobody else."""
     file = os.fdopen(create_in(folder, name), "wb")
     try:
-        store.hand_on_manners(file.fileno(), cut.file)
+        store.hand_on_ownership(file.fileno(), cut.file)
     except BaseException:
         file.close()
         raise

@@ -23,7 +23,10 @@ from storage_core.index.audit import (
 from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import SegmentFiles
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.transactions import Aborted, missing_and_unknown
+from storage_core.maintenance.verification.transactions import (
+    AbortedTransaction,
+    missing_and_unknown,
+)
 from storage_core.store.base import LogStore
 
 # An index file is bounded by its own 31-bit positions; real ones have 10 MiB at most by default.
@@ -200,7 +203,7 @@ def check_time_index(
 def check_transaction_index(
     store: LogStore,
     segment: SegmentFiles,
-    aborted: tuple[Aborted, ...],
+    aborted: tuple[AbortedTransaction, ...],
     abort_markers: tuple[int, ...],
     findings: FindingCollector,
 ) -> None:
@@ -236,7 +239,7 @@ def check_transaction_index(
 def _compare_aborted(
     name: str,
     data: bytes,
-    aborted: tuple[Aborted, ...],
+    aborted: tuple[AbortedTransaction, ...],
     abort_markers: tuple[int, ...],
     findings: FindingCollector,
 ) -> None:

@@ -20,7 +20,11 @@ from storage_core.filenames import (
     log_file,
 )
 from storage_core.maintenance.verification.collector import FindingCollector
-from storage_core.maintenance.verification.epochs import check_epochs
+from storage_core.maintenance.verification.epochs_and_snapshots import (
+    check_by_replay,
+    check_epochs,
+    check_snapshots,
+)
 from storage_core.maintenance.verification.files import (
     NOT_TEXT,
     PartitionFiles,
@@ -35,7 +39,6 @@ from storage_core.maintenance.verification.indexes import check_transaction_inde
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
 from storage_core.maintenance.verification.segment import report_unreadable, verify_segment
 from storage_core.maintenance.verification.segment_facts import SegmentFacts
-from storage_core.maintenance.verification.snapshots import check_by_replay, check_snapshots
 from storage_core.maintenance.verification.transactions import describe_open, fold_transactions
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore

@@ -6,7 +6,7 @@ from typing import Any
 from storage_core.log.open_transactions import OpenSpan
 from storage_core.maintenance.verification.batch_stream import TailKind
 from storage_core.maintenance.verification.transactions import (
-    Aborted,
+    AbortedTransaction,
     ProducerSpans,
     SegmentTransactions,
 )
@@ -74,7 +74,7 @@ class SegmentFacts:
                 )
                 for spans in told["spans"]
             ),
-            aborted=tuple(Aborted(**entry) for entry in told["aborted"]),
+            aborted=tuple(AbortedTransaction(**entry) for entry in told["aborted"]),
             abort_markers=tuple(told["abort_markers"]),
         )
         changes = {

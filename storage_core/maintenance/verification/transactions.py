@@ -29,7 +29,7 @@ _FAR: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aborted:
+class AbortedTransaction:
     """A transaction that was aborted.
 
     Attributes:
@@ -74,7 +74,7 @@ class SegmentTransactions:
     """
 
     spans: tuple[ProducerSpans, ...] = ()
-    aborted: tuple[Aborted, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
     abort_markers: tuple[int, ...] = ()
 
 
@@ -90,7 +90,7 @@ class TransactionScan:
         self._transactions = OpenTransactions(keeps_ended=False)
         # What stood before the first marker of a producer, which may have begun in other segments.
         self._before: dict[int, ProducerSpans] = {}
-        self._aborted: list[Aborted] = []
+        self._aborted: list[AbortedTransaction] = []
         self._abort_markers: list[int] = []
 
     def add(self, window: Window, is_good: NDArray[np.bool_]) -> None:
@@ -177,7 +177,7 @@ class TransactionScan:
             )
         elif is_abort and ended is not None:
             self._aborted.append(
-                Aborted(
+                AbortedTransaction(
                     producer_id=producer_id, first_offset=ended.first_offset, last_offset=marker
                 )
             )
@@ -213,13 +213,13 @@ class LogTransactions:
     """
 
     ongoing: dict[int, OpenSpan]
-    aborted: tuple[tuple[Aborted, ...], ...]
+    aborted: tuple[tuple[AbortedTransaction, ...], ...]
 
 
 def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransactions:
     """Put together the transactions of a log's segments, in offset order."""
     transactions = OpenTransactions(keeps_ended=False)
-    aborted: list[tuple[Aborted, ...]] = []
+    aborted: list[tuple[AbortedTransaction, ...]] = []
     for segment in segments:
         in_segment = list(segment.aborted)
         for spans in segment.spans:
@@ -231,7 +231,7 @@ def fold_transactions(segments: Iterable[SegmentTransactions]) -> LogTransaction
             ended = transactions.end(producer_id, spans.marker_offset)
             if spans.is_abort and ended is not None:
                 in_segment.append(
-                    Aborted(
+                    AbortedTransaction(
                         producer_id=producer_id,
                         first_offset=ended.first_offset,
                         last_offset=spans.marker_offset,
@@ -273,10 +273,10 @@ def describe_open(
 
 
 def missing_and_unknown(
-    expected: Sequence[Aborted],
+    expected: Sequence[AbortedTransaction],
     abort_markers: Sequence[int],
     entries: Sequence[tuple[int, int, int]],
-) -> tuple[list[Aborted], list[tuple[int, int, int]]]:
+) -> tuple[list[AbortedTransaction], list[tuple[int, int, int]]]:
     """Compare the aborts of a segment with the entries of its transaction index.
 
     Compaction may have removed a transaction's first batches: its entry then begins earlier. It

@@ -1,17 +1,18 @@
+import json
+import shutil
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from pylog_spark.engines.choice import Local
-from pylog_spark.engines.choice import Place
-from pylog_spark.ledger import LedgerTable
-from pylog_spark.ledger import last_limits
-from pylog_spark.ledger import open_ledger
-from pylog_spark.ledger.spark_ledger import SparkLedger
-from pylog_spark.ledger.spark_ledger import format_at
-from pylog_spark.ledger.spark_ledger import read_table
-from pylog_spark.ledger.tables import LedgerFormat
-from pylog_spark.ledger.tables import SCHEMAS
+
+import deltalake
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pylog_spark.engines.choice import Local, Place
+from pylog_spark.ledger import LedgerTable, last_limits, open_ledger
+from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
+from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize
@@ -19,23 +20,12 @@ from pylog_spark.operations.purge import purge
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.schemas import RESULT
-from pylog_spark.schemas import rows_to_batch
-from pyspark.sql import SparkSession
+from pylog_spark.schemas import RESULT, rows_to_batch
 from storage_core.clock import ManualClock
-from storage_core.errors import ConfigError
-from storage_core.errors import GuardRefusedError
-from storage_core.errors import StorageError
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.maintenance.ingest.partition import IngestRules
-from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
-from tests.pylog_spark.broker_roots import broker_directory
-from tests.storage_core.maintenance.ingest.mirrors import segment
-from tests.storage_core.maintenance.ingest.mirrors import write_files
-import deltalake
-import json
-import pyarrow as pa
-import pytest
-import shutil
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.storage_core.maintenance.ingest.mirrors import segment, write_files
 
 pytestmark = pytest.mark.spark
 

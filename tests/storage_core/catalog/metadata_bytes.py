@@ -96,12 +96,16 @@ def config(name: str, key: str, value: str | None, *, resource_type: int = 2) ->
     return frame(CONFIG, body)
 
 
-def register_broker(broker_id: int, fields: Mapping[int, bytes] | None = None) -> bytes:
+def register_broker(
+    broker_id: int, fields: Mapping[int, bytes] | None = None, *, version: int = 4
+) -> bytes:
+    """Return the record; from version 1 on it has a shutdown, from 2 on a migration flag."""
     endpoint = string("PLAINTEXT") + string("localhost") + b"\x23\x84\x00\x00" + NO_TAGS
     feature = string("metadata.version") + b"\x00\x01\x00\x21" + NO_TAGS
-    body = int32(broker_id) + b"\x00" + uuid(ID_B) + struct.pack(">q", 11)
-    body += array([endpoint]) + array([feature]) + string(None) + b"\x01\x00" + tags(fields or {})
-    return frame(REGISTER_BROKER, body, version=4)
+    migration, shutdown = b"\x00" * (version >= 2), b"\x00" * (version >= 1)
+    body = int32(broker_id) + migration + uuid(ID_B) + struct.pack(">q", 11)
+    body += array([endpoint]) + array([feature]) + string(None) + b"\x01" + shutdown
+    return frame(REGISTER_BROKER, body + tags(fields or {}), version=version)
 
 
 def mark(api_key: int) -> bytes:

@@ -114,6 +114,13 @@ def test_a_broker_is_decoded_with_its_directories():
     )
 
 
+@pytest.mark.parametrize("version", range(5))
+def test_a_broker_of_each_version_is_decoded(version: int):
+    assert decode(md.register_broker(3, version=version)) == RegisterBrokerRecord(
+        broker_id=3, broker_epoch=11, fenced=True
+    )
+
+
 def test_a_change_of_a_broker_is_decoded():
     body = md.int32(3) + bytes(7) + b"\x0b"
     value = md.frame(md.BROKER_CHANGE, body + md.tags({0: b"\xff"}), version=3)

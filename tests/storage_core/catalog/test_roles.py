@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_core.catalog.roles import Role, guess_role, local_path, require_said_role
+from storage_core.catalog.roles import Role, guess_role, local_path, require_role
 from storage_core.errors import GuardRefusedError
 from storage_core.store import open_object_store
 
@@ -48,20 +48,20 @@ def test_a_root_is_a_path_or_a_url(root: str | Path, path: Path | None):
 def test_what_writes_needs_the_role_said(tmp_path: Path):
     (tmp_path / "meta.properties").touch()
     with pytest.raises(GuardRefusedError) as raised:
-        require_said_role(None, tmp_path)
+        require_role(None, tmp_path)
     assert raised.value.code == "ROLE_NOT_SAID"
     assert raised.value.override == "--role broker"
-    assert require_said_role(Role.BROKER, tmp_path) is Role.BROKER
-    assert require_said_role(Role.MANAGED, tmp_path) is Role.MANAGED
+    assert require_role(Role.BROKER, tmp_path) is Role.BROKER
+    assert require_role(Role.MANAGED, tmp_path) is Role.MANAGED
 
 
 def test_nobody_is_told_to_call_a_root_a_mirror_in_order_to_write_it(tmp_path: Path):
     with pytest.raises(GuardRefusedError, match="looks like a mirror, which is only read") as said:
-        require_said_role(None, tmp_path)
+        require_role(None, tmp_path)
     assert said.value.override == "--role broker or managed, if it is one"
 
 
 def test_a_mirror_is_never_written(tmp_path: Path):
     with pytest.raises(GuardRefusedError) as raised:
-        require_said_role(Role.MIRROR, tmp_path)
+        require_role(Role.MIRROR, tmp_path)
     assert (raised.value.code, raised.value.override) == ("ROLE_IS_READ_ONLY", None)

@@ -236,3 +236,12 @@ def test_a_byte_that_is_no_text_is_found_wherever_it_is():
     content = b"0\n1\n" + "ä".encode() * (1 << 20)
     with pytest.raises(CheckpointError, match="3: byte 2097156 is not UTF-8"):
         parse_offset_checkpoint(content + b"\xff", file="f")
+
+
+def test_as_many_entries_as_there_may_be_are_taken_and_one_more_is_not(monkeypatch):
+    monkeypatch.setattr("storage_core.checkpoint.checkpoint_files.MAX_ENTRIES", 3)
+    entries = [f"t {partition} 5\n" for partition in range(4)]
+    content = "".join(["0\n3\n", *entries[:3]]).encode()
+    assert len(parse_offset_checkpoint(content, file="f")) == 3
+    with pytest.raises(CheckpointError, match="expected at most 3 entries"):
+        parse_offset_checkpoint("".join(["0\n4\n", *entries]).encode(), file="f")

@@ -115,3 +115,14 @@ def test_pieces_say_the_same_as_the_whole(count: int, tmp_path: Path, monkeypatc
     assert [entry for piece in pieces for entry in piece.tolist()] == entries
     looks = [offset_search._look_up(store, SEGMENT, target) for target in (1, 85, 91, 110, 200)]
     assert looks == [(120, 3), (120, 3), (120, 3), (120, 4), (120, 5)]
+
+
+def test_a_file_that_shrinks_within_an_entry_ends_before_that(tmp_path: Path, monkeypatch):
+    data = b"".join(struct.pack(">qi", number, number) for number in range(5))
+    (tmp_path / TIMES).write_bytes(data)
+    monkeypatch.setattr(segment_indexes, "_PIECE_BYTES", 24)
+    pieces = read_entries(LocalStore(tmp_path), TIMES, TIME_INDEX_ENTRY, limit_bytes=1 << 20)
+    assert next(pieces).tolist() == [(0, 0), (1, 1)]
+    os.truncate(tmp_path / TIMES, 40)
+    assert next(pieces).tolist() == [(2, 2)]
+    assert list(pieces) == []

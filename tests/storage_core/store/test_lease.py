@@ -46,6 +46,29 @@ def test_a_second_run_is_refused_with_the_holders_name(objects, clock):
     lease.require_current()
 
 
+@pytest.mark.parametrize("former", [0, 1], ids=["never held", "released"])
+def test_of_two_that_see_a_free_lease_one_takes_it(objects, clock, former: int):
+    for _ in range(former):
+        acquire(objects, clock).release()
+
+    class Late(MemoryObjectStore):
+        is_late = True
+
+        def get_with_etag(self, key: str, *, limit_bytes: int = 1 << 16) -> tuple[bytes, str]:
+            try:
+                return super().get_with_etag(key, limit_bytes=limit_bytes)
+            finally:
+                if self.is_late:
+                    self.is_late = False
+                    acquire(objects, clock, "the quicker run")
+
+    with pytest.raises(LeaseHeldError, match="the quicker run"):
+        acquire(Late(objects.url), clock, "the later run")
+    facts, _ = read_lease(objects)
+    assert facts.proof.holder == "the quicker run"
+    assert facts.proof.token == former + 1
+
+
 def test_the_token_rises_with_every_holder_and_is_never_reset(objects, clock):
     tokens = []
     for _ in range(3):

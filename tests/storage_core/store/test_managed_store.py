@@ -270,6 +270,24 @@ def test_nothing_to_do_writes_nothing(objects):
     assert (kept.generation, kept.result) == (2, {"status": "skipped"})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            lambda store: store.set_checkpoints(PartitionCheckpoints(log_start_offset=99)),
+            id="checkpoints",
+        ),
+        pytest.param(lambda store: store.set_topic_id("A" * 22), id="topic id"),
+        pytest.param(lambda store: store.delete(NAME), id="files"),
+    ],
+)
+def test_a_change_of_anything_is_a_generation_of_its_own(objects, change):
+    create_partition(objects)
+    store = open_partition(objects)
+    change(store)
+    assert store.publish(run_id="run-2", fencing_token=1).generation == 2
+
+
 def test_a_generation_is_restored_by_another_commit(objects):
     first = create_partition(objects)
     store = open_partition(objects)

@@ -66,6 +66,16 @@ def test_a_file_that_changed_since_the_listing_is_not_mixed(objects):
     assert fresh.size_bytes == 15
 
 
+def test_a_file_is_opened_in_one_version_or_not_at_all(objects):
+    directory = ObjectDirectory(objects, "topic-0")
+    (old,) = (file.identity for file in directory.list_files() if file.name == LOG)
+    assert directory.open_identified(LOG, old).size_bytes == 10
+    new = objects.put(f"topic-0/{LOG}", b"a newer content")
+    assert directory.open_identified(LOG, new).size_bytes == 15
+    assert ObjectDirectory(objects, "topic-0").open_identified(LOG, old) is None
+    assert directory.open_identified("none.log", old) is None
+
+
 def test_what_is_missing_is_told(objects):
     with pytest.raises(PartitionNotFoundError, match="topic-9"):
         ObjectDirectory(objects, "topic-9").list_files()

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 
 from storage_core.errors import StorageError
 from storage_core.records.reader import scan_windows
+from storage_core.store.manifest import FileEntry
 from storage_core.store.memory_objects import MemoryObjectStore
-from storage_core.store.object_files import BLOCKS_AHEAD, BytesReader, ObjectFileReader
+from storage_core.store.object_files import (
+    BLOCKS_AHEAD,
+    BytesReader,
+    EntryReader,
+    ObjectFileReader,
+)
 from tests.kit.builders import log_with
 
 BLOCK = 1 << 20
@@ -159,3 +165,12 @@ def test_bytes_in_memory_are_a_file():
     reader = BytesReader("x", b"0123456789")
     assert (read(reader, 8, 4), read(reader, 10, 1), read(reader, 99, 1)) == (b"89", b"", b"")
     reader.close()
+
+
+def test_an_object_that_ends_within_a_file_of_the_manifest_is_an_error():
+    objects = NotedReads(b"0123456789")
+    entry = FileEntry(key="key", start=4, size_bytes=6, etag=objects.etag, modified_ms=0)
+    assert EntryReader(objects).read("a", entry) == b"456789"
+    longer = FileEntry(key="key", start=4, size_bytes=7, etag=objects.etag, modified_ms=0)
+    with pytest.raises(StorageError, match="ends after 10 bytes, but a lies in it up to byte 11"):
+        EntryReader(objects).read("a", longer)

@@ -12,7 +12,7 @@ from storage_core.errors import (
 )
 from storage_core.filenames import log_file
 from storage_core.maintenance.ingest.commit import Commitment, commit_ingest
-from storage_core.maintenance.ingest.observe import Left
+from storage_core.maintenance.ingest.observe import LeftReason
 from storage_core.maintenance.ingest.partition import (
     IngestRules,
     has_candidates,
@@ -60,7 +60,7 @@ def test_closed_segments_are_taken_and_the_newest_one_stays(objects, tmp_path):
     directory = write_files(tmp_path, segment(0), segment(6), segment(12), topic_id=TOPIC_ID)
     sync(directory, mirror)
     planned, _ = ingest(mirror, managed, high_watermark=18, log_start_offset=2)
-    assert planned.plan.left == {12: Left.OPEN}
+    assert planned.plan.left == {12: LeftReason.OPEN}
     found = read_managed(managed)
     suffixes = (".log", ".index", ".timeindex", ".snapshot")
     expected = {f"{base:020d}{suffix}" for base in (0, 6) for suffix in suffixes}
@@ -134,7 +134,11 @@ def test_a_segment_that_changes_between_two_listings_is_not_taken_nor_what_follo
     sync(directory, mirror, only=lambda name: name == log_file(6))  # the same bytes, a new tag
     planned, _ = ingest(mirror, managed, first=first)
     assert [one.segment.base_offset for one in planned.plan.taken] == [0]
-    assert planned.plan.left == {6: Left.NOT_SETTLED, 12: Left.NOT_SETTLED, 18: Left.OPEN}
+    assert planned.plan.left == {
+        6: LeftReason.NOT_SETTLED,
+        12: LeftReason.NOT_SETTLED,
+        18: LeftReason.OPEN,
+    }
 
 
 def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_path):
@@ -147,7 +151,7 @@ def test_a_segment_that_only_the_second_listing_has_is_not_settled(objects, tmp_
     )
     planned, _ = ingest(mirror, managed, first=first)
     assert [one.segment.base_offset for one in planned.plan.taken] == [0, 6]
-    assert planned.plan.left == {12: Left.NOT_SETTLED, 18: Left.OPEN}
+    assert planned.plan.left == {12: LeftReason.NOT_SETTLED, 18: LeftReason.OPEN}
 
 
 def test_an_inventory_without_tags_is_a_first_look_by_sizes(objects, tmp_path):
@@ -173,7 +177,7 @@ def test_what_is_not_known_to_be_replicated_stays(objects, tmp_path):
     mirror, managed = objects
     sync(write_files(tmp_path, segment(0), segment(6), segment(12)), mirror)
     planned, _ = ingest(mirror, managed, high_watermark=11)
-    assert planned.plan.left == {6: Left.ABOVE_HIGH_WATERMARK, 12: Left.OPEN}
+    assert planned.plan.left == {6: LeftReason.ABOVE_HIGH_WATERMARK, 12: LeftReason.OPEN}
     assert target_of(managed).manifest.checkpoints.high_watermark == 6
 
 

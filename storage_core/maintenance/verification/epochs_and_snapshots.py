@@ -1,9 +1,22 @@
-"""Verifies producer snapshots: they can be read, belong to a segment, agree with the log."""
+"""Verifies what is kept beside a log and derived from it: leader epoch file, producer snapshots.
 
+For every offset the epoch file has to name the batch's epoch. A snapshot can be read, belongs to a
+segment, and agrees with the log.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import closing
+from itertools import pairwise
 
-from storage_core.errors import BadBytesError, CorruptSnapshotError, StorageError
-from storage_core.filenames import log_file, snapshot_file
+from storage_core.checkpoint.checkpoint_files import (
+    MAX_LEADER_EPOCH_BYTES,
+    EpochEntry,
+    parse_leader_epochs,
+)
+from storage_core.errors import BadBytesError, CheckpointError, CorruptSnapshotError, StorageError
+from storage_core.filenames import LEADER_EPOCH_FILE, log_file, snapshot_file
+from storage_core.log.leader_epoch_cache import LeaderEpochCache
 from storage_core.log.producer_events import events_of_windows
 from storage_core.log.producer_snapshot import (
     MAX_SNAPSHOT_BYTES,
@@ -15,8 +28,90 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import PartitionFiles, SegmentFiles
 from storage_core.maintenance.verification.findings import Code
 from storage_core.maintenance.verification.options import VerifyOptions
+from storage_core.maintenance.verification.segment_facts import EpochRun
 from storage_core.records.reader import scan_headers
 from storage_core.store.base import LogStore
+
+
+def check_epochs(
+    store: LogStore,
+    runs: Sequence[EpochRun],
+    *,
+    has_file: bool,
+    log_start_offset: int,
+    findings: FindingCollector,
+) -> None:
+    """Report errors in the epochs of a log and in its epoch file.
+
+    Args:
+        store: The partition directory.
+        runs: Of all segments, in order; a run may go on in the next segment.
+        has_file: Whether there is an epoch file.
+        log_start_offset: Below it the file says nothing.
+        findings: Where to report.
+    """
+    if not has_file:
+        if runs:
+            findings.add(
+                Code.EPOCH_FILE_MISSING,
+                f"the batches have leader epochs, from {runs[0].epoch} on",
+                file=LEADER_EPOCH_FILE,
+            )
+        return
+    try:
+        content = store.read_file(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
+        entries = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
+        cache = LeaderEpochCache(entries)
+    except StorageError as error:
+        findings.add(Code.FILE_UNREADABLE, error.reason, file=LEADER_EPOCH_FILE)
+    except CheckpointError as error:
+        findings.add(Code.EPOCH_FILE_BROKEN, str(error), file=LEADER_EPOCH_FILE)
+    except ValueError as error:
+        findings.add(Code.EPOCH_FILE_BROKEN, f"negative number: {error}", file=LEADER_EPOCH_FILE)
+    else:
+        _check_order(entries, findings)
+        _compare_epochs(cache.entries, runs, log_start_offset, findings)
+
+
+def _check_order(entries: Sequence[EpochEntry], findings: FindingCollector) -> None:
+    for before, after in pairwise(entries):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            findings.add(
+                Code.EPOCH_FILE_NOT_RISING,
+                f"epoch {after.epoch} from offset {after.start_offset} follows epoch "
+                f"{before.epoch} from offset {before.start_offset}",
+                file=LEADER_EPOCH_FILE,
+                offset=after.start_offset,
+            )
+
+
+def _compare_epochs(
+    entries: Sequence[EpochEntry],
+    runs: Sequence[EpochRun],
+    log_start_offset: int,
+    findings: FindingCollector,
+) -> None:
+    starts = [entry.start_offset for entry in entries]
+    highest = -1
+    for run in runs:
+        # What an earlier leader wrote after a later one is a finding of its own.
+        if run.epoch < highest:
+            continue
+        highest = run.epoch
+        if run.last_offset < log_start_offset:
+            continue
+        for offset in (max(run.first_offset, log_start_offset), run.last_offset):
+            at = bisect_right(starts, offset) - 1
+            file_epoch = entries[at].epoch if at >= 0 else None
+            if file_epoch != run.epoch:
+                findings.add(
+                    Code.EPOCH_FILE_WRONG,
+                    f"the batch at offset {offset} has leader epoch {run.epoch}, the file says "
+                    f"{'nothing' if file_epoch is None else file_epoch}",
+                    file=LEADER_EPOCH_FILE,
+                    offset=offset,
+                )
+                break
 
 
 def check_snapshots(
@@ -38,7 +133,7 @@ def check_snapshots(
         if name not in files.names:
             continue  # its name is not padded, which is a finding already
         try:
-            _read(store, offset)
+            _read_snapshot(store, offset)
         except StorageError as error:
             findings.add(Code.FILE_UNREADABLE, error.reason, file=name)
         except CorruptSnapshotError as error:
@@ -85,9 +180,9 @@ def check_by_replay(
         return
     try:
         state = ProducerState()
-        before = [] if is_first else _read(store, segment.base_offset)
+        before = [] if is_first else _read_snapshot(store, segment.base_offset)
         state.load(before, now_ms=0, expiration_ms=1)
-        after = {entry.producer_id: entry for entry in _read(store, offset)}
+        after = {entry.producer_id: entry for entry in _read_snapshot(store, offset)}
         with closing(store.open_file(log_file(segment.base_offset))) as reader:
             windows = scan_headers(reader, window_bytes=options.window_bytes)
             state.replay(reader.name, events_of_windows(windows))
@@ -96,10 +191,10 @@ def check_by_replay(
     loaded = {entry.producer_id: entry for entry in before}
     for producer_id, entry in state.producers.items():
         if producer_id in after and entry != loaded.get(producer_id):
-            _compare(snapshot_file(offset), after[producer_id], entry, findings)
+            _compare_snapshot(snapshot_file(offset), after[producer_id], entry, findings)
 
 
-def _compare(
+def _compare_snapshot(
     name: str, snapshot: ProducerEntry, replayed: ProducerEntry, findings: FindingCollector
 ) -> None:
     """Report a snapshot that contradicts the log, or lacks a part of it.
@@ -131,6 +226,6 @@ def _compare(
         )
 
 
-def _read(store: LogStore, offset: int) -> list[ProducerEntry]:
+def _read_snapshot(store: LogStore, offset: int) -> list[ProducerEntry]:
     name = snapshot_file(offset)
     return parse_producer_snapshot(name, store.read_file(name, limit_bytes=MAX_SNAPSHOT_BYTES))
