@@ -1,1 +1,1 @@
-"""One run of an operation: scope, record, plan file, waves, and the engine that runs its tasks."""
+"""One run of an operation: scope, record, plan file, waves."""

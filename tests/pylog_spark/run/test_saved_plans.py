@@ -12,6 +12,7 @@ from pylog_spark.cli import jobs
 from pylog_spark.operations import apply, compact, nightly, recover, retain
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.options import JobOptions
+from pylog_spark.options.choices import EngineChoice
 from pylog_spark.options.option import CommandLine
 from pylog_spark.run.job import Job, run_context
 from pylog_spark.run.plan_file import PlannedPartition, SavedPlan, write_plan_file
@@ -178,8 +179,9 @@ def test_the_program_reads_a_plan_once(tmp_path, root, monkeypatch, action):
         path.unlink()
 
     monkeypatch.setattr("pylog_spark.session.build_session", start_session)
+    line = CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER"], "engine": EngineChoice.SPARK})
     with pytest.raises(RunBeganError) as begun:
-        jobs.APPLY(CommandLine({"plan": path, "overrides": ["NOT_THE_OWNER"]}))
+        jobs.APPLY(line)
     assert begun.value.job.saved == saved
     assert begun.value.job.options.limits.overrides == {"NOT_THE_OWNER"}
 

@@ -1,0 +1,65 @@
+"""Processes that are killed after their task was done: it is done again, to the byte."""
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pylog_spark.engines import local_engine
+from pylog_spark.engines.choice import Local
+from pylog_spark.operations.compact import compact
+from pylog_spark.options import Strategy
+from tests.pylog_spark.broker_roots import (
+    FIRST_ROUNDS_MS,
+    broker_directory,
+    differences_from_kafka,
+    expected_points,
+    read_points,
+)
+
+NAMES = ["clean-hw-none-s161", "clean-group-all-s211"]
+
+
+class DyingEngine(local_engine.LocalEngine):
+    """Lets the first attempt of each unit do all of its work, and then die."""
+
+    deaths = Path()
+
+    def spread(
+        self,
+        units: Sequence[object],
+        work: Callable[[object], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+    ) -> local_engine.LocalRows:
+        folder = str(self.deaths)
+
+        def die_once(numbered: tuple[str, object]) -> Iterator[pa.RecordBatch]:
+            name, unit = numbered
+            batches = list(work(unit))
+            marker = Path(folder, name)
+            if not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from batches
+
+        return super().spread([(uuid.uuid4().hex, unit) for unit in units], die_once, schema)
+
+
+@pytest.mark.item("FLT-14")
+@pytest.mark.parametrize("strategy", [Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE])
+def test_what_is_done_again_leaves_what_kafka_left(tmp_path, monkeypatch, strategy):
+    monkeypatch.setattr(local_engine, "LocalEngine", DyingEngine)
+    monkeypatch.setattr(DyingEngine, "deaths", tmp_path / "deaths")
+    (tmp_path / "deaths").mkdir()
+    root = broker_directory(tmp_path / "log", NAMES)
+    report = compact(Local(2), [root.path], root.options(FIRST_ROUNDS_MS), strategy=strategy)
+    assert report.exit_code == 0
+    assert report.results["status"].to_pylist() == ["done"] * len(NAMES)
+    least = {Strategy.FILES: 3, Strategy.SHUFFLE: 2, Strategy.WHOLE: 1}[strategy]
+    assert len(list((tmp_path / "deaths").iterdir())) >= least
+    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+    assert read_points(root.path) == expected_points(NAMES)
