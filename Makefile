@@ -17,7 +17,11 @@ SETTINGS := pyproject.toml $(LOCK)
 BROKER := build/broker
 LEDGER := build/ledger
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
-PYTEST ?= # more arguments for pytest: make test PYTEST="-k cleaner -x"
+PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
+# Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
+# keep their order, in which many short ones come last, so that no process waits long for the other.
+WORKERS ?= 2
+SHARED := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # A tree that was copied together with its .venv, where the paths inside are those of the old place;
 # or one of another Python of the same name.
@@ -28,6 +32,8 @@ endif
 # Neither packages of the user's own nor a PYTHONPATH may hide what the lock says.
 export PYTHONNOUSERSITE := 1
 unexport PYTHONPATH
+# Without bytecode every Python that a test starts compiles all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -62,11 +68,11 @@ types: $(VENV)/.for-all ## Check types (mypy --strict)
 imports: $(VENV)/.for-all ## Check who imports whom
 	$(VENV)/bin/lint-imports --no-logo
 
-test: $(VENV)/.for-all ## Run all tests; on another interpreter by PYTHON=/path/to/python3.13
-	$(RUN) pytest $(PYTEST)
+test: $(VENV)/.for-all ## Run all tests in WORKERS=2 processes; PYTHON=/path/to/python3.13 for another
+	$(RUN) pytest $(SHARED) $(PYTEST)
 
 crash: $(VENV)/.for-all ## Kill compaction, recovery, retention, undo at every step, or take the power away (three hours)
-	PYLOG_CRASH_ALL=1 $(RUN) pytest -m crash $(PYTEST)
+	PYLOG_CRASH_ALL=1 $(RUN) pytest $(SHARED) --dist worksteal -m crash $(PYTEST)
 
 nights: $(VENV)/.for-all ## Stop whole nightlies at every change of theirs; needs root; PART=1/2 does half (hours)
 	PYLOG_NIGHTS=$(or $(PART),1/1) unshare --mount $(RUN) pytest tests/crash/test_stopped_nights.py -k imaged -s $(PYTEST)
@@ -88,7 +94,7 @@ scale: $(VENV)/.for-all ## Plan 1,000 to 100,000 partitions without their bytes;
 	$(RUN) pytest -m bench -s tests/bench/test_bench_scale.py $(PYTEST)
 
 s3: $(VENV)/.for-all ## Ask versitygw too, a server that people run; built the first time, which needs Go
-	PYLOG_S3=1 $(RUN) pytest tests/s3 $(PYTEST)
+	PYLOG_S3=1 $(RUN) pytest $(SHARED) tests/s3 $(PYTEST)
 
 spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a skewed directory on two slots
 	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)

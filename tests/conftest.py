@@ -1,26 +1,40 @@
-"""What all tests share: Hypothesis's profile, the one Spark session, and who is skipped."""
+"""What all tests share: Hypothesis's profile, the Spark session, the program; who is skipped."""
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from typer.testing import CliRunner
 
+from pylog_spark.cli.program import app
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
+from storage_core.kernels._jit import cache_folder
+from tests.kit.spark_classes import spark_options
+
+Pylog = Callable[..., Any]
 
 SPARK_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     # Delta's state of a small table: one partition instead of fifty.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # The quick compiler: tests are short, most of their time went into optimising Spark's code.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 # The same examples in every run, on every machine; "brief" is for runs that are a test themselves.
 settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.register_profile("brief", settings.get_profile("repeatable"), max_examples=10)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the kernels once, before processes that share the tests would each do it."""
+    starts_processes = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    folder = cache_folder()
+    if starts_processes and folder is not None and not any(folder.iterdir()):
+        subprocess.run([sys.executable, "-m", "pylog_spark", "warmup"], check=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,8 +53,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session of this run: two local cores, two shuffle partitions, UTC, no pages."""
     session = build_session(
         "local[2]",
-        SPARK_SETTINGS | {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+        SPARK_SETTINGS
+        | {
+            "spark.driver.extraJavaOptions": spark_options(delta=True),
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
         app_name="tests",
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def pylog() -> Pylog:
+    """Call the program in this process; the result has exit_code, stdout and stderr."""
+    runner = CliRunner()
+
+    def call(*arguments: object) -> Any:
+        return runner.invoke(app, [str(argument) for argument in arguments], prog_name="pylog")
+
+    return call

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Final
 
 from pylog_spark.java import find_java
+from tests.kit.ports import free_ports
 from tests.oracle.broker import (
     CLUSTER_ID,
     SETTINGS,
     Broker,
     BrokerFailure,
-    free_ports,
     logging_jars,
 )
 from tests.oracle.broker_clients import is_ready

@@ -87,7 +87,6 @@ def main(options: dict[str, Any]) -> None:
         {
             "spark.python.daemon.module": "tests.crash.stopping",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
         delta=False,
     )

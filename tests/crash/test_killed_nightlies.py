@@ -20,7 +20,7 @@ import yaml
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, TopicPartition
 from tests.crash.killed_programs import kill_driver, kill_executor, kill_worker, run_nightly
-from tests.jobs.spark_programs import EXECUTORS, standalone_cluster
+from tests.jobs.spark_programs import executor_settings, standalone_cluster
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     CLEANED_ALONE,
@@ -43,7 +43,7 @@ CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     "replication-offset-checkpoint",
 )
-SPARK = EXECUTORS | {
+SPARK = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.executor.memory": "512m",
@@ -110,7 +110,9 @@ def night(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kills")
     made = broker_directory(folder / "made", [*CLEANED_ALONE, *RETAINED])
     config = folder / "config.yaml"
-    config.write_text(yaml.safe_dump({"topics": made.configs, "spark": SPARK}))
+    config.write_text(
+        yaml.safe_dump({"topics": made.configs, "spark": SPARK | executor_settings()})
+    )
     with standalone_cluster(folder) as master:
         arguments = ("--role", "broker", "--now-ms", str(NOW_MS), "--master", master)
         arguments += ("--config", str(config), "--max-delete-ratio", "1")

@@ -1,9 +1,7 @@
 """Spark's own programs as the pip package brings them: spark-submit, and a master with a worker."""
 
-import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,21 +14,13 @@ import pyspark
 import yaml
 
 from pylog_spark.java import find_java
+from tests.kit.ports import free_ports
+from tests.kit.spark_classes import spark_options
 from tests.pylog_spark.broker_roots import BrokerDirectory
 
 REPOSITORY = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__path__[0])
 START_SECONDS = 60
-# As for the session of the tests: they are short, most of the time would go into optimising.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Drivers, masters and workers take them from the environment, executors from their session.
-EXECUTORS = {"spark.executor.extraJavaOptions": JVM_OPTIONS}
-_COMMANDS = """
-import json, sys
-from pylog_spark.cli.program import run
-for arguments in json.loads(sys.argv[1]):
-    print("STATUS", int(run(arguments)), flush=True)
-"""
 _SUBMIT_CONF = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2")
 
 
@@ -43,10 +33,21 @@ class Finished:
     errors: str
 
 
-def environment(**changes: str) -> dict[str, str]:
-    """Return an environment for a short program: nothing of this process's own Spark is left."""
-    programs = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
-    return plain_environment() | dict.fromkeys(programs, JVM_OPTIONS) | changes
+def environment(*, ledger: bool = False, **changes: str) -> dict[str, str]:
+    """Return an environment for a short program: nothing of this process's own Spark is left.
+
+    Args:
+        ledger: Whether it has a ledger, for which its driver takes Delta along.
+        changes: Variables of the caller's.
+    """
+    plain = dict.fromkeys(("SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"), spark_options())
+    driver = {"SPARK_SUBMIT_OPTS": spark_options(delta=ledger)}
+    return plain_environment() | plain | driver | changes
+
+
+def executor_settings() -> dict[str, str]:
+    """Return the settings of a session whose executors are as short as the programs."""
+    return {"spark.executor.extraJavaOptions": spark_options()}
 
 
 def plain_environment() -> dict[str, str]:
@@ -83,34 +84,6 @@ def submit(
     return Finished(ended.returncode, ended.stdout, ended.stderr)
 
 
-def run_commands(*commands: Sequence[object], **variables: str) -> list[Finished]:
-    """Run commands of ``pylog`` one after the other in a process, which has one session for all.
-
-    Args:
-        commands: Their arguments.
-        variables: Of the process.
-
-    Returns:
-        What each said; the complaints of all are with each.
-    """
-    arguments = json.dumps([[str(word) for word in command] for command in commands])
-    ended = subprocess.run(
-        [sys.executable, "-c", _COMMANDS, arguments],
-        cwd=REPOSITORY,
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    pieces = re.split(r"^STATUS (\d+)\n", ended.stdout, flags=re.MULTILINE)
-    said = zip(pieces[0::2], pieces[1::2], strict=False)
-    found = [Finished(int(status), output, ended.stderr) for output, status in said]
-    if len(found) != len(commands):
-        raise AssertionError(f"ended with {ended.returncode}: {ended.stdout}{ended.stderr}")
-    return found
-
-
 @contextmanager
 def standalone_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",)) -> Iterator[str]:
     """Start a standalone master and a worker of two cores on each host; give the master's URL.
@@ -119,6 +92,7 @@ def standalone_cluster(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",)) -
         folder: For logs and work.
         hosts: Addresses of this machine; Spark takes each for a host of its own.
     """
+    folder.mkdir(exist_ok=True)
     port, *pages = free_ports(2 + len(hosts))
     url = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
@@ -143,17 +117,6 @@ def write_config(root: BrokerDirectory, path: Path) -> Path:
     """Write what a run has to know of a directory's topics as a file for --config."""
     path.write_text(yaml.safe_dump({"topics": root.configs}))
     return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @contextmanager

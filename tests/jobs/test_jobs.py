@@ -2,17 +2,18 @@
 
 import json
 import os
+import runpy
 import sys
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import pylog_spark.cli
 from tests.jobs.spark_programs import (
-    EXECUTORS,
     REPOSITORY,
+    executor_settings,
     standalone_cluster,
     submit,
     write_config,
@@ -31,9 +32,9 @@ from tests.pylog_spark.broker_roots import (
 pytestmark = pytest.mark.spark
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "clean-group-all-s211"]
-COMPACT = REPOSITORY / "jobs" / "compact.py"
-NIGHTLY = REPOSITORY / "jobs" / "nightly.py"
-RETAIN = REPOSITORY / "jobs" / "retain.py"
+JOBS = REPOSITORY / "jobs"
+COMPACT, NIGHTLY = JOBS / "compact.py", JOBS / "nightly.py"
+COMMANDS = {path: path.stem for path in sorted(JOBS.glob("*.py"))} | {NIGHTLY: "run"}
 
 
 def options(root: BrokerDirectory, tmp_path: Path, now_ms: int = FIRST_ROUNDS_MS) -> list[str]:
@@ -41,15 +42,20 @@ def options(root: BrokerDirectory, tmp_path: Path, now_ms: int = FIRST_ROUNDS_MS
     return [str(root.path), "--role", "broker", "--config", str(config), "--now-ms", str(now_ms)]
 
 
-@pytest.mark.parametrize("script", [COMPACT, NIGHTLY, RETAIN], ids=["compact", "nightly", "retain"])
-def test_the_help_of_a_job_needs_no_cluster(script):
-    ended = submit([script, "--help"])
+@pytest.mark.parametrize("script", COMMANDS, ids=lambda path: path.stem)
+def test_a_job_is_its_command(script, monkeypatch):
+    called = []
+    monkeypatch.setattr(pylog_spark.cli, "main", called.append)
+    monkeypatch.setattr(sys, "argv", [str(script), "root", "--dry-run"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert called == [[COMMANDS[script], "root", "--dry-run"]]
+    assert len(script.read_text().splitlines()) < 40
+
+
+def test_the_help_of_a_job_needs_no_cluster():
+    ended = submit([NIGHTLY, "--help"])
     assert ended.status == 0
     assert "--dry-run" in ended.output
-
-
-def test_the_scripts_are_thin():
-    assert all(len(script.read_text().splitlines()) < 40 for script in (COMPACT, NIGHTLY, RETAIN))
 
 
 def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_path):
@@ -63,42 +69,33 @@ def test_the_nightly_on_this_machine_ends_with_four_when_a_partition_failed(tmp_
     assert differences_from_kafka(root.path, NAMES[1:], tmp_path) == []
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[list[str]]:
-    """A standalone master with one worker, as options of spark-submit."""
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as url:
-        settings = [word for item in EXECUTORS.items() for word in ("--conf", "=".join(item))]
-        yield ["--master", url, "--executor-memory", "512m", *settings]
-
-
-def test_a_job_on_a_standalone_cluster_leaves_what_kafka_left(tmp_path, cluster):
+def test_a_job_on_a_cluster_takes_the_code_from_a_zip_and_leaves_what_kafka_left(tmp_path):
+    """Driver and executors run a Python that has this project from the archive alone."""
     root = broker_directory(tmp_path / "log", LATER_ROUNDS)
-    # One byte a task: every segment and every group is a task of its own.
-    tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
-    ended = submit([*cluster, COMPACT, *options(root, tmp_path, LATER_ROUNDS_MS), *tuning])
-    assert ended.status == 0, ended.output + ended.errors
-    assert differences_from_kafka(root.path, LATER_ROUNDS, tmp_path) == []
-    assert read_points(root.path) == expected_points(LATER_ROUNDS)
-
-
-def test_driver_and_executors_take_the_code_from_a_zip(tmp_path, cluster):
-    root = broker_directory(tmp_path / "log", NAMES)
     archive = zip_packages(tmp_path / "pylog.zip")
     (tmp_path / "where.py").write_text(
-        "import sys, storage_core, pylog_spark\n"
+        "import runpy, storage_core, pylog_spark, sys\n"
         "sys.stderr.write(f'FROM {storage_core.__file__} {pylog_spark.__file__}\\n')\n"
-        "from pylog_spark.cli import main\n"
-        "main(['compact', *sys.argv[1:]])\n"
+        f"runpy.run_path({str(COMPACT)!r}, run_name='__main__')\n"
     )
-    ended = submit(
-        [*cluster, "--py-files", archive, tmp_path / "where.py", *options(root, tmp_path)],
-        folder=tmp_path,
-        python=environment_without_project(tmp_path / "env"),
-    )
+    settings = [word for key in executor_settings().items() for word in ("--conf", "=".join(key))]
+    # One byte a task: every segment and every group is a task of its own.
+    tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
+    with standalone_cluster(tmp_path / "cluster") as url:
+        ended = submit(
+            [
+                *("--master", url, "--executor-memory", "512m", *settings),
+                *("--py-files", archive, tmp_path / "where.py"),
+                *(*options(root, tmp_path, LATER_ROUNDS_MS), *tuning),
+            ],
+            folder=tmp_path,
+            python=environment_without_project(tmp_path / "env"),
+        )
     assert ended.status == 0, ended.output + ended.errors
     # spark-submit lets a script's standard error follow its standard output.
     assert f"FROM {archive}/storage_core" in ended.output
-    assert differences_from_kafka(root.path, NAMES, tmp_path) == []
+    assert differences_from_kafka(root.path, LATER_ROUNDS, tmp_path) == []
+    assert read_points(root.path) == expected_points(LATER_ROUNDS)
 
 
 def zip_packages(archive: Path) -> Path:

@@ -1,11 +1,11 @@
-"""``jobs/recover.py`` under spark-submit."""
+"""``pylog recover`` with a task for every segment, as ``jobs/recover.py`` runs it."""
 
 import json
 
 import pytest
 
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from tests.jobs.spark_programs import REPOSITORY, submit, write_config
+from tests.jobs.spark_programs import write_config
 from tests.pylog_spark.crashed_roots import (
     MARKER_OF_OURS,
     NOW_MS,
@@ -16,18 +16,10 @@ from tests.pylog_spark.crashed_roots import (
 
 pytestmark = pytest.mark.spark
 
-RECOVER = REPOSITORY / "jobs" / "recover.py"
 NAMES = ["clean-headers-none-s101", "clean-group-all-s211"]
 
 
-def test_its_help_needs_no_cluster_and_it_is_thin():
-    ended = submit([RECOVER, "--help"])
-    assert ended.status == 0
-    assert "--salvage" in ended.output
-    assert len(RECOVER.read_text().splitlines()) < 40
-
-
-def test_it_leaves_what_partition_recover_leaves(tmp_path):
+def test_it_leaves_what_partition_recover_leaves(spark, pylog, tmp_path):
     root = crashed_directory(tmp_path / "log", NAMES)
     forget_high_watermarks(root.path)
     tear(root.path / f"{NAMES[1]}-0")
@@ -37,9 +29,9 @@ def test_it_leaves_what_partition_recover_leaves(tmp_path):
     arguments = [root.path, "--role", "broker", "--config", config, "--now-ms", str(NOW_MS)]
     # One byte a task: every segment is a task of its own.
     tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
-    ended = submit(["--master", "local[2]", RECOVER, *arguments, *tuning, "--output", "json"])
-    assert ended.status == 0, ended.output + ended.errors
-    lines = [json.loads(line) for line in ended.output.splitlines()]
+    ended = pylog("recover", *arguments, *tuning, "--output", "json")
+    assert ended.exit_code == 0, ended.stdout + ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [line["type"] for line in lines] == ["result", "result", "cut", "run"]
     assert root.trees() == twin.trees()
     assert (root.path / CLEAN_SHUTDOWN_FILE).read_bytes() == MARKER_OF_OURS

@@ -13,7 +13,6 @@ ended when it is left.
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pylog_spark.java import find_java
+from tests.kit.ports import free_ports
 from tests.oracle.broker_clients import is_ready
 from tests.oracle.jars import kafka_jars
 from tests.oracle.jvm import java, kafka_failures
@@ -321,15 +321,3 @@ def logging_jars() -> list[Path]:
     folders = (pyspark.submodule_search_locations if pyspark else None) or []
     patterns = ("slf4j-api-*.jar", "log4j-*.jar")
     return [jar for folder in folders for p in patterns for jar in Path(folder, "jars").glob(p)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody listens at; somebody may, in the moment after."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

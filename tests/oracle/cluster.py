@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from storage_core.filenames import LOG_SUFFIX
-from tests.oracle.broker import Broker, BrokerFailure, Place, free_ports
+from tests.kit.ports import free_ports
+from tests.oracle.broker import Broker, BrokerFailure, Place
 from tests.oracle.broker_clients import in_sync_replicas
 
 NODE_IDS: Final = (1, 2, 3)

@@ -1,13 +1,9 @@
 """A node of three is killed under load and recovered: it rejoins, and all replicas are equal."""
 
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import Message, Producer, Topic, consume_topics, create_topics
 from tests.oracle.cluster import Cluster
@@ -23,7 +19,6 @@ METADATA = "__cluster_metadata-0"
 VICTIM = 2
 ROUNDS, SIZE = 60, 20
 KILL_DELAY_S = 0.03
-RUN_TIMEOUT_S = 280
 # What a starting broker says of logs that it repairs instead of only loading them.
 REPAIRS = ("Recovering unflushed segment", "Corruption found in segment", "Deleting segments as")
 # A killed leader may have a tail that no other replica got, so nobody acknowledged it: it cuts that
@@ -56,19 +51,7 @@ def write(servers: str, victim: Broker) -> set[bytes]:
     return acknowledged
 
 
-def recover(log_directory: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "pylog_spark", "recover", str(log_directory), "--role", "broker"],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-
-
-def test_a_node_that_was_killed_and_recovered_rejoins_with_equal_replicas(tmp_path: Path):
+def test_a_node_that_was_killed_and_recovered_rejoins_with_equal_replicas(spark, pylog, tmp_path):
     with Cluster(tmp_path, settings=UNTOUCHED) as cluster:
         cluster.format()
         cluster.start()
@@ -77,8 +60,8 @@ def test_a_node_that_was_killed_and_recovered_rejoins_with_equal_replicas(tmp_pa
         create_topics(servers, {TOPIC: Topic(partitions=PARTITIONS, config=config, replicas=3)})
         victim = cluster.node(VICTIM)
         acknowledged = write(servers, victim)
-        recovered = recover(victim.log_directory)
-        assert recovered.returncode == 0, recovered.stdout + recovered.stderr
+        recovered = pylog("recover", victim.log_directory, "--role", "broker")
+        assert recovered.exit_code == 0, recovered.stdout + recovered.stderr
         before = len(victim.log_lines())
         victim.start()
         cluster.wait_until_in_sync([TOPIC, "__transaction_state"])

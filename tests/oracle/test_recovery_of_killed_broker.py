@@ -1,11 +1,8 @@
 """A real broker, killed under load, recovered by us, started again: it recovers nothing itself."""
 
 import json
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,6 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.operations.recovery_waves import RecoveryStages
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.oracle.broker import UNTOUCHED, Broker, BrokerFailure
 from tests.oracle.broker_clients import Topic, consume_topics, create_topics
 from tests.oracle.jvm import java, java_file
@@ -43,20 +39,6 @@ DROPPED_MARKERS = "these partitions are likely deleted already"
 REPAIRS = ("Recovering unflushed segment", "Found invalid messages", "Rebuilding producer state")
 
 
-def run_pylog(*arguments: object) -> tuple[int, list[dict[str, Any]], str]:
-    """Run the program; return its status, its lines and what it complained about."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pylog_spark", *map(str, arguments), "--output", "json"],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    return ended.returncode, [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
     """A log directory whose broker was killed.
@@ -72,14 +54,14 @@ class Killed:
 
 
 @pytest.fixture(scope="module")
-def killed(kafka_jvm, tmp_path_factory):
+def killed(kafka_jvm, spark, pylog, tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     with Broker(folder / "data", scratch=folder, settings=UNTOUCHED) as broker:
         broker.format()
         broker.start()
         topic = Topic(partitions=PARTITIONS, config=CONFIG)
         create_topics(broker.bootstrap_servers, dict.fromkeys(TOPICS, topic))
-        status, _, errors = run_pylog("recover", broker.log_directory, "--role", "broker")
+        refused = pylog("recover", broker.log_directory, "--role", "broker")
         with Load(
             broker.bootstrap_servers,
             idempotent="orders",
@@ -93,7 +75,7 @@ def killed(kafka_jvm, tmp_path_factory):
             pid = broker.pid
             broker.kill()
             sent = load.stop(at_once=True)
-        yield Killed(broker=broker, sent=sent, refused=(status, errors), pid=pid)
+        yield Killed(broker=broker, sent=sent, refused=(refused.exit_code, refused.stderr), pid=pid)
 
 
 @pytest.mark.item("DIR-02")
@@ -116,15 +98,16 @@ def test_a_broker_does_not_start_while_we_hold_its_directory(killed):
 
 @pytest.mark.item("DIR-14", "DIR-03", "REC-21")
 def test_after_our_recovery_the_broker_recovers_nothing_and_serves_what_was_acknowledged(
-    killed, tmp_path
+    killed, pylog
 ):
     broker, sent = killed.broker, killed.sent
     data = broker.log_directory
     assert not (data / CLEAN_SHUTDOWN_FILE).exists()
     assert sent.count >= ENOUGH_RECORDS / 10
     segments = len(list(data.glob("*/*.log")))
-    status, lines, errors = run_pylog("recover", data, "--role", "broker")
-    assert status == 0, (lines, errors)
+    recovered = pylog("recover", data, "--role", "broker", "--output", "json")
+    assert recovered.exit_code == 0, recovered.stdout + recovered.stderr
+    lines = [json.loads(line) for line in recovered.stdout.splitlines()]
     rows = [line for line in lines if line["type"] == "result"]
     done = [row for row in rows if row["status"] == "done"]
     assert len(done) == 2 * PARTITIONS + INTERNAL_PARTITIONS == len(rows) - 1

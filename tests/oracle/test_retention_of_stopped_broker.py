@@ -6,7 +6,6 @@ import pytest
 
 from storage_core.clock import SystemClock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE
-from tests.jobs.spark_programs import run_commands
 from tests.oracle.broker import UNTOUCHED, Broker
 from tests.oracle.broker_clients import Message, Producer, Topic, consume_topics, create_topics
 from tests.oracle.test_recovery_of_killed_broker import METADATA, REPAIRS
@@ -51,7 +50,9 @@ def produce(bootstrap_servers: str, now_ms: int) -> None:
 
 
 @pytest.mark.item("RET-06", "RET-10", "RET-11", "DIR-14")
-def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_start(tmp_path):
+def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_start(
+    spark, pylog, tmp_path
+):
     with Broker(tmp_path / "data", scratch=tmp_path, settings=UNTOUCHED) as broker:
         broker.format()
         broker.start()
@@ -68,10 +69,10 @@ def test_after_our_retention_the_broker_serves_what_is_left_from_the_new_log_sta
 
         # Most of a topic goes, as the cluster itself says: nobody has to allow it.
         arguments = ("retain", broker.log_directory, "--role", "broker")
-        first, second = run_commands(*[[*arguments, "--output", "json"]] * 2)
-        assert (first.status, second.status) == (0, 0), first.errors
+        first, second = (pylog(*arguments, "--output", "json") for _ in range(2))
+        assert (first.exit_code, second.exit_code) == (0, 0), first.stderr
         lines, again = (
-            [json.loads(line) for line in ended.output.splitlines()] for ended in (first, second)
+            [json.loads(line) for line in ended.stdout.splitlines()] for ended in (first, second)
         )
         found = {
             (line["topic"], line["partition"]): line

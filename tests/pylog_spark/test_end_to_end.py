@@ -95,7 +95,7 @@ def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
             *("--config", config),
         ],
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment(ledger=True),
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pylog_spark.session import session_conf
 from storage_core.import_path import PACKAGE_HOME, safe_import_path
+from tests.jobs.spark_programs import environment
 from tests.pylog_spark.broker_roots import broker_directory
 
 PROGRAM = Path(sys.executable).with_name("pylog")
@@ -28,9 +30,9 @@ def hostile(tmp_path: Path) -> Path:
     return folder
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def run(arguments: list[str], folder: Path, **named: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+        arguments, cwd=folder, capture_output=True, text=True, timeout=240, check=False, **named
     )
 
 
@@ -107,7 +109,7 @@ def test_sparks_workers_take_none_from_there(hostile, tmp_path):
     """The JVM starts them with -m, in the directory in which the job was started."""
     root = broker_directory(tmp_path / "log", ["clean-everything-none-s101-1"]).path
     started = [str(PROGRAM), "verify", str(root), "--role", "broker", "--master", "local[1]"]
-    done = run(started, hostile)
+    done = run(started, hostile, env=environment())
     assert executed(hostile) == ""
     assert done.returncode in {0, 1}, done.stderr
     assert "PYTHONSAFEPATH" not in os.environ

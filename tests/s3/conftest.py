@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -52,3 +53,14 @@ def bucket(server: FaultProxy) -> str:
 def objects(bucket: str) -> S3ObjectStore:
     """A root in a new bucket."""
     return S3ObjectStore(f"{bucket}/some/root")
+
+
+@pytest.fixture
+def workers(spark: Any, server: FaultProxy) -> Iterator[Any]:
+    """The Spark session, whose Python workers find the server, too."""
+    environment = spark.sparkContext.environment
+    before = dict(environment)
+    environment.update(aws_environment(server.endpoint))
+    yield spark
+    environment.clear()
+    environment.update(before)

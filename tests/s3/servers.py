@@ -18,6 +18,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from pylog_spark.user_cache import cache_folder
+from tests.kit.ports import free_ports
 
 ACCESS_KEY: Final = "testing-access"
 SECRET_KEY: Final = "testing-secret"  # noqa: S105  # of a server on loopback
@@ -59,7 +60,7 @@ def versitygw_server(folder: Path) -> Iterator[str]:
     data, sidecar = folder / "data", folder / "sidecar"
     data.mkdir()
     sidecar.mkdir()
-    port = _free_port()
+    [port] = free_ports(1)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -109,12 +110,6 @@ def find_versitygw() -> str:
         timeout=1800,
     )
     return str(program)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:

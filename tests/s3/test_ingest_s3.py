@@ -10,7 +10,6 @@ from storage_core.maintenance.ingest.partition import IngestRules
 from storage_core.store.copying import copy_object, is_server_side
 from storage_core.store.listing import open_listing
 from storage_core.store.s3_objects import S3ObjectStore
-from tests.jobs.spark_programs import run_commands
 from tests.kit.golden_data import Golden
 from tests.storage_core.maintenance.ingest.mirrors import (
     ingest,
@@ -73,20 +72,20 @@ def test_a_bucket_is_listed_by_pages_and_begins_in_the_middle(mirror):
 
 
 @pytest.mark.spark
-def test_a_broker_directory_goes_through_a_bucket_and_back(server, mirror, objects, tmp_path):
+def test_a_broker_directory_goes_through_a_bucket_and_back(
+    workers, pylog, mirror, objects, tmp_path
+):
     broker = Golden("broker-dir").unpack(tmp_path)
     for path in broker.rglob("*"):
         if path.is_file():
             mirror.put(path.relative_to(broker).as_posix(), path.read_bytes())
     out = tmp_path / "out"
-    options = ["--output", "json", "--master", "local[2]"]
-    taken, written = run_commands(
-        ["ingest", mirror.url, objects.url, "--settle", "0s", "--sync-stopped", *options],
-        ["materialize", objects.url, out, *options],
-        PYTHONWARNINGS="ignore",
-    )
-    assert (taken.status, written.status) == (0, 0), taken.errors
-    lines = [json.loads(line) for line in taken.output.splitlines()]
+    options = ["--output", "json"]
+    sync_ended = ["--settle", "0s", "--sync-stopped"]
+    taken = pylog("ingest", mirror.url, objects.url, *sync_ended, *options)
+    written = pylog("materialize", objects.url, out, *options)
+    assert (taken.exit_code, written.exit_code) == (0, 0), taken.stderr
+    lines = [json.loads(line) for line in taken.stdout.splitlines()]
     done = [line for line in lines if line["type"] == "ingest" and line["status"] == "done"]
     assert sum(line["copied_bytes"] for line in done) == sum(line["taken_bytes"] for line in done)
     assert sum(line["moved_bytes"] for line in done) > 0

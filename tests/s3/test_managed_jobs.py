@@ -14,23 +14,11 @@ from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, bro
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean
 from tests.s3.fault_proxy import Fault, FaultKind
-from tests.s3.servers import aws_environment
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161"]
 EXPIRING = "retain-size-s501"
 LIMITS = RunLimits(max_delete_ratio=1.0)
 on_moto = pytest.mark.parametrize("server", ["moto"], indirect=True)
-
-
-@pytest.fixture
-def workers(spark, server):
-    """Let the Python workers of the session find the server, too."""
-    environment = spark.sparkContext.environment
-    before = dict(environment)
-    environment.update(aws_environment(server.endpoint))
-    yield spark
-    environment.clear()
-    environment.update(before)
 
 
 def root_of(tmp_path, partitions: int):

@@ -1,27 +1,10 @@
-"""The program, called in this process."""
+"""Log directories that every test of the command line may look at."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from pylog_spark.cli.program import app
 from tests.kit.golden_data import Golden
-
-Pylog = Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def pylog() -> Pylog:
-    """Call the program with arguments; the result has exit_code, stdout and stderr."""
-    runner = CliRunner()
-
-    def call(*arguments: object) -> Any:
-        return runner.invoke(app, [str(argument) for argument in arguments], prog_name="pylog")
-
-    return call
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from pylog_spark.operations.recover import recover
 from pylog_spark.options import Tuning
 from pylog_spark.session import build_session
 from storage_core.commit.claim import CommitClaim
-from tests.jobs.spark_programs import EXECUTORS
+from tests.jobs.spark_programs import executor_settings
 from tests.pylog_spark.crashed_roots import crashed_directory, forget_high_watermarks, tear
 
 # Commits write to their claim at the beginning and after every step; the third is in the middle.
@@ -96,7 +96,7 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     """Recover copies of one directory, and let processes die meanwhile."""
     spark = build_session(
         master,
-        EXECUTORS
+        executor_settings()
         | {
             "spark.executor.cores": "1",
             "spark.cores.max": "2",

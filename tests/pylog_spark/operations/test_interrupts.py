@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.jobs.spark_programs import REPOSITORY, environment
+
 pytestmark = pytest.mark.spark
 
 # A task that says that it runs and then takes longer than anybody waits.
@@ -25,7 +27,7 @@ def work(path):
     time.sleep(600)
     yield rows_to_batch(CUT, [])
 
-session = build_session("local[1]", {})
+session = build_session("local[1]", {}, delta=False)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with SparkEngine(session, tag="interrupted") as engine:
@@ -38,7 +40,8 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_ends_a_job_that_runs_as_an_interrupt(tmp_path):
     started = tmp_path / "started"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(started)], cwd=Path.cwd())
+    command = [sys.executable, "-c", SCRIPT, str(started)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=environment())
     try:
         limit = time.monotonic() + 120
         while not started.exists() and process.poll() is None and time.monotonic() < limit:
@@ -56,7 +59,12 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path):
     (tmp_path / "log" / "meta.properties").touch()
     command = [sys.executable, "-m", "pylog_spark", "verify", tmp_path / "log"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
