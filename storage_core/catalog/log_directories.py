@@ -7,7 +7,7 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,6 +75,9 @@ class DirectoryKind(enum.StrEnum):
     STRAY = "stray"
     CACHE = "cache"
     FOREIGN = "foreign"
+
+
+_LOG_KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,35 +272,39 @@ def validate_names(state: LogDirectoryState) -> None:
         raise InvalidNameError(entry.path, "a broker does not start with it in a log directory")
 
 
-def find_duplicate_partitions(states: Iterable[LogDirectoryState]) -> list[DuplicatePartitionError]:
+def find_duplicate_partitions(
+    directories: Iterable[SubDirectory],
+) -> list[DuplicatePartitionError]:
     """Return an error for each partition that has several directories of one kind.
 
     A partition and its future copy are no duplicates; two of either are, and concern nobody else.
     """
     paths: dict[tuple[TopicPartition, DirectoryKind], list[str]] = {}
-    for entry in _logs(states):
-        if entry.topic_partition is not None:
+    for entry in directories:
+        if entry.topic_partition is not None and entry.kind in _LOG_KINDS:
             paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
     return [
-        DuplicatePartitionError(str(partition), tuple(directories))
-        for (partition, _), directories in sorted(paths.items())
-        if len(directories) > 1
+        DuplicatePartitionError(str(partition), tuple(places))
+        for (partition, _), places in sorted(paths.items())
+        if len(places) > 1
     ]
 
 
 def find_inconsistent_topic_ids(
-    states: Iterable[LogDirectoryState], expected: Mapping[str, str]
+    directories: Iterable[SubDirectory], expected: Mapping[str, str]
 ) -> list[InconsistentTopicIdError]:
     """Return an error for each directory whose topic id is not the one expected.
 
     Args:
-        states: The log directories.
+        directories: Sub-directories of one broker's log directories.
         expected: Topic ids by name; of a topic that is not in it, the first directory's id is
             expected of the others. A directory without an id contradicts nothing.
     """
     topic_ids = dict(expected)
     errors = []
-    for entry in _logs(states):
+    for entry in directories:
+        if entry.kind not in _LOG_KINDS:
+            continue
         if entry.topic_partition is not None and entry.topic_id is not None:
             wanted = topic_ids.setdefault(entry.topic_partition.topic, entry.topic_id)
             if entry.topic_id != wanted:
@@ -338,13 +345,6 @@ def agreed_broker_epoch(directories: LogDirectories) -> int:
         for state in directories.states
     }
     return epochs.pop() if len(epochs) == 1 and not directories.failed else UNKNOWN_BROKER_EPOCH
-
-
-def _logs(states: Iterable[LogDirectoryState]) -> Iterator[SubDirectory]:
-    for state in states:
-        for entry in state.entries:
-            if entry.kind in {DirectoryKind.PARTITION, DirectoryKind.FUTURE}:
-                yield entry
 
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
