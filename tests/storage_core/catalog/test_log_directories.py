@@ -125,11 +125,12 @@ def test_a_foreign_directory_is_reported_and_refused_where_names_are_strict(tmp_
 
 @pytest.mark.item("DIR-06", "DIR-08")
 def test_deleted_and_stray_partitions_are_listed_and_count_for_nothing(tmp_path: Path):
-    root = make_root(tmp_path, "a-0", f"a-0.{UNIQUE}-delete", f"a-0.{UNIQUE}-stray")
+    deleted = [f"a-0.{unique}-delete" for unique in (UNIQUE, UNIQUE[::-1])]
+    root = make_root(tmp_path, "a-0", *deleted, f"a-0.{UNIQUE}-stray")
     make_partition(root, f"a-1.{UNIQUE}-stray", ID_B)
     make_partition(root, "a-1", ID_A)
     state = observe_log_directory(root)
-    assert len(state.of_kind(DirectoryKind.DELETE)) == 1
+    assert len(state.of_kind(DirectoryKind.DELETE)) == 2
     assert len(state.of_kind(DirectoryKind.STRAY)) == 2
     assert find_duplicate_partitions(state.entries) == []
     assert find_inconsistent_topic_ids(state.entries, {}) == []
