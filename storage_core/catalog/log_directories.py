@@ -7,15 +7,12 @@ Source: ``org.apache.kafka.storage.internals.log.LogManager`` and ``LocalLog``.
 """
 
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage_core.checkpoint.broker_files import (
-    CleanShutdown,
-    MetaProperties,
-)
+from storage_core.checkpoint.broker_files import CleanShutdown, MetaProperties
 from storage_core.checkpoint.checkpoint_files import (
     MAX_PARTITION_METADATA_BYTES,
     parse_partition_metadata,
@@ -63,6 +60,9 @@ class DirectoryKind(enum.StrEnum):
     STRAY = "stray"
     CACHE = "cache"
     FOREIGN = "foreign"
+
+
+_LOG_KINDS: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.FUTURE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,35 +173,39 @@ def validate_names(state: LogDirectoryState) -> None:
         raise InvalidNameError(entry.path, "a broker does not start with it in a log directory")
 
 
-def find_duplicate_partitions(states: Iterable[LogDirectoryState]) -> list[DuplicatePartitionError]:
+def find_duplicate_partitions(
+    directories: Iterable[SubDirectory],
+) -> list[DuplicatePartitionError]:
     """Return an error for each partition that has several directories of one kind.
 
     A partition and its future copy are no duplicates; two of either are, and concern nobody else.
     """
     paths: dict[tuple[TopicPartition, DirectoryKind], list[str]] = {}
-    for entry in _logs(states):
-        if entry.topic_partition is not None:
+    for entry in directories:
+        if entry.topic_partition is not None and entry.kind in _LOG_KINDS:
             paths.setdefault((entry.topic_partition, entry.kind), []).append(entry.path)
     return [
-        DuplicatePartitionError(str(partition), tuple(directories))
-        for (partition, _), directories in sorted(paths.items())
-        if len(directories) > 1
+        DuplicatePartitionError(str(partition), tuple(places))
+        for (partition, _), places in sorted(paths.items())
+        if len(places) > 1
     ]
 
 
 def find_inconsistent_topic_ids(
-    states: Iterable[LogDirectoryState], expected: Mapping[str, str]
+    directories: Iterable[SubDirectory], expected: Mapping[str, str]
 ) -> list[InconsistentTopicIdError]:
     """Return an error for each directory whose topic id is not the one expected.
 
     Args:
-        states: The log directories.
+        directories: Sub-directories of one broker's log directories.
         expected: Topic ids by name; of a topic that is not in it, the first directory's id is
             expected of the others. A directory without an id contradicts nothing.
     """
     topic_ids = dict(expected)
     errors = []
-    for entry in _logs(states):
+    for entry in directories:
+        if entry.kind not in _LOG_KINDS:
+            continue
         if entry.topic_partition is not None and entry.topic_id is not None:
             wanted = topic_ids.setdefault(entry.topic_partition.topic, entry.topic_id)
             if entry.topic_id != wanted:
@@ -229,13 +233,6 @@ def find_abandoned_futures(
         if entry.topic_partition is not None
         and assigned.get(entry.topic_partition, "") == state.meta_properties.directory_id
     ]
-
-
-def _logs(states: Iterable[LogDirectoryState]) -> Iterator[SubDirectory]:
-    for state in states:
-        for entry in state.entries:
-            if entry.kind in {DirectoryKind.PARTITION, DirectoryKind.FUTURE}:
-                yield entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from typing import Final
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
-    LogDirectoryState,
     SubDirectory,
     classify_directory,
     find_duplicate_partitions,
@@ -241,20 +240,12 @@ def _check_together(roots: Sequence[ObservedRoot]) -> Iterable[PlacedFinding]:
     """Report contradictions between the directories of one broker."""
     yield from _check_owner(roots)
     for broker in _brokers(roots):
-        states = [
-            LogDirectoryState(
-                path=root.location,
-                meta_properties=root.meta_properties,
-                clean_shutdown=None,
-                entries=root.entries,
-            )
-            for root in broker
-        ]
+        entries = [entry for root in broker for entry in root.entries]
         owner = {entry.path: (root.location, entry) for root in broker for entry in root.entries}
-        for duplicate in find_duplicate_partitions(states):
+        for duplicate in find_duplicate_partitions(entries):
             root, entry = owner[duplicate.paths[-1]]
             yield _place(root, Code.PARTITION_DUPLICATE, str(duplicate), entry)
-        for inconsistent in find_inconsistent_topic_ids(states, {}):
+        for inconsistent in find_inconsistent_topic_ids(entries, {}):
             root, entry = owner[inconsistent.path]
             yield _place(root, Code.TOPIC_ID_INCONSISTENT, str(inconsistent), entry)
 

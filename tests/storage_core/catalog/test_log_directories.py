@@ -6,6 +6,7 @@ import pytest
 
 from storage_core.catalog.log_directories import (
     DirectoryKind,
+    SubDirectory,
     classify_directory,
     create_missing_directories,
     find_abandoned_futures,
@@ -53,6 +54,11 @@ def make_root(
         f"version=1\nnode.id=1\ncluster.id={cluster_id}\ndirectory.id={directory_id}\n"
     )
     return root
+
+
+def entries_of(*roots: Path) -> list[SubDirectory]:
+    """Return the sub-directories of several log directories."""
+    return [entry for state in observe_log_directories(roots).states for entry in state.entries]
 
 
 @pytest.mark.item("DIR-05", "DIR-06", "DIR-08")
@@ -121,14 +127,15 @@ def test_a_foreign_directory_is_reported_and_refused_where_names_are_strict(tmp_
 
 @pytest.mark.item("DIR-06", "DIR-08")
 def test_deleted_and_stray_partitions_are_listed_and_count_for_nothing(tmp_path: Path):
-    root = make_root(tmp_path, "a-0", f"a-0.{UNIQUE}-delete", f"a-0.{UNIQUE}-stray")
+    deleted = [f"a-0.{unique}-delete" for unique in (UNIQUE, UNIQUE[::-1])]
+    root = make_root(tmp_path, "a-0", *deleted, f"a-0.{UNIQUE}-stray")
     make_partition(root, f"a-1.{UNIQUE}-stray", ID_B)
     make_partition(root, "a-1", ID_A)
     state = observe_log_directory(root)
-    assert len(state.of_kind(DirectoryKind.DELETE)) == 1
+    assert len(state.of_kind(DirectoryKind.DELETE)) == 2
     assert len(state.of_kind(DirectoryKind.STRAY)) == 2
-    assert find_duplicate_partitions([state]) == []
-    assert find_inconsistent_topic_ids([state], {}) == []
+    assert find_duplicate_partitions(state.entries) == []
+    assert find_inconsistent_topic_ids(state.entries, {}) == []
 
 
 def test_files_are_no_partitions_but_links_to_directories_are(tmp_path: Path):
@@ -193,7 +200,7 @@ def test_a_partition_in_two_directories_is_named_with_both_paths(tmp_path: Path)
     other = make_root(
         tmp_path / "other", "a-0", "a-2", f"a-1.{UNIQUE}-future", directory_id=OTHER_DIRECTORY_ID
     )
-    (error,) = find_duplicate_partitions(observe_log_directories([one, other]).states)
+    (error,) = find_duplicate_partitions(entries_of(one, other))
     assert error.topic_partition == "a-0"
     assert error.paths == (str(one / "a-0"), str(other / "a-0"))
     assert str(one / "a-0") in str(error)
@@ -204,7 +211,7 @@ def test_a_partition_in_two_directories_is_named_with_both_paths(tmp_path: Path)
 def test_two_future_copies_of_a_partition_are_duplicates_too(tmp_path: Path):
     names = [f"a-0.{UNIQUE}-future", f"a-0.{UNIQUE[::-1]}-future"]
     state = observe_log_directory(make_root(tmp_path, *names))
-    (error,) = find_duplicate_partitions([state])
+    (error,) = find_duplicate_partitions(state.entries)
     assert len(error.paths) == 2
 
 
@@ -217,7 +224,7 @@ def test_a_topic_id_that_is_not_the_expected_one_is_reported_and_none_is_allowed
     make_partition(root, "b-0", ID_B)
     state = observe_log_directory(root)
     for expected in ({"a": ID_A, "b": ID_B}, {"a": ID_A}, {}):
-        (error,) = find_inconsistent_topic_ids([state], expected)
+        (error,) = find_inconsistent_topic_ids(state.entries, expected)
         assert (error.path, error.expected, error.found) == (str(wrong), ID_A, ID_B)
         assert error.kafka_code == 103
 
@@ -227,8 +234,8 @@ def test_topic_ids_are_compared_between_directories(tmp_path: Path):
     one, other = tmp_path / "one", tmp_path / "other"
     make_partition(one, "a-0", ID_A)
     make_partition(other, "a-1", ID_B)
-    states = observe_log_directories([make_root(one), make_root(other, directory_id=ID_B)]).states
-    (error,) = find_inconsistent_topic_ids(states, {})
+    entries = entries_of(make_root(one), make_root(other, directory_id=ID_B))
+    (error,) = find_inconsistent_topic_ids(entries, {})
     assert error.path == str(other / "a-1")
 
 

@@ -127,7 +127,10 @@ def test_a_log_with_nothing_new_and_one_that_is_never_compacted():
     answer, _ = explained([segment(0), segment(10), segment(20, 0)], checkpoint=20)
     assert (answer.held_by, answer.condition) == ("NOTHING_TO_CLEAN", "something is appended")
     answer, _ = explained(overrides={"cleanup.policy": "delete"})
-    assert answer.held_by == "NOT_COMPACTED"
+    assert (answer.held_by, answer.condition) == (
+        "NOT_COMPACTED",
+        "cleanup.policy has compact in it",
+    )
 
 
 def test_a_checkpoint_outside_of_the_log_is_said():

@@ -25,6 +25,7 @@ from storage_core.formats.control import ControlType
 from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import LogReader
 from storage_core.maintenance.recovery.partition import recover_partition
+from storage_core.maintenance.verification import batch_stream
 from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.findings import Code, Severity
 from storage_core.maintenance.verification.options import Surroundings, VerifyOptions
@@ -151,6 +152,19 @@ def test_after_a_bad_batch_the_scan_goes_on(root):
         LocalStore(root.partition), CLEAN_BROKER, OPTIONS, PartitionCheckpoints()
     )
     assert (facts.log_end_offset, facts.batches) == (30, 5)
+
+
+def test_a_batch_behind_damage_is_tried_only_up_to_a_length(root, monkeypatch):
+    damaged = with_lying_length(encode_batch(batch(5)), 2**30)
+    root.write_batches(batch(0), damaged, batch(10), batch(15))
+    counts = []
+    for most in (len(encode_batch(batch(10))), len(encode_batch(batch(10))) - 1):
+        monkeypatch.setattr(batch_stream, "_MAX_CANDIDATE_BYTES", most)
+        facts, _ = verify_partition(
+            LocalStore(root.partition), CLEAN_BROKER, OPTIONS, PartitionCheckpoints()
+        )
+        counts.append(facts.batches)
+    assert counts == [3, 1]
 
 
 def test_what_only_looks_like_a_batch_is_not_taken_for_one(root):
