@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from pylog_spark.run.disks import find_disks
 from pylog_spark.run.job import Job, brokers_of, open_recorder, run_trash, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
+from pylog_spark.run.planning import MOST_LOOKS_HERE
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import (
     EXIT_DONE,
@@ -42,9 +43,6 @@ from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.errors import StorageError
-
-# So many partitions are looked at about as soon as processes have started that could do it.
-_LOOKS_AT_ONCE: Final = 2000
 
 
 class OpenRun:
@@ -164,7 +162,7 @@ class OpenRun:
         count = count_directories(chosen)
         spread = self.disks.deal_out(self.engine, partitions, count=count)
         rows = self.engine.map_rows(spread, look, schema)
-        is_look = count is not None and count <= _LOOKS_AT_ONCE
+        is_look = count is not None and count <= MOST_LOOKS_HERE
         found = self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
         return refuse_duplicates(found, brokers_of(job.roots))
 
