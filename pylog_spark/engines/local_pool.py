@@ -214,7 +214,8 @@ class ProcessLanes(Lanes):
 
     def _start(self) -> socket.socket:
         self._control, theirs = socket.socketpair()
-        paths = [path for path in sys.path if path]
+        # The modules of this process, wherever it found them.
+        paths = [path or str(Path.cwd()) for path in sys.path]
         program = (
             f"import sys; sys.path[:] = {paths!r}; "
             "from pylog_spark.engines.local_worker import serve_forks; "

@@ -33,6 +33,8 @@ MOST_MERGED_BYTES: Final = 64 * 1024 * 1024
 # several, so that one which meets slow ones does not hold up the stage.
 LOOKS_PER_TASK: Final = 16
 LOOK_TASKS_PER_SLOT: Final = 4
+# So many partitions are looked at about as soon as processes have started that could do it.
+MOST_LOOKS_HERE: Final = 2000
 # A map that is published lies on the heap several times while it is.
 _LEAST_HEAP_PER_MAP: Final = 32
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
+from pylog_spark.run.planning import MOST_LOOKS_HERE
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -34,8 +35,6 @@ from storage_core.roots.root import HeldRoot, failures_of
 
 RootT = TypeVar("RootT", bound=HeldRoot)
 ReportT = TypeVar("ReportT", bound=Report)
-# So many partitions are looked at about as soon as processes have started that could do it.
-_LOOKS_AT_ONCE: Final = 2000
 
 
 class Run:
@@ -182,7 +181,7 @@ class Run:
         count = count_directories(chosen)
         spread = self.disks.deal_out(self.engine, partitions, count=count)
         rows = self.engine.map_rows(spread, look, schema)
-        is_look = count is not None and count <= _LOOKS_AT_ONCE
+        is_look = count is not None and count <= MOST_LOOKS_HERE
         found = self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
         return refuse_duplicates(found, brokers_of(job.roots))
 

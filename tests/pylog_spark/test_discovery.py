@@ -1,11 +1,18 @@
 from collections.abc import Iterator
+from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 
-from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
+from pylog_spark.discovery import (
+    _directory_rows,
+    discover_partitions,
+    discover_segments,
+    resolve_roots,
+)
 from pylog_spark.engines.choice import Local, open_engine
 from pylog_spark.engines.engine import AnyEngine
-from pylog_spark.schemas import PARTITION, SEGMENT
+from pylog_spark.schemas import LISTED_DIRECTORY, PARTITION, SEGMENT
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from tests.kit.golden_data import Golden
@@ -70,3 +77,35 @@ def test_a_root_that_cannot_be_listed_is_a_row_and_the_others_are_listed(engine,
     failed = [row for row in rows if row["error_class"]]
     assert [row["root"] for row in failed] == [str(tmp_path / "a")]
     assert [row["topic"] for row in rows if not row["error_class"]] == ["t"]
+
+
+def listed(*files: tuple[str, str]) -> pa.RecordBatch:
+    """Return rows of an inventory, sorted: a directory and one file of it each."""
+    rows = [
+        {
+            "root": "s3://b/k",
+            "role": "mirror",
+            "directory": directory,
+            "file_names": [name],
+            "file_bytes": [1],
+            "file_times_ms": [2],
+            "file_etags": [""],
+        }
+        for directory, name in files
+    ]
+    return pa.RecordBatch.from_pylist(rows, LISTED_DIRECTORY)
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (2, 3), (1, 2, 3, 4, 5)])
+def test_what_several_parts_say_of_a_directory_is_one_row(cuts):
+    whole = listed(
+        ("a-0", "2"), ("a-0", "1"), ("b-0", "1"), ("b-0", "3"), ("b-0", "2"), ("c-0", "1")
+    )
+    edges = [0, *cuts, whole.num_rows]
+    batches = [whole.slice(a, b - a) for a, b in pairwise(edges)]
+    rows = [row for batch in _directory_rows(iter(batches)) for row in batch.to_pylist()]
+    assert [(row["topic"], row["file_names"]) for row in rows] == [
+        ("a", ["1", "2"]),
+        ("b", ["1", "2", "3"]),
+        ("c", ["1"]),
+    ]
