@@ -12,6 +12,7 @@ from pylog_spark.roots import broker_root
 from pylog_spark.roots.killed_runs import Resumed
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
+from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.checkpoint.offset_checkpoint import encode_offset_checkpoint
 from storage_core.clock import SystemClock
@@ -181,6 +182,19 @@ def test_a_deleted_partition_whose_entries_cannot_be_taken_out_keeps_its_files(
 def test_what_is_not_old_enough_waits(root):
     report = purge([root], options(now_ms=SystemClock().now_ms()))
     assert {row["status"] for row in report.results.to_pylist()} == {"skipped"}
+
+
+def test_a_topic_whose_config_is_wrong_fails_and_the_others_are_purged(root, monkeypatch):
+    def refuse(self, topic):
+        raise ConfigError("file.delete.delay.ms", "soon", "expected a whole number")
+
+    monkeypatch.setattr(TopicCatalog, "config_for", refuse)
+    rows = rows_of(purge([root], options()))
+    assert (rows["events-0"]["status"], rows["events-0"]["error_class"]) == (
+        "failed",
+        "ConfigError",
+    )
+    assert rows["events-1"]["status"] == "done"
 
 
 def test_an_owner_who_said_no_is_heard(root):
