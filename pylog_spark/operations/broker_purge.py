@@ -48,13 +48,7 @@ def purge_broker(
             continue
         kind = DirectoryKind(row["kind"])
         if kind in _SWEPT:
-            delay_ms = _delay_ms(catalog, row["topic"])
-            plan = partial(
-                plan_purge_partition,
-                Path(row["directory"]),
-                now_ms=options.now_ms,
-                delay_ms=delay_ms,
-            )
+            plan = partial(_plan_partition, row, catalog, options.now_ms)
             work = partial(_purge, plan, None, dry_run=options.dry_run)
         elif kind is DirectoryKind.DELETE:
             plan = partial(_plan_directory, row, options.now_ms)
@@ -74,6 +68,12 @@ def _purge(plan: Callable[[], Purge], begin: Callable[[], None] | None, *, dry_r
     if begin is not None and purge.plans and not dry_run:
         begin()
     return apply_purge(purge, dry_run=dry_run)
+
+
+def _plan_partition(row: Mapping[str, Any], catalog: TopicCatalog, now_ms: int) -> Purge:
+    return plan_purge_partition(
+        Path(row["directory"]), now_ms=now_ms, delay_ms=_delay_ms(catalog, row["topic"])
+    )
 
 
 def _plan_directory(row: Mapping[str, Any], now_ms: int) -> Purge:
