@@ -222,6 +222,21 @@ def test_cleaner_points_that_lay_outside_of_the_log_are_corrected_by_a_commit(tw
     assert twin.store(NAME).manifest.generation == 2
 
 
+def test_a_run_that_lost_its_lease_writes_nothing_by_itself_either(twin):
+    clock = ManualClock(0)
+    root = HeldManagedRoot(twin.location, run_id="late", ttl_ms=60_000, clock=clock)
+    with root:
+        clock.advance(3_600_000)
+        for write in (
+            root.begin_writing,
+            lambda: root.allow_commits([]),
+            lambda: root.write_cleaner_points({TopicPartition(NAME, 0): 7}),
+        ):
+            with pytest.raises(GuardRefusedError, match="LEASE"):
+                write()
+    assert twin.store(NAME).manifest.generation == 1
+
+
 def test_the_off_switch_of_a_partition_on_this_machine_is_seen(tmp_path, origin):
     twin = managed_twin(origin, tmp_path / "managed")
     (tmp_path / "managed" / f"{NAME}-0" / "pylog-off").write_text("hands off")
