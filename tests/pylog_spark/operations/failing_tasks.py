@@ -19,8 +19,7 @@ from pylog_spark.run.dispatch import Dispatcher
 from pylog_spark.session import build_session
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
-# The other two are those of speculating_tasks.py, where attempts fail, too.
-WAYS = (Strategy.BROADCAST, Strategy.WHOLE)
+WAYS = (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE)
 
 
 class FailingDispatcher(Dispatcher):
