@@ -10,7 +10,7 @@ from storage_core.commit.purge import plan_purge_directory, plan_purge_partition
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.interruptions import ALL, KILLS, POWER, is_end
-from tests.crash.test_compaction_crash import settle, three_groups
+from tests.crash.rounds import settle, three_groups
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
 from tests.oracle.kafka import Kafka

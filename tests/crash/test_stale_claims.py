@@ -20,7 +20,8 @@ from storage_core.commit.claim import (
 )
 from storage_core.filenames import segment_file
 from storage_core.store.local import LocalStore
-from tests.crash.test_compaction_crash import ALL, CASES, Case, keep, restore, settle
+from tests.crash.interruptions import ALL
+from tests.crash.rounds import CASES, Case, keep, restore, settle
 from tests.kit.builders import encode_batch
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash

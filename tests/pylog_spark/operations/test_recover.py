@@ -311,7 +311,8 @@ def test_the_ledger_has_a_row_a_partition_and_every_operation(spark, tmp_path):
     forget_high_watermarks(root.path)
     torn = tear(root.path / f"{MANY_KINDS[0]}-0")
     ledger = tmp_path / "ledger"
-    report = recover(spark, [root.path], root.with_options(ledger=str(ledger)))
+    options = root.with_options(ledger=str(ledger), spark_conf={"spark.secret": "hidden"})
+    report = recover(spark, [root.path], options)
     tables = {
         name: spark.read.format("delta").load(str(ledger / name)).toArrow().to_pylist()
         for name in ("runs", "results", "operations")
@@ -321,6 +322,10 @@ def test_the_ledger_has_a_row_a_partition_and_every_operation(spark, tmp_path):
         "END",
     ]
     assert {run["action"] for run in tables["runs"]} == {"recover"}
+    # The options of a run are in its record, without the session's secrets.
+    recorded = json.loads(tables["runs"][0]["options"])
+    assert recorded["max_truncate_bytes"] == 64 * 1024 * 1024
+    assert "spark_conf" not in recorded
     assert {(row["topic"], row["status"]) for row in tables["results"]} == {
         (name, "done") for name in MANY_KINDS[:3]
     }

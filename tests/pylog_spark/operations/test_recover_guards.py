@@ -331,16 +331,6 @@ def test_a_directory_in_use_is_refused_and_its_holder_named_but_can_be_looked_at
         assert recover(spark, [root.path], root.with_options(dry_run=True)).cuts.num_rows == 1
 
 
-def test_options_of_a_run_are_in_its_record_without_the_sessions_secrets(spark, root, tmp_path):
-    ledger = str(tmp_path / "ledger")
-    options = root.with_options(ledger=ledger, spark_conf={"spark.secret": "hidden"})
-    recover(spark, [root.path], options)
-    runs = spark.read.format("delta").load(f"{ledger}/runs").toArrow().to_pylist()
-    said = json.loads(runs[0]["options"])
-    assert said["max_truncate_bytes"] == 64 * 1024 * 1024
-    assert "spark_conf" not in said
-
-
 @pytest.mark.item("DIR-03", "REC-30")
 def test_what_the_time_of_a_run_does_not_reach_is_left_to_the_next_and_not_marked(
     spark, tmp_path, monkeypatch

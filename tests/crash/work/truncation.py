@@ -1,0 +1,100 @@
+"""A truncation: up to where it is cut the log is there in every state between.
+
+A second truncation ends as one that was not stopped. Where that one ends in the middle of a batch,
+the log ends earlier once it is opened again, as in Kafka; so an end that was reached, and looked at
+once more, counts too.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from storage_core.commit import Plan, commit
+from storage_core.filenames import SEGMENT_SUFFIXES
+from storage_core.maintenance.recovery.partition import recover_partition
+from storage_core.maintenance.truncation import plan_truncation
+from storage_core.store.base import LogStore
+from storage_core.store.local import LocalStore
+from tests.crash.cells import Cell, WorkOfKafka
+from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, unsynced
+from tests.crash.rounds import without_temporary
+from tests.crash.work.retention import overrides_of
+from tests.kit.golden_data import Golden, goldens
+from tests.kit.golden_loading import settings_of
+
+NAMES = (
+    "truncate-*" if ALL else "truncate-[ms]*-s531",
+    "truncate-below-logstart-s531",
+    "truncate-legacy1-mixed-s315",
+)
+CASES = [
+    golden
+    for golden in goldens("truncate-*")
+    if golden.case["expected"].get("truncated") and any(map(Path(golden.name).match, NAMES))
+]
+
+
+def log_bytes(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+class Truncation(WorkOfKafka):
+    """A cut at an offset."""
+
+    shutdowns: ClassVar[Sequence[bool]] = (True, False)
+
+    def __init__(self, golden: Golden, folder: Path, way: Interruption) -> None:
+        self._golden = golden
+        self._to = golden.case["params"]["to"]
+        self._start = golden.case["params"].get("log.start", 0)
+        self._before = golden.unpack(folder / "before")
+        self.directory = folder / "work" / self._before.name
+        self._twin = folder / "twin" / self._before.name
+        self.reset()
+        self.run(LocalStore(self.directory))
+        self._kept = log_bytes(self.directory)
+        self._ends = [without_temporary(self.directory)]
+        self.run(LocalStore(self.directory))
+        self._ends.append(without_temporary(self.directory))
+        self.now_ms = settings_of(golden)["now_ms"]
+        self.overrides: Mapping[str, Any] = overrides_of(golden)
+        self.checkpoints = {"log_start_offset": self._start}
+
+    def reset(self) -> None:
+        shutil.rmtree(self.directory.parent, ignore_errors=True)
+        shutil.copytree(self._before, self.directory)
+
+    def run(self, store: LogStore) -> None:
+        _, log = plan_truncation(
+            store, **settings_of(self._golden), to=self._to, log_start_offset=self._start
+        )
+        commit(Plan(location=store.location, operations=log.operations), store)
+
+    def check(self, where: str) -> None:
+        shutil.rmtree(self._twin.parent, ignore_errors=True)
+        shutil.copytree(self.directory, self._twin)
+        with unsynced():
+            recover_partition(self._twin, **settings_of(self._golden), log_start_offset=self._start)
+            self.run(LocalStore(self.directory))
+        assert log_bytes(self._twin).startswith(self._kept) or self._to < self._start, where
+        assert without_temporary(self.directory) in self._ends, where
+
+    def check_kafkas(self, theirs: Path, answer: Any, where: str, *, clean_shutdown: bool) -> None:
+        if self._to >= self._start:
+            assert log_bytes(theirs).startswith(self._kept), where
+        assert {path.suffix for path in theirs.iterdir()} <= {*SEGMENT_SUFFIXES, ".snapshot", ""}
+
+
+CELLS = [
+    Cell(
+        operation="truncation",
+        case=golden.name,
+        make=partial(Truncation, golden),
+        ways=[*KILLS, *POWER],
+        kafka_ways=KILLS[:1] if ALL or "mid-batch" in golden.name else [],
+        power_stride=1 if ALL else 4,
+    )
+    for golden in CASES
+]
