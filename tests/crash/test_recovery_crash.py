@@ -1,19 +1,15 @@
 """A recovery that salvages what it cuts, and a loss of power."""
 
-from storage_core.checkpoint.checkpoint_files import encode_leader_epochs
-from storage_core.checkpoint.checkpoint_files import parse_leader_epochs
-from storage_core.commit import Plan
-from storage_core.commit import commit
+import shutil
+
+import pytest
+
+from storage_core.commit import Plan, commit
 from storage_core.maintenance.recovery.salvage import salvage_cuts
 from storage_core.store.local import LocalStore
-from tests.crash.interruptions import ALL
-from tests.crash.interruptions import POWER
-from tests.crash.interruptions import power_losses
+from tests.crash.interruptions import ALL, POWER, power_losses
 from tests.kit.golden_data import Golden
-from tests.kit.golden_loading import plan_golden
-from tests.kit.golden_loading import settings_of
-import pytest
-import shutil
+from tests.kit.golden_loading import plan_golden, settings_of
 
 POWER_STRIDE = 1 if ALL else 7
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]

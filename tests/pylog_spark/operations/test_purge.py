@@ -1,6 +1,11 @@
 """Purge of whole directories, the trash and managed roots, without Spark."""
 
+import os
+import shutil
 from pathlib import Path
+
+import pytest
+
 from pylog_spark.operations.purge import purge
 from pylog_spark.options import JobOptions
 from pylog_spark.tasks import listing
@@ -9,27 +14,22 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
-from storage_core.commit.trash import RUN_FILE
-from storage_core.commit.trash import TrashedRun
-from storage_core.commit.trash import hold_run
-from storage_core.errors import ConfigError
-from storage_core.errors import GuardRefusedError
-from storage_core.errors import StorageError
-from storage_core.filenames import CLEANER_FILE
-from storage_core.filenames import LOG_START_FILE
-from storage_core.filenames import RECOVERY_POINT_FILE
-from storage_core.filenames import REPLICATION_FILE
-from storage_core.filenames import SEGMENT_SUFFIXES
-from storage_core.filenames import TopicPartition
+from storage_core.commit.trash import RUN_FILE, TrashedRun, hold_run
+from storage_core.errors import ConfigError, GuardRefusedError, StorageError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    SEGMENT_SUFFIXES,
+    TopicPartition,
+)
 from storage_core.roots import broker
 from storage_core.roots.killed_runs import Resumed
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.broker_roots import read_points
-import os
-import pytest
-import shutil
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 MINUTE = 60_000
