@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 import pyarrow as pa
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits
@@ -42,7 +43,7 @@ def recorder_of(ledger: KeptRows | None) -> Recorder:
 
 def run_on(ledger: KeptRows | None) -> Run:
     """Return a run without a session, whose record is kept in memory."""
-    run = Run(None, Job(run_id="r", action="purge", roots=(), options=JobOptions(now_ms=1)))
+    run = Run(Local(), Job(run_id="r", action="purge", roots=(), options=JobOptions(now_ms=1)))
     run.recorder = recorder_of(ledger)
     return run
 
