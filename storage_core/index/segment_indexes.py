@@ -8,7 +8,7 @@ first; in a sorted index that changes nothing but the speed.
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,22 +70,34 @@ def find_slots(column: NDArray[np.integer], target: int, *, entry_bytes: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetIndex:
-    """Entries of one ``.index`` file, a ragged tail left out.
+class _SegmentIndex:
+    """Entries of one index file, a ragged tail left out.
 
     Attributes:
+        entry: What the file is made of.
         base_offset: Base offset of the segment.
-        entries: OFFSET_INDEX_ENTRY[n].
+        entries: entry[n].
     """
 
+    entry: ClassVar[np.dtype[np.void]]
     base_offset: int
     entries: NDArray[np.void]
 
     @classmethod
-    def parse(cls, base_offset: int, data: bytes) -> "OffsetIndex":
+    def parse(cls, base_offset: int, data: bytes) -> Self:
         """Parse the bytes of a file; the values are not checked, as in Kafka."""
-        count = len(data) // OFFSET_INDEX_ENTRY.itemsize
-        return cls(base_offset, np.frombuffer(data, OFFSET_INDEX_ENTRY, count))
+        count = len(data) // cls.entry.itemsize
+        return cls(base_offset, np.frombuffer(data, cls.entry, count))
+
+    def _find(self, field: str, target: int) -> Slots:
+        return find_slots(self.entries[field], target, entry_bytes=self.entry.itemsize)
+
+
+class OffsetIndex(_SegmentIndex):
+    """Entries of one ``.index`` file: OFFSET_INDEX_ENTRY[n]."""
+
+    __slots__ = ()
+    entry = OFFSET_INDEX_ENTRY
 
     @property
     def last_offset(self) -> int:
@@ -96,14 +108,8 @@ class OffsetIndex:
 
     def look_up(self, offset: int) -> int:
         """Return the position of the entry with the largest offset <= offset, else 0."""
-        slots = find_slots(
-            self.entries["relative_offset"],
-            offset - self.base_offset,
-            entry_bytes=OFFSET_INDEX_ENTRY.itemsize,
-        )
-        if slots.at_or_below == NO_SLOT:
-            return 0
-        return int(self.entries["position"][slots.at_or_below])
+        slot = self._find("relative_offset", offset - self.base_offset).at_or_below
+        return 0 if slot == NO_SLOT else int(self.entries["position"][slot])
 
     def find_offset_at(self, position: int) -> int | None:
         """Return the offset of the first entry at or behind a position in the file, else None.
@@ -111,10 +117,8 @@ class OffsetIndex:
         Everything that begins before the position has a smaller offset, as every entry names the
         last offset of its batch.
         """
-        slots = find_slots(
-            self.entries["position"], position, entry_bytes=OFFSET_INDEX_ENTRY.itemsize
-        )
-        return None if slots.at_or_above == NO_SLOT else self._offset(slots.at_or_above)
+        slot = self._find("position", position).at_or_above
+        return None if slot == NO_SLOT else self._offset(slot)
 
     def _offset(self, slot: int) -> int:
         return self.base_offset + int(self.entries["relative_offset"][slot])
@@ -132,23 +136,11 @@ class TimeEntry(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeIndex:
-    """Entries of one ``.timeindex`` file, a ragged tail left out.
+class TimeIndex(_SegmentIndex):
+    """Entries of one ``.timeindex`` file: TIME_INDEX_ENTRY[n]."""
 
-    Attributes:
-        base_offset: Base offset of the segment.
-        entries: TIME_INDEX_ENTRY[n].
-    """
-
-    base_offset: int
-    entries: NDArray[np.void]
-
-    @classmethod
-    def parse(cls, base_offset: int, data: bytes) -> "TimeIndex":
-        """Parse the bytes of a file; the values are not checked, as in Kafka."""
-        count = len(data) // TIME_INDEX_ENTRY.itemsize
-        return cls(base_offset, np.frombuffer(data, TIME_INDEX_ENTRY, count))
+    __slots__ = ()
+    entry = TIME_INDEX_ENTRY
 
     @property
     def last_timestamp(self) -> int:
@@ -162,10 +154,7 @@ class TimeIndex:
 
     def look_up(self, timestamp: int) -> TimeEntry:
         """Return the entry with the largest timestamp <= timestamp."""
-        slots = find_slots(
-            self.entries["timestamp"], timestamp, entry_bytes=TIME_INDEX_ENTRY.itemsize
-        )
-        return self._entry(slots.at_or_below)
+        return self._entry(self._find("timestamp", timestamp).at_or_below)
 
     def _entry(self, slot: int) -> TimeEntry:
         if slot == NO_SLOT:

@@ -108,7 +108,7 @@ def observe_root(root: Root, names: Sequence[str]) -> LogDirectoryState:
     return LogDirectoryState(
         path=root.location,
         meta_properties=None if meta is None else parse_meta_properties(meta, file=file),
-        clean_shutdown=_read_marker(root),
+        clean_shutdown=read_marker(root),
         entries=tuple(
             map_over_root(root, lambda name: _observe_entry(root.locate(name), name), names)
         ),
@@ -144,8 +144,11 @@ def _observe_entry(location: str, name: str) -> SubDirectory:
     )
 
 
-def _read_marker(root: Root) -> CleanShutdown | None:
-    """Return what the marker says; one that cannot be read is a marker all the same."""
+def read_marker(root: Root) -> CleanShutdown | None:
+    """Return what the marker of a clean shutdown says, None without one.
+
+    One that cannot be read is a marker all the same: Kafka asks only whether the file is there.
+    """
     try:
         return read_clean_shutdown(root)
     except StorageError:

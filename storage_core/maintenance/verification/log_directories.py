@@ -17,7 +17,6 @@ from storage_core.checkpoint.broker_files import (
     MAX_META_PROPERTIES_BYTES,
     MetaProperties,
     parse_meta_properties,
-    read_clean_shutdown,
     validate_one_broker,
 )
 from storage_core.checkpoint.checkpoints import (
@@ -43,6 +42,7 @@ from storage_core.maintenance.verification.collector import FindingCollector
 from storage_core.maintenance.verification.files import NOT_TEXT
 from storage_core.maintenance.verification.findings import Code, Finding, Severity
 from storage_core.maintenance.verification.options import Surroundings
+from storage_core.roots.observation import read_marker
 from storage_core.roots.open_root import map_over_root, open_root
 from storage_core.roots.root import Root
 
@@ -135,7 +135,7 @@ def verify_log_directories(
 
 
 def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoot:
-    surroundings = Surroundings(role=role, is_clean=_has_marker(files))
+    surroundings = Surroundings(role=role, is_clean=read_marker(files) is not None)
     if role is Role.BROKER and not surroundings.is_clean:
         message = "the broker did not close its logs, or is running"
         findings.add(Code.UNCLEAN_SHUTDOWN, message, file=CLEAN_SHUTDOWN_FILE)
@@ -155,14 +155,6 @@ def _observe(files: Root, role: Role, findings: FindingCollector) -> ObservedRoo
         entries=entries,
         checkpoints=_read_checkpoints(files, owners, findings),
     )
-
-
-def _has_marker(files: Root) -> bool:
-    """Whether there is a marker of a clean shutdown; one that cannot be read is one."""
-    try:
-        return read_clean_shutdown(files) is not None
-    except StorageError:
-        return True
 
 
 def _observe_entry(location: str, name: str) -> SubDirectory:
