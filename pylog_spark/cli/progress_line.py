@@ -1,6 +1,5 @@
 """One line on the terminal that says how far a job has come; nothing where no terminal is."""
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -35,12 +34,7 @@ class ProgressLine:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._is_shown:
             self._bar.stop()
 

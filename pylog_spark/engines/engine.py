@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -112,12 +111,7 @@ class Engine(ABC, Generic[RowsT]):
     def __enter__(self) -> Self: ...
 
     @abstractmethod
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None: ...
 
     @property
     @abstractmethod

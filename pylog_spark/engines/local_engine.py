@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import cloudpickle
@@ -143,12 +142,7 @@ class LocalEngine(Engine[LocalRows]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._own.close()
         self._processes.close()
         if self._folder is not None:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -125,12 +124,7 @@ class SparkEngine(Engine[SparkRows]):
         self._spark.addTag(self._tag)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             run_apart("interrupt the run's Spark jobs", self._interrupt)
         try:

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self
 
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
@@ -279,12 +278,7 @@ class HeldBrokerRoot:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with ExitStack() as last:
             last.callback(self._lock.release)
             last.callback(self._set_claims_aside)

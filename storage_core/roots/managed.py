@@ -28,7 +28,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from storage_core.clock import Clock, SystemClock
@@ -304,12 +303,7 @@ class HeldManagedRoot:
         self._held.keep_renewing()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._held is None:
             return
         try:

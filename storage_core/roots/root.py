@@ -20,7 +20,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from storage_core.checkpoint.checkpoints import PartitionCheckpoints
@@ -183,12 +182,7 @@ class HeldRoot(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None: ...
 
     def begin_writing(self) -> None:
         """Get ready for changes; the second time, nothing.

@@ -11,7 +11,6 @@ import re
 import secrets
 import threading
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self
 
 from storage_core.clock import Clock, SystemClock
@@ -198,12 +197,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def _replace(self, facts: LeaseFacts) -> None:

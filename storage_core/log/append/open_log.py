@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from storage_core.checkpoint.checkpoint_files import EpochEntry
@@ -150,12 +149,7 @@ class OpenLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, StorageError):
             self.abandon()
         elif not self._is_closed:
