@@ -38,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers bench scale s3 spread check lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -100,6 +100,9 @@ spread: $(VENV)/.for-all ## Measure memory of 50 million keys by shuffle, and a 
 	$(RUN) pytest -m bench -s tests/bench/test_bench_spread.py $(PYTEST)
 
 check: lint types imports test ## Everything that has to pass before a change goes in
+
+wheel: $(VENV)/.for-all ## Write the wheel and the source archive to dist
+	$(RUN) uv build --quiet
 
 lock: $(VENV)/.for-all ## Choose the versions in conf/requirements.lock anew
 	$(RUN) uv pip compile pyproject.toml --quiet --all-extras --universal --upgrade --no-header \
