@@ -106,11 +106,11 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         if executable is None:
             searched.append(f"{origin}: none")
             continue
-        found = _identify(executable)
-        if isinstance(found, str):
-            searched.append(f"{origin}: {executable} {found}")
+        java = _identify(executable)
+        if isinstance(java, str):
+            searched.append(f"{origin}: {executable} {java}")
             continue
-        runtime, version = found
+        runtime, version = java
         if version < LEAST_JAVA:
             searched.append(f"{origin}: {executable} is version {version}")
             continue

@@ -318,8 +318,8 @@ def _safe_workers() -> Iterator[None]:
     names = (SAFE_PATH_VARIABLE, _PYTHON_PATH)
     before = {name: os.environ.get(name) for name in names}
     os.environ.setdefault(SAFE_PATH_VARIABLE, "1")
-    said = before[_PYTHON_PATH]
-    os.environ[_PYTHON_PATH] = os.pathsep.join(filter(None, (said, PACKAGE_HOME)))
+    path = before[_PYTHON_PATH]
+    os.environ[_PYTHON_PATH] = os.pathsep.join(filter(None, (path, PACKAGE_HOME)))
     try:
         yield
     finally:

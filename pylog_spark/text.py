@@ -89,8 +89,8 @@ def time_text(epoch_ms: int) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
-def _spell_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _spell_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
     is_byte = _FIRST_BYTE <= code <= _LAST_BYTE
     return f"\\x{code - 0xDC00:02x}" if is_byte else f"\\u{code:04x}"
 

@@ -31,9 +31,9 @@ def cache_folder(name: str) -> Path:
 
 
 def _candidate_roots() -> list[Path]:
-    said = os.environ.get(CACHE_VARIABLE)
-    if said:
-        return [Path(said).absolute()]
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder:
+        return [Path(folder).absolute()]
     roots = []
     user_cache = os.environ.get("XDG_CACHE_HOME")
     if user_cache:

@@ -82,11 +82,11 @@ def kafka_code_of(error_class: str) -> int | None:
 
     Rows and plans have that name; a class that is not of this module has no number.
     """
-    known = [PylogError]
-    for kind in known:
+    kinds = [PylogError]
+    for kind in kinds:
         if kind.__name__ == error_class:
             return kind.kafka_code
-        known += kind.__subclasses__()
+        kinds += kind.__subclasses__()
     return None
 
 
@@ -120,8 +120,8 @@ class ConfigError(PylogError):
     def __str__(self) -> str:
         # None: it is not said at all.
         value = "(hidden)" if is_secret_name(self.key) else self.value
-        said = self.key if self.value is None else without_secrets(f"{self.key}={value}")
-        shown = said if len(said) <= _MOST_SHOWN else said[:_MOST_SHOWN] + "..."
+        setting = self.key if self.value is None else without_secrets(f"{self.key}={value}")
+        shown = setting if len(setting) <= _MOST_SHOWN else setting[:_MOST_SHOWN] + "..."
         return f"{shown}: {without_secrets(self.reason)}"
 
 

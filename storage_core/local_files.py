@@ -269,12 +269,12 @@ def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
 
 def scan_open(folder: int) -> list[Entry]:
     """Return the entries of an open folder, as scan_folder does."""
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
+    entries = []
+    with os.scandir(folder) as listing:
+        for entry in listing:
             with suppress(FileNotFoundError):
-                found.append(Entry(name=entry.name, facts=entry.stat(follow_symlinks=False)))
-    return sorted(found, key=lambda entry: entry.name)
+                entries.append(Entry(name=entry.name, facts=entry.stat(follow_symlinks=False)))
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def folder_names(path: Path) -> list[str]:

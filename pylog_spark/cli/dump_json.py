@@ -163,8 +163,8 @@ def control_name(control_type: int) -> str | None:
     """Return the type of a control record, None for a batch without one."""
     if control_type in {batch_scan.NOT_CONTROL, NO_CONTROL_RECORD}:
         return None
-    known = control_type in _CONTROL_TYPES
-    return ControlType(control_type).name if known else ControlType.UNKNOWN.name
+    is_named = control_type in _CONTROL_TYPES
+    return ControlType(control_type).name if is_named else ControlType.UNKNOWN.name
 
 
 _CODECS: Final = frozenset(map(int, Codec))

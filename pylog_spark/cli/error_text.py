@@ -96,8 +96,8 @@ def _describe(error: BaseException) -> str:
 def _describe_unexpected(error: BaseException) -> str:
     name = type(error).__name__
     if type(error).__module__.partition(".")[0] in _SPARK_PACKAGES:
-        said = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
-        return f"Spark failed: {name}: {_one_line(said)[:_MAX_MESSAGE]}"
+        lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("at ")]
+        return f"Spark failed: {name}: {_one_line(lines)[:_MAX_MESSAGE]}"
     message = _one_line(str(error).splitlines())[:_MAX_MESSAGE]
     return f"unexpected {name}: {message}: this is a bug; `pylog --debug ...` shows where it is"
 

@@ -204,10 +204,10 @@ def _report_usage(error: Any) -> None:
     """Say on standard error what is wrong with the command line, and where help is."""
     context = getattr(error, "ctx", None)
     path = _PROGRAM if context is None else context.command_path
-    said = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
+    message = " ".join(error.format_message().split()).replace(_PYDANTICS_PREFIX, "")
     # Where nothing but the name of a group was given, its help has been printed, and that is all.
-    if said:
-        text = said[:1].lower() + said[1:].removesuffix(".")
+    if message:
+        text = message[:1].lower() + message[1:].removesuffix(".")
         sys.stderr.write(f"{_PROGRAM}: {printable(text)} (see: {path} --help)\n")
 
 

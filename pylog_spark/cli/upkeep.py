@@ -75,8 +75,8 @@ def _notes_of_empty_roots(roots: Sequence[LogRoot], options: JobOptions) -> tupl
 
 def _has_partition(root: LogRoot, topics: TopicFilter) -> bool:
     if root.role is Role.MANAGED:
-        found = list_managed(open_object_store(root.location))
-        return any(topics.admits(partition.topic) for partition in found)
+        partitions = list_managed(open_object_store(root.location))
+        return any(topics.admits(partition.topic) for partition in partitions)
     return bool(list_partitions(root.location, root.role.value, topics))
 
 

@@ -92,11 +92,11 @@ def _write_tables(report: VerifyReport) -> None:
         console.print()
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
-    found = "nothing found" if not report.counts else "see docs/findings.md for the codes"
+    hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
     console.print(
         Text(
             f"run {report.run_id}: {report.summary.done} partitions, "
-            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}: {found}"
+            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}: {hint}"
         ),
         soft_wrap=True,
     )

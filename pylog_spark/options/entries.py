@@ -56,13 +56,13 @@ def list_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
 
 def _topic_entries(layers: Layers, options: JobOptions) -> Iterator[ConfigEntry]:
     broker = merge_broker_layers(options.broker_settings, options.broker_overrides)
-    for found in effective_settings(options.topic_settings, broker=broker):
-        origin = _origin(layers, found.source_key)
-        if found.origin is Origin.BROKER:
-            origin = f"{origin} ({found.source_key})"
-        elif found.origin is Origin.DEFAULT:
+    for setting in effective_settings(options.topic_settings, broker=broker):
+        origin = _origin(layers, setting.source_key)
+        if setting.origin is Origin.BROKER:
+            origin = f"{origin} ({setting.source_key})"
+        elif setting.origin is Origin.DEFAULT:
             origin = DEFAULT_ORIGIN
-        yield _entry(known_keys()[found.key], found.value, origin)
+        yield _entry(known_keys()[setting.key], setting.value, origin)
 
 
 def _entry(key: ConfigKey, value: object, origin: str) -> ConfigEntry:
@@ -71,5 +71,5 @@ def _entry(key: ConfigKey, value: object, origin: str) -> ConfigEntry:
 
 
 def _origin(layers: Layers, key: str) -> str:
-    said = f"settings.{key}"
-    return layers.origin(said if said in layers.values else f"broker.{key}")
+    name = f"settings.{key}"
+    return layers.origin(name if name in layers.values else f"broker.{key}")

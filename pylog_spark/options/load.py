@@ -173,10 +173,10 @@ def _read_server_properties(path: Path) -> ServerProperties:
 
 def _validate_names(settings: Mapping[str, str]) -> None:
     """Refuse unknown keys here, where the keys of this layer are known too."""
-    known = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
+    names = [*known_keys(), *TOPIC_KEY_OF_BROKER_KEY, *TUNING_KEYS]
     for name, text in settings.items():
-        if name not in known:
-            raise unknown_key(name, text, known)
+        if name not in names:
+            raise unknown_key(name, text, names)
 
 
 def _validate_topics(options: JobOptions) -> None:

@@ -119,45 +119,46 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         ConfigError: An option is unknown, malformed, or excludes another one.
     """
-    said = _known(options)
-    path = said.get("path")
+    texts = _canonical_names(options)
+    path = texts.get("path")
     if not path:
         raise ConfigError("path", None, 'say what to read: .load("/path/to/log/directory")')
-    view = said.get("view", _VIEWS[0])
+    view = texts.get("view", _VIEWS[0])
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
     return SourceOptions(
         path=path,
-        choice=_parse_choice(said),
-        starting=_parse_bound(said, "starting", default="earliest", refused=LATEST),
-        ending=_parse_bound(said, "ending", default="latest", refused=EARLIEST),
-        columns=_parse_columns(said),
-        fail_on_data_loss=_parse_boolean(said, "failOnDataLoss", default=True),
-        is_committed=_parse_isolation(said),
+        choice=_parse_choice(texts),
+        starting=_parse_bound(texts, "starting", default="earliest", refused=LATEST),
+        ending=_parse_bound(texts, "ending", default="latest", refused=EARLIEST),
+        columns=_parse_columns(texts),
+        fail_on_data_loss=_parse_boolean(texts, "failOnDataLoss", default=True),
+        is_committed=_parse_isolation(texts),
     )
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
+def _canonical_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their names as documented; Spark hands them over in lower case."""
     by_lower = {name.lower(): name for name in _NAMES}
-    said = {}
+    texts = {}
     for name, text in options.items():
-        known = by_lower.get(name.lower())
-        if known is not None:
-            said[known] = text
+        canonical = by_lower.get(name.lower())
+        if canonical is not None:
+            texts[canonical] = text
         elif not name.lower().startswith(_CLIENT_PREFIX):
             near = difflib.get_close_matches(name.lower(), by_lower, n=1)
             hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
             raise ConfigError(name, text, f"unknown option{hint}")
-    return said
+    return texts
 
 
-def _parse_choice(said: Mapping[str, str]) -> TopicChoice:
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in said]
+def _parse_choice(texts: Mapping[str, str]) -> TopicChoice:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in texts]
     if len(ways) > 1:
-        raise ConfigError(ways[1], said[ways[1]], f"only one way to choose: {ways[0]} is set too")
+        raise ConfigError(ways[1], texts[ways[1]], f"only one way to choose: {ways[0]} is set too")
     if not ways:
         return TopicChoice()
-    text = said[ways[0]]
+    text = texts[ways[0]]
     if ways[0] == "subscribe":
         names = frozenset(name.strip() for name in text.split(",") if name.strip())
         if not names:
@@ -175,22 +176,22 @@ def _parse_choice(said: Mapping[str, str]) -> TopicChoice:
 
 def _parse_assign(text: str) -> list[TopicPartition]:
     example = '{"topicA":[0,1],"topicB":[2,4]}'
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for topic, numbers in _parse_object("assign", text, example).items():
         if not isinstance(numbers, list):
             raise ConfigError("assign", text, f"expected JSON like {example}")
-        found += [TopicPartition(topic, _whole(n, "assign", text, example)) for n in numbers]
-    return found
+        partitions += [TopicPartition(topic, _whole(n, "assign", text, example)) for n in numbers]
+    return partitions
 
 
-def _parse_bound(said: Mapping[str, str], end: str, *, default: str, refused: int) -> Bound:
+def _parse_bound(texts: Mapping[str, str], end: str, *, default: str, refused: int) -> Bound:
     timestamp, offsets = f"{end}Timestamp", f"{end}Offsets"
-    if timestamp in said:
-        text = said[timestamp].strip()
+    if timestamp in texts:
+        text = texts[timestamp].strip()
         if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > MAX_OFFSET:
             raise ConfigError(timestamp, text, "expected epoch milliseconds")
         return Bound(timestamp_ms=int(text))
-    text = said.get(offsets, default).strip()
+    text = texts.get(offsets, default).strip()
     if text.lower() == default:
         return Bound()
     if text.lower() in {"earliest", "latest"}:
@@ -200,7 +201,7 @@ def _parse_bound(said: Mapping[str, str], end: str, *, default: str, refused: in
 
 def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, int]:
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-    found = {}
+    offsets = {}
     for topic, of_topic in _parse_object(name, text, example).items():
         if not isinstance(of_topic, dict):
             raise ConfigError(name, text, f"expected JSON like {example}")
@@ -212,8 +213,8 @@ def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, i
             if offset == refused:
                 word = "latest" if refused == LATEST else "earliest"
                 raise ConfigError(name, text, f"{partition}: {offset} ({word}) is not allowed here")
-            found[partition] = offset
-    return found
+            offsets[partition] = offset
+    return offsets
 
 
 def _parse_object(name: str, text: str, example: str) -> dict[str, Any]:
@@ -233,29 +234,29 @@ def _whole(number: object, name: str, text: str, example: str) -> int:
     return int(digits)
 
 
-def _parse_columns(said: Mapping[str, str]) -> tuple[str, ...]:
-    with_headers = _parse_boolean(said, "includeHeaders", default=False)
+def _parse_columns(texts: Mapping[str, str]) -> tuple[str, ...]:
+    with_headers = _parse_boolean(texts, "includeHeaders", default=False)
     everything = (*_PLAIN_COLUMNS, _HEADERS)
-    if "columns" not in said:
+    if "columns" not in texts:
         return everything if with_headers else _PLAIN_COLUMNS
     by_lower = {name.lower(): name for name in everything}
-    asked = [name.strip() for name in said["columns"].split(",") if name.strip()]
+    asked = [name.strip() for name in texts["columns"].split(",") if name.strip()]
     unknown = [name for name in asked if name.lower() not in by_lower]
     if unknown or not asked:
         there = ", ".join(everything)
-        raise ConfigError("columns", said["columns"], f"expected names from: {there}")
+        raise ConfigError("columns", texts["columns"], f"expected names from: {there}")
     return tuple(dict.fromkeys(by_lower[name.lower()] for name in asked))
 
 
-def _parse_boolean(said: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = said.get(name, str(default)).strip().lower()
+def _parse_boolean(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = texts.get(name, str(default)).strip().lower()
     if text not in {"true", "false"}:
-        raise ConfigError(name, said[name], "expected true or false")
+        raise ConfigError(name, texts[name], "expected true or false")
     return text == "true"
 
 
-def _parse_isolation(said: Mapping[str, str]) -> bool:
-    level = said.get(_ISOLATION, "read_uncommitted").strip().lower()
+def _parse_isolation(texts: Mapping[str, str]) -> bool:
+    level = texts.get(_ISOLATION, "read_uncommitted").strip().lower()
     if level not in {"read_uncommitted", "read_committed"}:
         raise ConfigError(_ISOLATION, level, "expected read_uncommitted or read_committed")
     return level == "read_committed"

@@ -177,12 +177,12 @@ def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
 def _find_directories(path: str) -> tuple[Root, dict[TopicPartition, str]]:
     """Return a root and where its partitions are; a partition's own directory is the only one."""
     root, names = find_root(path)
-    found: dict[TopicPartition, str] = {}
+    directories: dict[TopicPartition, str] = {}
     for name in names:
         kind, partition = classify_directory(name)
         if partition is not None and kind in _READABLE:
-            found[partition] = root.locate(name)
-    return root, found
+            directories[partition] = root.locate(name)
+    return root, directories
 
 
 def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition, str]) -> None:
@@ -213,7 +213,7 @@ def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, 
 
 def _list_log(partition: TopicPartition, location: str) -> _Log | None:
     store = open_store(location)
-    said = store.checkpoints if isinstance(store, ManagedStore) else None
+    checkpoints = store.checkpoints if isinstance(store, ManagedStore) else None
     settled = settle(store)
     segments = []
     for file in settled.list_files():
@@ -231,15 +231,15 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
     if not segments:
         return None
     segments.sort(key=lambda segment: segment.base_offset)
-    start = 0 if said is None else said.log_start_offset or 0
+    start = 0 if checkpoints is None else checkpoints.log_start_offset or 0
     return _Log(
         partition=partition,
         location=location,
-        is_managed=said is not None,
+        is_managed=checkpoints is not None,
         store=settled,
         segments=tuple(segments),
         log_start_offset=max(start, segments[0].base_offset),
-        cleaned_to=None if said is None else said.cleaner_offset,
+        cleaned_to=None if checkpoints is None else checkpoints.cleaner_offset,
     )
 
 
@@ -261,11 +261,11 @@ def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
 def _find_start(log: _Log, options: SourceOptions, log_end: int) -> int:
     bound = options.starting
     if bound.timestamp_ms is not None:
-        found = _offset_for_time(log, bound.timestamp_ms)
-        if found is None:
+        start = _offset_for_time(log, bound.timestamp_ms)
+        if start is None:
             reason = f"{log.partition} has no record at or after it"
             raise ConfigError("startingTimestamp", bound.timestamp_ms, reason)
-        return found
+        return start
     if bound.offsets is None or bound.offsets[log.partition] == EARLIEST:
         return log.log_start_offset
     return _said_offset(log, bound.offsets[log.partition], log_end, options)
@@ -274,8 +274,8 @@ def _find_start(log: _Log, options: SourceOptions, log_end: int) -> int:
 def _find_end(log: _Log, options: SourceOptions, log_end: int) -> int:
     bound = options.ending
     if bound.timestamp_ms is not None:
-        found = _offset_for_time(log, bound.timestamp_ms)
-        return log_end if found is None else found
+        end = _offset_for_time(log, bound.timestamp_ms)
+        return log_end if end is None else end
     if bound.offsets is None or bound.offsets[log.partition] == LATEST:
         return log_end
     return _said_offset(log, bound.offsets[log.partition], log_end, options)

@@ -58,8 +58,8 @@ class PartitionCheckpoints:
         Args:
             changes: None leaves an offset as it is.
         """
-        said = {name: getattr(changes, name) for name in CHECKPOINT_FILES.values()}
-        moved = replace(self, **{name: at for name, at in said.items() if at is not None})
+        entries = {name: getattr(changes, name) for name in CHECKPOINT_FILES.values()}
+        moved = replace(self, **{name: at for name, at in entries.items() if at is not None})
         start, point = moved.log_start_offset, moved.recovery_point
         if start is None or point is None:
             return moved

@@ -180,9 +180,9 @@ class CommitClaim:
 
     def _note(self, step: Operation, directory: Path) -> dict[str, Any]:
         """Return what a step that is done has left under the names that it changed."""
-        found = {name: version_of(directory / name) for name in changed_names(step)}
-        there = {name: version for name, version in found.items() if version is not None}
-        gone = [name for name, version in found.items() if version is None]
+        versions = {name: version_of(directory / name) for name in changed_names(step)}
+        there = {name: version for name, version in versions.items() if version is not None}
+        gone = [name for name, version in versions.items() if version is None]
         return {_FILES: encode_versions(there), _GONE: gone}
 
     def _append(self, record: dict[str, Any]) -> None:
@@ -391,8 +391,8 @@ def set_aside_claim(path: Path) -> None:
 def _scratch_versions(steps: Iterable[Operation]) -> dict[str, FileVersion]:
     """Return the version of each scratch file that steps promote, by its path."""
     paths = (step.scratch_path for step in steps if isinstance(step, PromoteFile))
-    found = {path: version_of(Path(path)) for path in paths}
-    return {path: version for path, version in found.items() if version is not None}
+    versions = {path: version_of(Path(path)) for path in paths}
+    return {path: version for path, version in versions.items() if version is not None}
 
 
 def _has_its_name(descriptor: int, path: Path) -> bool:

@@ -103,10 +103,10 @@ def plan_purge_directory(directory: Path, *, now_ms: int, delay_ms: int) -> Purg
         StorageError: It cannot be listed.
     """
     try:
-        known = parse_renamed_directory(directory.name)
+        renamed = parse_renamed_directory(directory.name)
     except InvalidNameError:
-        known = None
-    if known is None or known[1] != _DELETE:
+        renamed = None
+    if renamed is None or renamed[1] != _DELETE:
         raise GuardRefusedError("NOT_KAFKAS", f"{directory}: is no name of a deleted partition")
     with storage_errors(directory):
         own = Entry(name=directory.name, facts=directory.lstat())

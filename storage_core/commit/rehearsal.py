@@ -98,9 +98,9 @@ def _is_amid(
     return is_amid
 
 
-def _holds(directory: Path, step: WriteFile, found: FileVersion | None) -> bool:
+def _holds(directory: Path, step: WriteFile, version: FileVersion | None) -> bool:
     """Whether a file has the content that a step gives it."""
-    if found is None or found.size_bytes != len(step.content):
+    if version is None or version.size_bytes != len(step.content):
         return False
     store = LocalStore(directory)
     return store.read_file(step.name, limit_bytes=len(step.content)) == step.content

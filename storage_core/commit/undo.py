@@ -103,7 +103,7 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
         CheckpointError: The trash cannot be understood.
         StorageError: The disk failed.
     """
-    found = files = _files_of(store)
+    present = files = _files_of(store)
     plans = []
     for trashed in _to_undo(folders):
         _check_whole(store, trashed)
@@ -114,7 +114,7 @@ def check_partition(store: LogStore, folders: Sequence[Path]) -> UndonePartition
             _verify_left(trashed, files)
         plans.append(_plan_undo(store, trashed, files))
         files = _files_before(trashed, files)
-    return _summarise(found, files, plans)
+    return _summarise(present, files, plans)
 
 
 def undo_partition(
@@ -130,9 +130,9 @@ def undo_partition(
     Raises:
         PylogError: As ``check_partition``; what was undone until then stays.
     """
-    found = _files_of(store)
+    files = _files_of(store)
     plans = [_undo_commit(store, trashed, settling) for trashed in _to_undo(folders)]
-    return _summarise(found, _files_of(store), plans)
+    return _summarise(files, _files_of(store), plans)
 
 
 def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
@@ -150,9 +150,9 @@ def is_undone(store: LogStore, folders: Sequence[Path]) -> bool:
     expected = {file.name: file for file in commits[0].left or ()}
     for trashed in commits:
         expected = _files_before(trashed, expected)
-    found = _files_of(store)
-    return expected.keys() == found.keys() and all(
-        file.matches(found[name]) for name, file in expected.items()
+    files = _files_of(store)
+    return expected.keys() == files.keys() and all(
+        file.matches(files[name]) for name, file in expected.items()
     )
 
 
@@ -190,19 +190,19 @@ def _check_whole(store: LogStore, trashed: TrashedCommit) -> None:
             f"{store.location}: run {trashed.run_id} was stopped in the middle of its "
             f"commit here, so what it left is not known; what it replaced lies in {kept}",
         )
-    found = _files_of(LocalStore(kept)) if trashed.kept else {}
+    copies = _files_of(LocalStore(kept)) if trashed.kept else {}
     for file in trashed.kept:
-        now = found.get(file.name)
+        now = copies.get(file.name)
         if not file.matches(now):
             raise ChangedWhileReadError(str(kept / file.name), _text(file), _text(now))
 
 
-def _verify_left(trashed: TrashedCommit, found: Files) -> None:
+def _verify_left(trashed: TrashedCommit, files: Files) -> None:
     """Check that every file is what the run left; of an undo that was begun, or was before it.
 
     Args:
         trashed: What the run kept and left.
-        found: The directory's files.
+        files: The directory's files.
 
     Raises:
         ChangedWhileReadError: A file is another one, is gone, or was not there.
@@ -210,8 +210,8 @@ def _verify_left(trashed: TrashedCommit, found: Files) -> None:
     left = {file.name: file for file in trashed.left or ()}
     kept = {file.name: file for file in trashed.kept}
     before = set(trashed.before)
-    for name in sorted(left.keys() | found.keys()):
-        expected, now = left.get(name), found.get(name)
+    for name in sorted(left.keys() | files.keys()):
+        expected, now = left.get(name), files.get(name)
         is_left = now is None if expected is None else expected.matches(now)
         if is_left:
             continue
@@ -222,28 +222,28 @@ def _verify_left(trashed: TrashedCommit, found: Files) -> None:
             raise ChangedWhileReadError(name, _text(expected), _text(now))
 
 
-def _files_before(trashed: TrashedCommit, found: Files) -> dict[str, FileFingerprint]:
+def _files_before(trashed: TrashedCommit, files: Files) -> dict[str, FileFingerprint]:
     """Return the files of the directory as an undo leaves them.
 
     Args:
         trashed: What the run kept and left; verified.
-        found: The directory's files.
+        files: The directory's files.
     """
-    files = {**found, **{file.name: file for file in trashed.kept}}
-    return {name: files[name] for name in trashed.before if name in files}
+    all_files = {**files, **{file.name: file for file in trashed.kept}}
+    return {name: all_files[name] for name in trashed.before if name in all_files}
 
 
-def _plan_undo(store: LogStore, trashed: TrashedCommit, found: Files) -> Plan:
+def _plan_undo(store: LogStore, trashed: TrashedCommit, files: Files) -> Plan:
     """Plan what puts the former files back.
 
     Args:
         store: The partition directory.
         trashed: What the run kept and left; verified.
-        found: The directory's files, none of them transient.
+        files: The directory's files, none of them transient.
     """
     is_copy = not is_same_filesystem(Path(store.location), trashed.folder)
-    back = [file for file in trashed.kept if not file.matches(found.get(file.name))]
-    added = sorted(found.keys() - set(trashed.before))
+    back = [file for file in trashed.kept if not file.matches(files.get(file.name))]
+    added = sorted(files.keys() - set(trashed.before))
     has_new_log = any(kind_of(name) == LOG_SUFFIX for name in added)
     is_cut = trashed.action == _RECOVER and not has_new_log
     steps = (_put_back if is_cut else _swap_back)(trashed, back, added, is_copy=is_copy)

@@ -104,11 +104,11 @@ def find_batch_for_offset(
         reaching = np.flatnonzero(window.batches.base_offset >= offset)
         if reaching.size:
             row = int(reaching[0])
-            found = _place(window, row)
+            place = _place(window, row)
             before = _place(window, row - 1) if row else previous
-            if found.base_offset != offset and before and before.last_offset >= offset:
+            if place.base_offset != offset and before and before.last_offset >= offset:
                 return before
-            return found
+            return place
         previous = _place(window, len(window.batches) - 1)
     return previous if previous and previous.last_offset >= offset else None
 
@@ -227,15 +227,15 @@ def find_batch_base_offset(
         if base < floor:
             continue
         index = read_offset_index(view, base, segment_file(base, OFFSET_INDEX_SUFFIX))
-        found = find_batch(view, log_file(base), offset, index.look_up(offset))
-        if found is None:
+        place = find_batch(view, log_file(base), offset, index.look_up(offset))
+        if place is None:
             continue
         with closing(view.open(log_file(base))) as reader:
-            end = found.position + found.size_bytes
-            for window in scan_headers(reader, start=found.position, end=end):
+            end = place.position + place.size_bytes
+            for window in scan_headers(reader, start=place.position, end=end):
                 if window.batches.is_message_set[0]:
                     return first_offset_of(read_whole(reader, window), 0, _LIMITS)
-                return found.base_offset
+                return place.base_offset
     return None
 
 

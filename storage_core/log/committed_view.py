@@ -107,12 +107,12 @@ def find_aborted(tables: Iterable[BatchTable], *, end_offset: int) -> list[Abort
         far as this tells, with its first data that was seen.
     """
     scan = _TransactionScan()
-    found: list[AbortedTxn] = []
+    aborted: list[AbortedTxn] = []
     for batches in tables:
-        found.extend(scan.add(batches))
+        aborted.extend(scan.add(batches))
         if scan.last_stable_offset >= end_offset:
             break
-    return found
+    return aborted
 
 
 def scan_batch_tables(

@@ -296,5 +296,5 @@ class LoadingLog:
 
     def _batch_base_offset(self, offset: int) -> int:
         """Return where the batch begins that holds an offset or follows it, else the log's end."""
-        found = find_batch_base_offset(self.view, self.base_offsets, offset)
-        return self.log_end_offset if found is None else found
+        base_offset = find_batch_base_offset(self.view, self.base_offsets, offset)
+        return self.log_end_offset if base_offset is None else base_offset

@@ -62,28 +62,28 @@ def find_lost_logs(files: Iterable[FileInfo], removed: Collection[str]) -> list[
     sizes = {file.name: file.size_bytes for file in files}
     bases = sorted({offset_of(name) or 0 for name in sizes if kind_of(name) == LOG_SUFFIX})
     deleted = {offset_of(name) for name in removed}
-    found: dict[int, str] = {}
+    lost: dict[int, str] = {}
     for name in sizes:
         base = offset_of(name)
         if kind_of(name) not in INDEX_SUFFIXES or base is None or base in deleted:
             continue
         # Below the first segment a deletion may have been cut short.
         if log_file(base) not in sizes and bases and base > bases[0]:
-            found.setdefault(base, f"{log_file(base)} is missing beside its {name}")
+            lost.setdefault(base, f"{log_file(base)} is missing beside its {name}")
     for base in bases[:-1]:
         entries = sum(
             sizes.get(segment_file(base, suffix), 0)
             for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         )
         if entries and not sizes[log_file(base)]:
-            found[base] = f"{log_file(base)} is empty, its indexes are not"
+            lost[base] = f"{log_file(base)} is empty, its indexes are not"
     return [
         Gap(
             first_offset=base,
             end_offset=_next(bases, base),
-            evidence=found[base],
+            evidence=lost[base],
         )
-        for base in sorted(found)
+        for base in sorted(lost)
     ]
 
 

@@ -123,17 +123,17 @@ class LogReader:
             return _nothing(bound)
         for number in range(self._floor(start_offset), len(self.log.segments)):
             segment = self.log.segments[number]
-            found = self.translate(segment, start_offset)
-            if found is None:
+            place = self.translate(segment, start_offset)
+            if place is None:
                 continue
-            allowed = max(max_bytes, found.size_bytes) if min_one_message else max_bytes
+            allowed = max(max_bytes, place.size_bytes) if min_one_message else max_bytes
             end = self._end_of(segment, bound)
             fetch = Fetch(
                 file=self._file(segment),
                 segment_base_offset=segment.base_offset,
-                position=found.position,
-                size_bytes=0 if end is None else min(end - found.position, allowed),
-                is_first_batch_incomplete=0 < allowed < found.size_bytes and end is not None,
+                position=place.position,
+                size_bytes=0 if end is None else min(end - place.position, allowed),
+                is_first_batch_incomplete=0 < allowed < place.size_bytes and end is not None,
             )
             if isolation is Isolation.READ_COMMITTED:
                 return self._with_aborted(fetch, number, start_offset)
@@ -167,12 +167,12 @@ class LogReader:
         }[isolation]
         if offset < log.log_end_offset:
             for segment in log.segments[self._floor(offset) :]:
-                found = self.translate(segment, offset)
-                if found is not None:
+                place = self.translate(segment, offset)
+                if place is not None:
                     return Bound(
-                        offset=found.base_offset,
+                        offset=place.base_offset,
                         segment_base_offset=segment.base_offset,
-                        position=found.position,
+                        position=place.position,
                     )
         active = log.active_segment
         return Bound(

@@ -80,9 +80,9 @@ def find_offset_for_time(
         offset = log_start_offset
         if last_older is not None:
             offset = max(offset, segment.base_offset + last_older)
-        found = _scan(store, segment, offset, target_ms, log_start_offset, limits)
-        if found is not None:
-            return found
+        record = _scan(store, segment, offset, target_ms, log_start_offset, limits)
+        if record is not None:
+            return record
     return None
 
 
@@ -164,7 +164,7 @@ def _scan(
 ) -> int | None:
     position = find_start_position(store, segment, offset)
     with closing(store.open_file(log_file(segment.base_offset))) as reader:
-        found = find_record_from(
+        record = find_record_from(
             reader,
             start=position,
             end=segment.size_bytes,
@@ -173,7 +173,7 @@ def _scan(
             with_control=False,
             limits=limits,
         )
-    return None if found is None else found.offset
+    return None if record is None else record.offset
 
 
 class OffsetTarget(enum.IntEnum):
@@ -254,18 +254,18 @@ def list_offset(
         and epoch_start_offset is not None
         and epoch_start_offset > log.high_watermark
     )
-    found = find_offset(reader, target, limits=limits)
+    answer = find_offset(reader, target, limits=limits)
     if target in {OffsetTarget.EARLIEST, OffsetTarget.EARLIEST_LOCAL}:
-        return found
-    if target == OffsetTarget.LATEST and found is not None:
-        found = TimedOffset(NO_TIMESTAMP, end, found.leader_epoch)
-    if found is None or found.offset < end:
-        return found
+        return answer
+    if target == OffsetTarget.LATEST and answer is not None:
+        answer = TimedOffset(NO_TIMESTAMP, end, answer.leader_epoch)
+    if answer is None or answer.offset < end:
+        return answer
     if is_lagging:
         raise OffsetNotAvailableError(
-            log.location, found.offset, log.high_watermark, epoch_start_offset or 0
+            log.location, answer.offset, log.high_watermark, epoch_start_offset or 0
         )
-    return found if target == OffsetTarget.LATEST else None
+    return answer if target == OffsetTarget.LATEST else None
 
 
 def offsets_before(
@@ -282,21 +282,21 @@ def offsets_before(
         now_ms: The age of the log end offset, which stands before the segments.
     """
     log = reader.log
-    known = [
+    starts = [
         (max(segment.base_offset, log.log_start_offset), segment.modified_ms)
         for segment in log.segments
     ]
     if log.active_segment.size_bytes > 0:
-        known.append((log.log_end_offset, now_ms))
+        starts.append((log.log_end_offset, now_ms))
     match target:
         case OffsetTarget.LATEST:
-            count = len(known)
+            count = len(starts)
         case OffsetTarget.EARLIEST:
             count = 1
         case _:
-            young = [number for number, (_, time) in enumerate(known, 1) if time <= target]
+            young = [number for number, (_, time) in enumerate(starts, 1) if time <= target]
             count = young[-1] if young else 0
-    offsets = [offset for offset, _ in reversed(known[:count])][:max_count]
+    offsets = [offset for offset, _ in reversed(starts[:count])][:max_count]
     return tuple(sorted(offsets, reverse=True))
 
 

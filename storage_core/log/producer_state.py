@@ -487,13 +487,13 @@ class ProducerState:
 
     def _check_new_transaction(self, place: str, event: ProducerEvent) -> None:
         """Refuse a fenced producer's batch that is not of the transaction it has open."""
-        known = self.producers.get(event.producer_id)
-        if known is not None and event.producer_epoch < known.producer_epoch:
+        producer = self.producers.get(event.producer_id)
+        if producer is not None and event.producer_epoch < producer.producer_epoch:
             raise InvalidProducerEpochError(
                 place,
                 event.producer_id,
                 event.first_offset,
-                f"expected an epoch of at least {known.producer_epoch}, "
+                f"expected an epoch of at least {producer.producer_epoch}, "
                 f"found {event.producer_epoch}",
             )
 

@@ -101,8 +101,8 @@ class SettledStore(ReadOnlyStore):
         if listed is None:
             raise StorageError(f"{self.location}/{name}", "No such file or directory")
         reader = self._find(name, listed)
-        wanted, found = listed.size_bytes, reader.size_bytes
-        if found == wanted:
+        listed_bytes, size_bytes = listed.size_bytes, reader.size_bytes
+        if size_bytes == listed_bytes:
             return reader
         is_changed_log = kind_of(name) == LOG_SUFFIX and name != self.growing
         # A roll, or a stop, cuts the preallocated indexes of the active segment to their entries.
@@ -111,12 +111,12 @@ class SettledStore(ReadOnlyStore):
             and self.growing
             and offset_of(name) == offset_of(self.growing)
         )
-        if found < wanted and is_cut_to_size:
+        if size_bytes < listed_bytes and is_cut_to_size:
             return reader
-        if found < wanted or is_changed_log:
+        if size_bytes < listed_bytes or is_changed_log:
             reader.close()
-            raise self._changed(listed, f"{found} bytes")
-        return SliceReader(reader, 0, wanted)
+            raise self._changed(listed, f"{size_bytes} bytes")
+        return SliceReader(reader, 0, listed_bytes)
 
     def _find(self, name: str, listed: FileInfo) -> FileReader:
         if self._identifying is None or not listed.identity:

@@ -378,10 +378,10 @@ class UnifiedLog(OpenLog):
 
     def _next_sequence(self, producer: ProducerSettings | None) -> int:
         """Return the sequence that is expected of a producer."""
-        known = None if producer is None else self._producers.producers.get(producer.producer_id)
-        if producer is None or known is None or known.producer_epoch != producer.producer_epoch:
+        entry = None if producer is None else self._producers.producers.get(producer.producer_id)
+        if producer is None or entry is None or entry.producer_epoch != producer.producer_epoch:
             return 0
-        return known.next_sequence
+        return entry.next_sequence
 
     def _maybe_roll(self, valid: ValidatedBatches, first_offset: int | None, now_ms: int) -> None:
         last_offset = valid.next_offset - 1

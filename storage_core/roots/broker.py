@@ -403,12 +403,12 @@ class HeldBrokerRoot:
     def raise_cleaner_points(self, log_starts: Mapping[TopicPartition, int]) -> None:
         """Raise entries of the cleaner checkpoint that lie below where logs start now."""
         read = read_checkpoints(self._files, [CLEANER_FILE], strict=False)
-        known = read.entries.get(CLEANER_FILE, {})
+        entries = read.entries.get(CLEANER_FILE, {})
         self.write_cleaner_points(
             {
                 partition: start
                 for partition, start in log_starts.items()
-                if partition in known and known[partition] < start
+                if partition in entries and entries[partition] < start
             }
         )
 
@@ -530,8 +530,8 @@ class HeldBrokerRoot:
     def _coming(self) -> set[TopicPartition | None]:
         """Return the partitions of which a copy is on its way here."""
         with storage_errors(self._store.directory):
-            found = map(classify_directory, folder_names(self._store.directory))
-        return {partition for kind, partition in found if kind is DirectoryKind.FUTURE}
+            kinds = map(classify_directory, folder_names(self._store.directory))
+        return {partition for kind, partition in kinds if kind is DirectoryKind.FUTURE}
 
     def _merge(self, name: str, entries: Mapping[TopicPartition, int | None]) -> None:
         read = read_checkpoints(self._files, [name], strict=False)

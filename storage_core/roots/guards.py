@@ -73,20 +73,20 @@ def has_remote_storage(location: str) -> bool:
 
 
 def _switched_off(place: str, why: str) -> GuardRefusedError:
-    said = f": {why}" if why else ""
+    reason = f": {why}" if why else ""
     return GuardRefusedError(
         "SWITCHED_OFF",
-        f"{place} says that nothing may be changed here{said}; remove it to allow that again",
+        f"{place} says that nothing may be changed here{reason}; remove it to allow that again",
     )
 
 
 def _check_format(path: Path, overrides: frozenset[str]) -> None:
     with storage_errors(path):
-        found = find_foreign_format([entry.name for entry in path.iterdir()])
-    if found is not None and "FOREIGN_FORMAT" not in overrides:
+        foreign = find_foreign_format([entry.name for entry in path.iterdir()])
+    if foreign is not None and "FOREIGN_FORMAT" not in overrides:
         raise GuardRefusedError(
             "FOREIGN_FORMAT",
-            f"{path}: {found.evidence} is {found.product}'s, whose files are not Kafka's",
+            f"{path}: {foreign.evidence} is {foreign.product}'s, whose files are not Kafka's",
             "--override FOREIGN_FORMAT",
         )
 

@@ -139,23 +139,23 @@ def observe_partitions(log_directory: Path) -> dict[str, str]:
 
 
 def changed_partitions(
-    known: Mapping[str, str], log_directory: Path, *, verified: Collection[str]
+    remembered: Mapping[str, str], log_directory: Path, *, verified: Collection[str]
 ) -> list[str]:
     """Return the partitions that somebody else may have changed, by name.
 
     Args:
-        known: What ``observe_partitions`` said once.
+        remembered: What ``observe_partitions`` said once.
         log_directory: Where they are.
         verified: Those of which it is known otherwise that nobody has.
 
     Raises:
         StorageError: One of them cannot be listed.
     """
-    found = observe_partitions(log_directory)
+    present = observe_partitions(log_directory)
     return sorted(
         name
-        for name in (known.keys() | found.keys()) - set(verified)
-        if known.get(name) != found.get(name) or found[name] in {_LINK, _UNSEEN}
+        for name in (remembered.keys() | present.keys()) - set(verified)
+        if remembered.get(name) != present.get(name) or present[name] in {_LINK, _UNSEEN}
     )
 
 
@@ -189,13 +189,13 @@ def _is_loaded(name: str) -> bool:
     return True
 
 
-def decode_partitions(said: JsonFields) -> dict[str, str]:
+def decode_partitions(document: JsonFields) -> dict[str, str]:
     """Return what ``observe_partitions`` said when it was written down, as a field of something.
 
     Raises:
         ManifestError: It is not that.
     """
-    fields = said.fields(PARTITIONS)
+    fields = document.fields(PARTITIONS)
     return {name: fields.word(name) for name in fields.names()}
 
 
@@ -209,17 +209,17 @@ def _read_marker(path: Path, log_directory: Path, *, finished: set[str]) -> Clea
             be, whatever they were when this was written.
     """
     try:
-        said = parse_json_object(read_small(path, _MOST_BYTES), str(path))
-        boot = said.optional_word("boot")
-        epoch = said.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
-        known = decode_partitions(said)
+        document = parse_json_object(read_small(path, _MOST_BYTES), str(path))
+        boot = document.optional_word("boot")
+        epoch = document.integer("broker_epoch", least=UNKNOWN_BROKER_EPOCH)
+        remembered = decode_partitions(document)
     except OSError as error:
         raise StorageError(str(path), error.strerror or str(error)) from error
     except ManifestError:
         return None
     if boot is None or boot != current_boot():
         return None
-    changed = changed_partitions(known, log_directory, verified=finished)
+    changed = changed_partitions(remembered, log_directory, verified=finished)
     if changed:
         _log.warning(
             "%s: not marked as cleanly shut down: since a run was killed somebody else has, or may "

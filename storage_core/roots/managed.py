@@ -121,8 +121,8 @@ class ManagedRoot:
             ManifestError: The lease is malformed.
             StorageError: The store failed.
         """
-        found = read_lease(self.store)
-        return 0 if found is None else found[0].acquired_ms
+        lease = read_lease(self.store)
+        return 0 if lease is None else lease[0].acquired_ms
 
     def hold(
         self, *, run_id: str, mark_clean: bool, is_alone: bool = True, trash: Path | None = None
@@ -379,8 +379,8 @@ class HeldManagedRoot:
         """
         points: dict[TopicPartition, int] = {}
         for partition, start in log_starts.items():
-            known = ManagedStore(self._objects, partition, clock=self._clock).checkpoints
-            if known.cleaner_offset is not None and known.cleaner_offset < start:
+            checkpoints = ManagedStore(self._objects, partition, clock=self._clock).checkpoints
+            if checkpoints.cleaner_offset is not None and checkpoints.cleaner_offset < start:
                 points[partition] = start
         self.write_cleaner_points(points)
 

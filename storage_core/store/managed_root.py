@@ -67,9 +67,9 @@ def create_root(objects: ObjectStore, *, now_ms: int) -> RootFacts:
         ConditionFailedError: Somebody else makes one of it at this moment.
         StorageError: The store failed.
     """
-    found = find_root(objects)
-    if found is not None:
-        return found
+    root = find_root(objects)
+    if root is not None:
+        return root
     require_conditional_writes(objects)
     facts = RootFacts(root_id=secrets.token_hex(16), created_ms=now_ms)
     objects.put_if_absent(MANAGED_ROOT_FILE, _encode(facts))

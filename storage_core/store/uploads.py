@@ -203,7 +203,7 @@ def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[in
     Returns:
         By base offset; -1 for a segment whose records have none.
     """
-    found = {}
+    timestamps = {}
     for name, file in files.items():
         offset = offset_of(name)
         if (
@@ -212,8 +212,8 @@ def recorded_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[in
             and kind_of(name) == LOG_SUFFIX
             and file.largest_timestamp is not None
         ):
-            found[offset] = file.largest_timestamp
-    return found
+            timestamps[offset] = file.largest_timestamp
+    return timestamps
 
 
 def waiting_timestamps(files: Mapping[str, FileEntry | WaitingFile]) -> dict[int, int]:

@@ -207,10 +207,10 @@ class OpenLog:
             return first
         # Kafka looks for the batch then, which may begin elsewhere.
         bases = [base for base, _ in self.segments]
-        found = find_batch_base_offset(
+        base_offset = find_batch_base_offset(
             DirectoryView(self._store), bases, max(first, self._log_start_offset)
         )
-        return self.log_end_offset if found is None else found
+        return self.log_end_offset if base_offset is None else base_offset
 
     @property
     def last_stable_offset(self) -> int:

@@ -298,11 +298,11 @@ class KeyBucket:
     def _find_aborted(self) -> dict[int, NDArray[np.bool_]]:
         """Return, by segment, which rows of suspects belong to aborted transactions."""
         numbers = sorted(self._rows)
-        found = find_aborted(self._plan, (self._rows[number] for number in numbers))
-        return dict(zip(numbers, found, strict=True))
+        aborted = find_aborted(self._plan, (self._rows[number] for number in numbers))
+        return dict(zip(numbers, aborted, strict=True))
 
     def _ask(
         self, low: NDArray[np.uint64], high: NDArray[np.uint64], rank: NDArray[np.int64]
     ) -> None:
-        found = self._map.look_up(low, high, len(rank))
-        self._alive.append(rank[rank >= found])
+        offsets = self._map.look_up(low, high, len(rank))
+        self._alive.append(rank[rank >= offsets])

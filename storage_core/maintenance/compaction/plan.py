@@ -96,7 +96,7 @@ class CompactionPlan:
     @cached_property
     def number_of_dirty(self) -> Mapping[int, int]:
         """Number of each dirty segment among them, by its base offset."""
-        return {known.base_offset: number for number, known in enumerate(self.dirty_segments)}
+        return {segment.base_offset: number for number, segment in enumerate(self.dirty_segments)}
 
     @cached_property
     def round_segments(self) -> tuple[SegmentState, ...]:
@@ -150,8 +150,8 @@ class CompactionPlan:
     @cached_property
     def _with_aborted(self) -> tuple[list[int], list[tuple[AbortedTxn, ...]]]:
         """Base offsets and transaction indexes of the segments in whose index there is any."""
-        found = [segment for segment in self.segments if segment.aborted]
-        return [s.base_offset for s in found], [s.aborted for s in found]
+        segments = [segment for segment in self.segments if segment.aborted]
+        return [s.base_offset for s in segments], [s.aborted for s in segments]
 
     def _aborted_from(self, base_offset: int) -> Iterator[tuple[AbortedTxn, ...]]:
         """Return the transaction indexes from the segment that holds base_offset on."""

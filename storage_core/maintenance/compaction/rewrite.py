@@ -226,8 +226,8 @@ def _filter(  # noqa: PLR0913, PLR0917  # what is read, what is known of it, and
 def _windows(
     store: LogStore, plan: CompactionPlan, index: CompactionIndex, segment: SegmentState
 ) -> Iterator[Window]:
-    known = index.segments.get(segment.base_offset)
-    was_checked = known is not None and known.start_position == 0
+    indexed = index.segments.get(segment.base_offset)
+    was_checked = indexed is not None and indexed.start_position == 0
     # A segment in which the map was full was checked only up to there.
     was_checked &= segment.base_offset + 1 <= index.end_offset
     crc = CrcCheck.RAISE if plan.verify_crc and not was_checked else CrcCheck.SKIP

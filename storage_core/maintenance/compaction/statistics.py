@@ -84,17 +84,17 @@ class CleanerStats:
 
     def to_json(self) -> str:
         """Return the numbers as one JSON object."""
-        said: dict[str, Any] = asdict(self) | {
+        fields: dict[str, Any] = asdict(self) | {
             "size_reduction_percent": round(100 * self.size_reduction, 1),
             "message_reduction_percent": round(100 * self.message_reduction, 1),
         }
-        return json.dumps(said)
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> "CleanerStats":
         """Return the numbers that to_json wrote."""
-        said = json.loads(text)
-        return cls(**{name: said[name] for name in cls.__dataclass_fields__})
+        fields = json.loads(text)
+        return cls(**{name: fields[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -339,13 +339,13 @@ class SegmentFilter:
         counts = np.where(wanted, batches.record_count, 0)
         first_bit = np.cumsum(counts) - counts
         words = np.zeros(max(1, words_for(int(counts.sum()))), np.uint64)
-        found = self._index.offset_map.look_up(keys.low, keys.high, keys.count)
+        offsets = self._index.offset_map.look_up(keys.low, keys.high, keys.count)
         rows = payload.first_row + keys.batch[: keys.count]
         bit = keys.rank[: keys.count]
         own = judged.own_ordinal[rows]
         inside = np.where(judged.has_ordinals[rows], bit - first_bit[rows], 0)
         rank = np.where(own == _NOT_DIRTY, ABSENT, own + inside + rank_of(self._number, 0))
-        mark_latest(found, rank, bit, keys.count, words)
+        mark_latest(offsets, rank, bit, keys.count, words)
         return words, first_bit
 
     def _decide_fate(
