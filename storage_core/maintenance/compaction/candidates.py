@@ -5,9 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from storage_core.config import LogConfig
 from storage_core.errors import ConfigError
 from storage_core.log.log_segment import SegmentState
+from storage_core.maintenance.listings import Listings, Mask, Numbers
 from storage_core.maintenance.partition_state import Level, ObservedSegment, PartitionState
 
 SomeSegment = TypeVar("SomeSegment", ObservedSegment, SegmentState)
@@ -176,6 +180,83 @@ def rule_out_round(
     # Only the first batch of each segment tells since when one has waited.
     may_wait_too_long = config.max_compaction_lag_ms < MAX_LAG_MS and chosen.cleanable_bytes > 0
     return None if chosen.is_due or may_wait_too_long else chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOutRounds:
+    """The `CleanableRange` of each of very many partitions; it counts where ``is_ruled_out``.
+
+    Attributes:
+        is_ruled_out: Whether the log is not due, and that is sure.
+        first_dirty_offsets: As `CleanableRange`, and so are all others.
+        first_uncleanable_offsets: See there.
+        clean_bytes: See there.
+        cleanable_bytes: See there.
+        checkpoints_are_invalid: See there.
+    """
+
+    is_ruled_out: Mask
+    first_dirty_offsets: Numbers
+    first_uncleanable_offsets: Numbers
+    clean_bytes: Numbers
+    cleanable_bytes: Numbers
+    checkpoints_are_invalid: Mask
+
+    @property
+    def cleanable_ratios(self) -> NDArray[np.float64]:
+        """Share of the cleanable bytes, 0.0 for a log without any."""
+        totals = self.clean_bytes + self.cleanable_bytes
+        return np.where(totals > 0, self.cleanable_bytes / np.maximum(totals, 1), 0.0)
+
+
+def rule_out_rounds(  # noqa: PLR0913  # what a request and a configuration say of each
+    listings: Listings,
+    *,
+    min_ratios: NDArray[np.float64],
+    has_lag: Mask,
+    log_start_checkpoints: Numbers,
+    high_watermarks: Numbers,
+    has_watermark: Mask,
+    cleaner_checkpoints: Numbers,
+    has_checkpoint: Mask,
+) -> RuledOutRounds:
+    """Find the compacted partitions that are not due, as `rule_out_round` does one by one.
+
+    Args:
+        listings: The partitions; all other arguments go by partition.
+        min_ratios: ``min.cleanable.dirty.ratio``.
+        has_lag: Whether the age of records counts: ``min.compaction.lag.ms`` is above 0, or
+            ``max.compaction.lag.ms`` has a limit. Such a log is asked if anything of it is dirty.
+        log_start_checkpoints: Entries of the log-start checkpoint, 0 without.
+        high_watermarks: As the checkpoint has them.
+        has_watermark: Where that counts; elsewhere the log's end does.
+        cleaner_checkpoints: Entries of the cleaner checkpoint.
+        has_checkpoint: Where there is one.
+    """
+    active = listings.active
+    starts = np.maximum(log_start_checkpoints, listings.base_offsets[listings.starts])
+    is_invalid = has_checkpoint & (cleaner_checkpoints < starts)
+    first_dirty = np.where(has_checkpoint & ~is_invalid, cleaner_checkpoints, starts)
+    stable = np.where(has_watermark, np.maximum(high_watermarks, starts), active)
+    reach = np.maximum(first_dirty, np.minimum(stable, active))
+    end = listings.bases_at_or_below(reach)
+    bases = listings.base_offsets
+    clean = listings.sum_sizes(bases < listings.spread(first_dirty))
+    floor = listings.bases_at_or_below(first_dirty)
+    is_dirty = (bases >= listings.spread(floor)) & (bases < listings.spread(end))
+    cleanable = np.where(first_dirty < end, listings.sum_sizes(is_dirty), 0)
+    found = RuledOutRounds(
+        # Beyond the active segment's base only the log tells where it ends.
+        is_ruled_out=(log_start_checkpoints <= active)
+        & ~(has_checkpoint & (cleaner_checkpoints > active)),
+        first_dirty_offsets=first_dirty,
+        first_uncleanable_offsets=end,
+        clean_bytes=clean,
+        cleanable_bytes=cleanable,
+        checkpoints_are_invalid=is_invalid,
+    )
+    is_idle = (cleanable == 0) | (~has_lag & (found.cleanable_ratios <= min_ratios))
+    return replace(found, is_ruled_out=found.is_ruled_out & is_idle)
 
 
 def without_max_lag(config: LogConfig) -> LogConfig:
