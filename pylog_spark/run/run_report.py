@@ -218,7 +218,8 @@ def exit_code_of(
     refused_alone = {*refused_alone, Reason.INPUTS_CHANGED}
     refused: set[str] = set()
     accepted: set[str] = set()
-    for row in results.select(["root", "reason"]).to_pylist():
+    kinds = results.select(["root", "reason"]).group_by(["root", "reason"]).aggregate([])
+    for row in kinds.to_pylist():
         if row["reason"] in refused_alone:
             return EXIT_REFUSED
         if row["reason"] in _GUARDS:
