@@ -7,6 +7,7 @@ so a run that is killed has done what it has done; the next one finds less to do
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import job_by_plan, run_context
+from pylog_spark.run.observation import Observation
 from pylog_spark.run.open_run import OpenRun
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
@@ -28,6 +30,7 @@ from pylog_spark.run.report_rows import NOT_OF_THIS_STEP, merge_steps, summarise
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION
 from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.tasks.observation import Step
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock, SystemClock
 from storage_core.maintenance.verification.findings import Severity
@@ -132,16 +135,24 @@ class _Night:
                 self._context, unclean_roots=unclean - recovered, unrecovered=step.unrecovered
             )
 
+    @cached_property
+    def _observation(self) -> Observation:
+        """What was seen of the partitions, once those that a recovery changes are in order."""
+        has_purge = self._run.job.saved is None
+        return Observation(
+            self._run, self._context, set(Step) - (set() if has_purge else {Step.PURGE})
+        )
+
     def retain(self) -> None:
         """Remove what has expired, but for partitions that are compacted."""
-        step = retain_step(self._run, self._context)
+        step = retain_step(self._run, self._observation)
         self.tables.append(step.results)
         self.retentions.append(step.retentions)
         self.notes += step.notes
 
     def compact(self) -> None:
         """Compact what is due, and remove what has expired there."""
-        step = compact_step(self._run, self._context)
+        step = compact_step(self._run, self._observation)
         self.tables.append(step.results)
         self.retentions.append(step.retentions)
         self.plans = step.plans
@@ -153,7 +164,7 @@ class _Night:
         job = self._run.job
         options = job.options
         if job.saved is not None:
-            return  # a saved plan holds no purge
+            return  # a saved plan holds no purge: see _observation
         scope = PurgeScope(
             recorder=self._run.recorder,
             run_id=job.run_id,
@@ -166,4 +177,4 @@ class _Night:
             older_than_ms=options.purge_after_ms,
             dry_run=options.dry_run,
         )
-        self.tables.append(purge_roots(scope))
+        self.tables.append(purge_roots(scope, self._observation.rows(Step.PURGE)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from pylog_spark.discovery import LogRoot, resolve_roots
@@ -174,7 +175,7 @@ def purge(
     return report
 
 
-def purge_roots(scope: PurgeScope) -> pa.Table:
+def purge_roots(scope: PurgeScope, listed: pa.Table | None = None) -> pa.Table:
     """Purge what is old enough; a row of ``schemas.RESULT`` for each directory that had any.
 
     What is wrong with one directory is in its row and stops no other. The rows, and what was done,
@@ -182,24 +183,30 @@ def purge_roots(scope: PurgeScope) -> pa.Table:
 
     Args:
         scope: What to purge; its log directories are locked.
+        listed: Rows of ``schemas.PARTITION``: the directories of brokers in which there may be
+            something; None to list them.
 
     Raises:
         StorageError: A managed root cannot be listed.
     """
-    steps = (_purge_log_directories, _purge_managed_roots, _purge_trash)
+    steps = (partial(_purge_log_directories, listed), _purge_managed_roots, _purge_trash)
     return scope.recorder.each_result(
         {"action": Action.PURGE.value, **row} for step in steps for row in step(scope)
     )
 
 
-def _purge_log_directories(scope: PurgeScope) -> Iterator[dict[str, Any]]:
+def _purge_log_directories(listed: pa.Table | None, scope: PurgeScope) -> Iterator[dict[str, Any]]:
     for root in scope.roots:
         if root.role is not Role.BROKER:
             continue
         held = scope.held.get(root.location)
         if held is not None and held.failure is not None:
             continue  # the run says so in its notes, and does nothing more there
-        rows = list_partitions(root.location, root.role.value, scope.topics)
+        if listed is None:
+            rows = list_partitions(root.location, root.role.value, scope.topics)
+        else:
+            of_root = listed.filter(pc.equal(listed["root"], root.location))
+            rows = of_root.sort_by("directory").to_pylist()
         deleted = _DeletedPartitions(rows, scope, held)
         for row in rows:
             name = {key: row.get(key) for key in ("root", "topic", "partition", "directory")}

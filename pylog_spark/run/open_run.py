@@ -141,7 +141,7 @@ class OpenRun:
         what: str,
         roots: Sequence[LogRoot] | None = None,
     ) -> pa.Table:
-        """Return what tasks make of the partitions of the run.
+        """Return what tasks make of the partitions of the run; those held twice are refused.
 
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
@@ -152,17 +152,42 @@ class OpenRun:
         Raises:
             pyspark.errors.PySparkException: Spark failed.
         """
+        return refuse_duplicates(self.look(look, schema, what, roots), brokers_of(self.job.roots))
+
+    def look(
+        self,
+        look: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        what: str,
+        roots: Sequence[LogRoot] | None = None,
+        *,
+        partitions: pa.RecordBatch | None = None,
+    ) -> pa.Table:
+        """Return what tasks make of the partitions of the run.
+
+        Args:
+            look: As `observe`, and so are the next three.
+            schema: See there.
+            what: See there.
+            roots: See there.
+            partitions: Rows of ``schemas.PARTITION``: only these; None for what discovery lists.
+
+        Raises:
+            pyspark.errors.PySparkException: Spark failed.
+        """
         job = self.job
         chosen = job.roots if roots is None else tuple(roots)
-        topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
-        # Of several steps one is about brokers' directories alone, which no inventory lists.
-        file_list = job.options.file_list if chosen == job.roots else None
-        partitions = discover_partitions(self.spark, chosen, topics, file_list=file_list)
-        rows = count_directories(chosen)
-        spread = self.disks.deal_out(self.dispatcher, partitions, rows=rows)
-        frame = self.dispatcher.map_rows(spread, look, schema)
-        found = self.dispatcher.collect(frame, schema, f"{job.title}: {what}")
-        return refuse_duplicates(found, brokers_of(job.roots))
+        if partitions is None:
+            topics = TopicFilter(topics=job.options.include, exclude=job.options.exclude)
+            # Of several steps one is about brokers' directories alone, which no inventory lists.
+            file_list = job.options.file_list if chosen == job.roots else None
+            frame = discover_partitions(self.spark, chosen, topics, file_list=file_list)
+            rows = count_directories(chosen)
+        else:
+            frame, rows = self.dispatcher.frame_of(partitions), partitions.num_rows
+        spread = self.disks.deal_out(self.dispatcher, frame, rows=rows)
+        found = self.dispatcher.map_rows(spread, look, schema)
+        return self.dispatcher.collect(found, schema, f"{job.title}: {what}")
 
     def report(
         self,

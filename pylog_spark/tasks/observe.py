@@ -6,19 +6,17 @@ costs a listing, its indexes' tails and its newest producer snapshot; no record 
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
-from pylog_spark.tasks.ahead import map_partitions
+from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition
 from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
@@ -27,7 +25,7 @@ from pylog_spark.tasks.managed_view import (
     manifest_state,
     partition_checkpoints,
 )
-from pylog_spark.tasks.run_context import RootCheckpoints, RunContext, read_root_checkpoints
+from pylog_spark.tasks.run_context import RootCheckpoints, RunContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
 from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
@@ -64,19 +62,6 @@ _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MI
 _REMOTE_KEY: Final = "remote.storage.enable"
 
 
-def observe_partitions(
-    batches: Iterator[pa.RecordBatch], context: RunContext
-) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
-    checkpoints_of = cache(read_root_checkpoints)
-    yield from rows_to_batches(
-        PLAN,
-        map_partitions(
-            lambda row: observe_partition(row, context, checkpoints_of), rows_of(batches)
-        ),
-    )
-
-
 def observe_partition(
     row: Mapping[str, Any],
     context: RunContext,
@@ -111,7 +96,7 @@ def _observe(
     partition = TopicPartition(row["topic"], row["partition"])
     catalog = context.catalogs[row["root"]]
     config = catalog.config_for(partition.topic)
-    reason = _refuse_config(config, context)
+    reason = refuse_compaction(config, context)
     if reason is None and may_be_tiered(catalog, partition.topic, row["root"], context):
         reason = Reason.REMOTE_STORAGE
     if config is None or reason is not None:
@@ -146,7 +131,7 @@ def _skipped(reason: Reason) -> dict[str, Any]:
     return {"status": Status.SKIPPED, "reason": reason}
 
 
-def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | None:
+def refuse_compaction(config: LogConfig | None, context: RunContext) -> Reason | None:
     """Return why a topic of this config is not compacted, None if it may be."""
     if config is None:
         return Reason.CONFIG_UNKNOWN

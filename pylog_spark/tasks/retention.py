@@ -8,7 +8,7 @@ import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pyarrow as pa
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import (
     NEWEST_RECORD,
-    RETENTION_PLAN,
     SWEPT,
     Action,
     Reason,
@@ -38,7 +37,6 @@ from pylog_spark.tasks.run_context import (
     RootCheckpoints,
     RunContext,
     WriteContext,
-    read_root_checkpoints,
 )
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.owners_word import is_switched_off
@@ -103,22 +101,18 @@ class SweepWork:
     is_replicated: bool
 
 
-def observe_retention(
-    batches: Iterator[pa.RecordBatch], context: RetentionContext
-) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RETENTION_PLAN``."""
-    checkpoints_of = cache(read_root_checkpoints)
-    yield from rows_to_batches(
-        RETENTION_PLAN,
-        map_partitions(lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)),
-    )
-
-
-def _observe_row(
+def observe_sweep(
     row: Mapping[str, Any],
     context: RetentionContext,
     checkpoints_of: Callable[[str], RootCheckpoints],
 ) -> dict[str, Any]:
+    """Return the row of ``schemas.RETENTION_PLAN`` of one partition directory, whatever is wrong.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        context: The sweep.
+        checkpoints_of: The checkpoints of a root.
+    """
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
     return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
 
@@ -180,7 +174,7 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
         return reason
     catalog = run.catalogs[root]
     config = catalog.config_for(topic)
-    reason = _refuse_config(config, context)
+    reason = refuse_sweep(config, context)
     if reason is None and may_be_tiered(catalog, topic, root, run):
         reason = Reason.REMOTE_STORAGE
     if reason is None and is_switched_off(row["directory"]):
@@ -210,8 +204,8 @@ def _skipped(reason: Reason) -> dict[str, Any]:
     return {"status": Status.SKIPPED, "reason": reason}
 
 
-def _refuse_config(config: LogConfig | None, context: RetentionContext) -> Reason | None:
-    """Return why a topic of this config is not swept here, None if it is."""
+def refuse_sweep(config: LogConfig | None, context: RetentionContext) -> Reason | None:
+    """Return why a topic of this config is not swept here, None if it may be."""
     if config is None:
         return Reason.CONFIG_UNKNOWN
     if config.remote_storage_enable:

@@ -4,12 +4,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.roots.managed_root import ManagedRoot
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import (
@@ -17,13 +16,13 @@ from pylog_spark.tasks.retention import (
     SweepScope,
     SweepWork,
     commit_sweeps,
-    observe_retention,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext, read_root_checkpoints
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.store.managed_root import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
+from tests.pylog_spark.tasks.observed import observed
 
 
 class ManagedPipeline:
@@ -72,9 +71,7 @@ class ManagedPipeline:
 
     def sweeps(self) -> list[SweepWork]:
         """Return the partitions of which something has expired."""
-        context = RetentionContext(run=self.run, scope=SweepScope.DELETED)
-        rows = iter([pa.RecordBatch.from_pylist(self.listed())])
-        return find_due_sweeps(pa.Table.from_batches(observe_retention(rows, context)))
+        return find_due_sweeps(observed(self.listed(), self.run, Step.RETAIN))
 
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""
