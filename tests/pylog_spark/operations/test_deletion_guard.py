@@ -298,8 +298,11 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
         job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS), run_id="r"),
         recorder=SimpleNamespace(results=record, operations=lambda *_: None),
     )
-    observation = SimpleNamespace(context=None, rows=lambda *_, **__: table)
+    observation = SimpleNamespace(
+        context=None, rows=lambda *_, **__: table, note_changes=lambda *_: None
+    )
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
+    monkeypatch.setattr(retain, "find_due_sweeps", lambda _: [])
     monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
     monkeypatch.setattr(retain, "run_waves", killed_waves)
     with pytest.raises(KeyboardInterrupt):
