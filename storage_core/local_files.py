@@ -25,6 +25,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ from typing import Final
 PUBLIC_FILE_MODE: Final = 0o666
 _ROOT_USER: Final = 0
 _PRIVATE_MODE: Final = 0o600
+_IS_FILE: Final = methodcaller("is_file", follow_symlinks=False)
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -275,6 +277,31 @@ def scan_open(folder: int) -> list[Entry]:
             with suppress(FileNotFoundError):
                 found.append(Entry(name=entry.name, facts=entry.stat(follow_symlinks=False)))
     return sorted(found, key=lambda entry: entry.name)
+
+
+def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
+    """Return what is in an open folder, and the facts of some of it: facts cost as much as names.
+
+    Args:
+        folder: The folder.
+        suffix: Of the names whose facts are wanted.
+
+    Returns:
+        (facts, others, are_files): facts by name where it has the suffix, all other names, in any
+        order, and whether every entry is a regular file.
+
+    Raises:
+        OSError: It cannot be listed, or an entry vanished meanwhile.
+    """
+    with os.scandir(folder) as found:
+        entries = list(found)
+    facts = {
+        entry.name: entry.stat(follow_symlinks=False)
+        for entry in entries
+        if entry.name.endswith(suffix)
+    }
+    others = [entry.name for entry in entries if entry.name not in facts]
+    return facts, others, all(map(_IS_FILE, entries))
 
 
 def folder_names(path: Path) -> list[str]:
