@@ -188,8 +188,9 @@ def test_plans_and_their_application(answers, closed):
 
 def test_a_managed_root(answers, closed):
     root = f"--now-ms {closed} --output json"
-    answers.ask("ingest {}/log {}/managed --sync-stopped --dry-run --output json")
-    answers.ask("ingest {}/log {}/managed --sync-stopped --ledger {}/ledger --output json")
+    places = "{}/log {}/managed --sync-stopped --settle 1s"
+    answers.ask(f"ingest {places} --dry-run --output json")
+    answers.ask(f"ingest {places} --ledger {{}}/ledger --output json")
     answers.ask(f"survey {{}}/managed {root}")
     answers.ask(f"verify {{}}/managed {root}")
     answers.ask(f"explain {{}}/managed {root}")

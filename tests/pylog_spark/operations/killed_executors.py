@@ -115,6 +115,7 @@ def main(master: str, folder: Path, names: list[str]) -> None:
         waves.recover_whole,
     )
     for name, tuning, scan_victim, commit_victim in (
+        ("spread", SPREAD, None, None),
         ("worker-executor", SPREAD, "worker", "executor"),
         ("executor-worker", SPREAD, "executor", "worker"),
         ("whole-executor", WHOLE, None, "executor"),

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 # By run: whether a process was killed while segments were read, and in the middle of a commit.
 RUNS = {
+    "spread": [False, False],
     "worker-executor": [True, True],
     "executor-worker": [True, True],
     "whole-executor": [False, True],
@@ -81,4 +82,4 @@ def test_two_executors_leave_what_partition_recover_leaves_whoever_dies(played, 
 
 
 def test_the_cluster_had_two_executors(played):
-    assert played[0]["worker-executor"]["executors"] == 2
+    assert played[0]["spread"]["executors"] == 2

@@ -108,7 +108,7 @@ def test_the_time_of_a_file_is_no_measure_of_a_clock_that_was_said(is_said, know
 
 
 def test_without_a_ledger_nobody_knows_what_was():
-    run = SimpleNamespace(job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS)))
+    run = SimpleNamespace(job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS)), engine=None)
     evidence = RunEvidence(run, SimpleNamespace(now_ms=NOW_MS, catalogs={}))
     assert evidence.former_limits({("r", "t")}) == {}
 
