@@ -544,6 +544,14 @@ RETENTION_PLAN: Final = pa.schema(
     ]
 )
 
+# What one look at partition directories tells the steps of a run; batches of rows as one value.
+OBSERVED: Final = pa.schema(
+    [
+        _column("step", _TEXT, "retain, compact, sweep or purge"),
+        _column("rows", pa.binary(), "rows of that step's own schema, as an Arrow stream"),
+    ]
+)
+
 # When the newest record of each partition directory was written, whatever is to be done there.
 NEWEST_RECORD: Final = pa.schema(
     [

@@ -277,6 +277,34 @@ def scan_open(folder: int) -> list[Entry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
+def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list[str], bool]:
+    """Return what is in an open folder, and the facts of some of it: facts cost as much as names.
+
+    Args:
+        folder: The folder.
+        suffix: Of the names whose facts are wanted.
+
+    Returns:
+        (facts, others, are_files): facts by name where it has the suffix, all other names, in any
+        order, and whether every entry is a regular file.
+
+    Raises:
+        OSError: It cannot be listed, or an entry vanished meanwhile.
+    """
+    facts: dict[str, os.stat_result] = {}
+    others: list[str] = []
+    are_files = True
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith(suffix):
+                facts[name] = entry.stat(follow_symlinks=False)
+            else:
+                others.append(name)
+            are_files = are_files and entry.is_file(follow_symlinks=False)
+    return facts, others, are_files
+
+
 def folder_names(path: Path) -> list[str]:
     """Return the names of the folders in a root, sorted, and of the links that lead to one.
 

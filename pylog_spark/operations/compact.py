@@ -2,12 +2,13 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
@@ -19,6 +20,7 @@ from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.observation import Observation
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import RowKey, only_planned, result_rows, row_keys, sort_plans
@@ -29,12 +31,11 @@ from pylog_spark.run.saved_plans import settle_plans
 from pylog_spark.run.store_costs import compaction_notes
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import PLAN, Action, Reason, Status
+from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.key_folder import shares_files
-from pylog_spark.tasks.observe import observe_partitions
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import SweepScope
-from pylog_spark.tasks.run_context import RunContext
 from storage_core.clock import Clock
 from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.plan import map_capacity
@@ -77,7 +78,9 @@ def compact(
     check_roots(log_roots, options)
     job = new_job(Action.COMPACT.value, log_roots, options, clock=clock, saved=saved)
     with open_upkeep(place, job) as run:
-        step = compact_step(run, run_context(job, run.unclean_roots), strategy=strategy)
+        context = run_context(job, run.unclean_roots)
+        observation = Observation(run, context, {Step.COMPACT, Step.SWEEP})
+        step = compact_step(run, observation, strategy=strategy)
     return run.report(
         RunReport,
         step.results,
@@ -111,7 +114,7 @@ class CompactionStep:
 
 
 def compact_step(
-    run: Run, context: RunContext, *, strategy: Strategy = Strategy.AUTO
+    run: Run, observation: Observation, *, strategy: Strategy = Strategy.AUTO
 ) -> CompactionStep:
     """Compact what is due, within a run that is open; its dry run only plans.
 
@@ -120,7 +123,7 @@ def compact_step(
 
     Args:
         run: The run; each round is in its record when this returns.
-        context: What its tasks share.
+        observation: What was seen of its partitions.
         strategy: How partitions are spread; AUTO leaves it to their sizes.
 
     Raises:
@@ -131,17 +134,19 @@ def compact_step(
     notes: tuple[str, ...] = () if run.engine.can_broadcast else (_NO_BROADCAST,)
     for note in notes:
         _log.info(note)
-    plans = settle_plans(run, context, _observe(run, context), action=Action.COMPACT.value)
+    plans = settle_plans(
+        run, observation.context, _planned(run, observation), action=Action.COMPACT.value
+    )
     notes += compaction_notes(job.roots, plans)
     outcomes: Outcomes = {}
     if not job.options.dry_run:
-        outcomes = _clean(run, context, plans, strategy)
+        outcomes = _clean(run, observation, plans, strategy)
     elif job.options.exact:
         plans, outcomes = measure_plans(run, plans)
         notes = (*notes, EXACT_NOTE)
     compacted = result_rows(plans, outcomes, run_id=job.run_id, action=Action.COMPACT.value)
     swept = retain_step(
-        run, context, scope=SweepScope.COMPACTED, excluded=_failed(plans, compacted)
+        run, observation, scope=SweepScope.COMPACTED, excluded=_failed(plans, compacted)
     )
     _raise_points(run, swept.retentions)
     return CompactionStep(
@@ -161,22 +166,23 @@ def _raise_points(run: Run, retentions: pa.Table) -> None:
     something to do then after one that has done everything.
     """
     starts: dict[str, dict[TopicPartition, int]] = {}
-    names = ["root", "topic", "partition", "status", "log_start_offset"]
-    for row in retentions.select(names).to_pylist():
-        if row["status"] == Status.DONE:
-            partition = TopicPartition(row["topic"], row["partition"])
-            starts.setdefault(row["root"], {})[partition] = row["log_start_offset"]
+    names = ["root", "topic", "partition", "log_start_offset"]
+    done = retentions.filter(pc.equal(retentions["status"], Status.DONE.value))
+    for row in done.select(names).to_pylist():
+        partition = TopicPartition(row["topic"], row["partition"])
+        starts.setdefault(row["root"], {})[partition] = row["log_start_offset"]
     for location, entries in starts.items():
         run.roots[location].raise_cleaner_points(entries)
 
 
 def _failed(plans: pa.Table, results: pa.Table) -> frozenset[str]:
     """Return the directories whose compaction failed; the rows are in the same order."""
+    # Where a whole root could not be listed there is a row without any.
     rows = zip(plans["directory"].to_pylist(), results["status"].to_pylist(), strict=True)
-    return frozenset(directory for directory, status in rows if status == Status.FAILED)
+    return frozenset(place for place, status in rows if place and status == Status.FAILED)
 
 
-def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -> Outcomes:
+def _clean(run: Run, observation: Observation, plans: pa.Table, strategy: Strategy) -> Outcomes:
     """Clean what is planned, under the locks of all roots; record each round when it has ended."""
     options, engine = run.job.options, run.engine
     for location, points in _reset_points(plans).items():
@@ -202,18 +208,19 @@ def _clean(run: Run, context: RunContext, plans: pa.Table, strategy: Strategy) -
         wave_tasks=options.tuning.wave_max_tasks,
         disks=run.disks,
     )
-    stages = CompactionStages(run, context, limits)
+    stages = CompactionStages(run, observation.context, limits)
     left = plans
     outcomes: Outcomes = {}
     while left.num_rows:
         ended = _clean_once(run, stages, left)
+        observation.note_changes(left, ended)
         outcomes |= _merge(plans, outcomes, left, ended)
         again = _split(left, ended)
         if options.until_clean:
             again |= _unfinished(left, ended)
         if not again:
             break
-        left = only_planned(_observe(run, context), again)
+        left = only_planned(_planned(run, observation), again)
     others = {number: Outcome() for number in range(plans.num_rows) if number not in outcomes}
     _record(run, plans, others)
     return outcomes
@@ -271,14 +278,9 @@ def _split(plans: pa.Table, outcomes: Outcomes) -> set[RowKey]:
     }
 
 
-def _observe(run: Run, context: RunContext) -> pa.Table:
+def _planned(run: Run, observation: Observation) -> pa.Table:
     """Return the table of plans, most urgent first."""
-
-    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return observe_partitions(batches, context)
-
-    found = run.observe(observe, PLAN, f"observe and plan {run.job.places}")
-    return sort_plans(found, run.job.options.limits.order)
+    return sort_plans(observation.rows(Step.COMPACT), run.job.options.limits.order)
 
 
 def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
@@ -287,11 +289,10 @@ def _reset_points(plans: pa.Table) -> dict[str, dict[TopicPartition, int]]:
     They are written back at once, be the partition cleaned or not, as Kafka does.
     """
     points: dict[str, dict[TopicPartition, int]] = {}
-    names = ["root", "topic", "partition", "first_dirty_offset", "checkpoint_reset"]
-    for row in plans.select(names).to_pylist():
-        if row["checkpoint_reset"]:
-            partition = TopicPartition(row["topic"], row["partition"])
-            points.setdefault(row["root"], {})[partition] = row["first_dirty_offset"]
+    names = ["root", "topic", "partition", "first_dirty_offset"]
+    for row in plans.filter(plans["checkpoint_reset"]).select(names).to_pylist():
+        partition = TopicPartition(row["topic"], row["partition"])
+        points.setdefault(row["root"], {})[partition] = row["first_dirty_offset"]
     return points
 
 

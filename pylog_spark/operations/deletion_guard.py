@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.options import RunLimits
 from pylog_spark.schemas import ALLOWED_BY, Reason, Status
@@ -82,8 +83,10 @@ def refuse_deletions(
         observed: Rows of all partitions that were looked at: they say what is whole, and how late
             it is; None where these are the plans.
     """
-    rows = plans.select(list(_COLUMNS)).to_pylist()
-    losing = {number: row for number, row in enumerate(rows) if _expired_bytes(row)}
+    numbers = pc.indices_nonzero(pc.equal(plans["status"], Status.PLANNED.value))
+    rows = plans.select(list(_COLUMNS)).take(numbers).to_pylist()
+    planned = zip(numbers.to_pylist(), rows, strict=True)
+    losing = {number: row for number, row in planned if _expired_bytes(row)}
     if not losing:
         return plans
     looked = (plans if observed is None else observed).select(list(_LOOKED_AT)).to_pylist()

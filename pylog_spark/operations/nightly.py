@@ -7,6 +7,7 @@ so a run that is killed has done what it has done; the next one finds less to do
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,12 +22,14 @@ from pylog_spark.options import JobOptions
 from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_roots, check_salvage
 from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.observation import Observation
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.progress import OnProgress
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP, RunReport, merge_steps, summarise_steps
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RETENTION, Action
+from pylog_spark.tasks.observation import Step
 from storage_core.catalog.roles import Role
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
@@ -129,16 +132,24 @@ class _Night:
                 self._context, unclean_roots=unclean - recovered, unrecovered=step.unrecovered
             )
 
+    @cached_property
+    def _observation(self) -> Observation:
+        """What was seen of the partitions, once those that a recovery changes are in order."""
+        has_purge = self._run.job.saved is None
+        return Observation(
+            self._run, self._context, set(Step) - (set() if has_purge else {Step.PURGE})
+        )
+
     def retain(self) -> None:
         """Remove what has expired, but for partitions that are compacted."""
-        step = retain_step(self._run, self._context)
+        step = retain_step(self._run, self._observation)
         self.tables.append(step.results)
         self.retentions.append(step.retentions)
         self.notes += step.notes
 
     def compact(self) -> None:
         """Compact what is due, and remove what has expired there."""
-        step = compact_step(self._run, self._context)
+        step = compact_step(self._run, self._observation)
         self.tables.append(step.results)
         self.retentions.append(step.retentions)
         self.plans = step.plans
@@ -148,5 +159,6 @@ class _Night:
     def purge(self) -> None:
         """Remove for good what brokers and former runs put aside."""
         if self._run.job.saved is not None:
-            return  # a saved plan holds no purge
-        self.tables.append(purge_step(self._run, self._context.catalogs))
+            return  # a saved plan holds no purge: see _observation
+        listed = self._observation.rows(Step.PURGE)
+        self.tables.append(purge_step(self._run, self._context.catalogs, listed=listed))

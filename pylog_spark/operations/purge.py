@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Local, Place
@@ -76,7 +77,9 @@ def purge(
     return run.report(RunReport, results, notes=failed)
 
 
-def purge_step(run: Run, catalogs: Mapping[str, TopicCatalog]) -> pa.Table:
+def purge_step(
+    run: Run, catalogs: Mapping[str, TopicCatalog], *, listed: pa.Table | None = None
+) -> pa.Table:
     """Purge what is old enough; a row of ``schemas.RESULT`` for each directory that had any.
 
     What is wrong with one directory is in its row and stops no other. The rows, and what was done,
@@ -85,23 +88,31 @@ def purge_step(run: Run, catalogs: Mapping[str, TopicCatalog]) -> pa.Table:
     Args:
         run: The run; it holds the roots, and its own trash stays.
         catalogs: What is known of their topics, by root.
+        listed: Rows of ``schemas.PARTITION``: the directories of brokers in which there may be
+            something; None to list them.
 
     Raises:
         StorageError: A managed root cannot be listed.
     """
     steps = (
-        _purge_log_directories(run, catalogs),
+        _purge_log_directories(run, catalogs, listed),
         _purge_managed_roots(run),
         _purge_trash(run),
     )
     return run.recorder.each_result(chain.from_iterable(steps), action=Action.PURGE.value)
 
 
-def _purge_log_directories(run: Run, catalogs: Mapping[str, TopicCatalog]) -> Iterator[Row]:
+def _purge_log_directories(
+    run: Run, catalogs: Mapping[str, TopicCatalog], listed: pa.Table | None
+) -> Iterator[Row]:
     for root in run.job.roots:
         # Where the disk has failed the run says so in its notes, and does nothing more.
         if root.role is Role.BROKER and root.location not in run.failures:
-            rows = list_partitions(root.location, root.role.value, run.job.topics)
+            if listed is None:
+                rows = list_partitions(root.location, root.role.value, run.job.topics)
+            else:
+                of_root = listed.filter(pc.equal(listed["root"], root.location))
+                rows = of_root.sort_by("directory").to_pylist()
             held = run.roots.get(root.location)
             yield from purge_broker(rows, catalogs[root.location], run.job.options, held)
 

@@ -4,10 +4,10 @@ Log starts rise in the checkpoint of a directory before its first file goes. A p
 compacted is not swept here, but after its compaction, by the same step with another scope.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from pylog_spark.operations.retention_waves import (
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.observation import Observation
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
 from pylog_spark.run.plan_table import result_rows
@@ -32,9 +33,9 @@ from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
 from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
-from pylog_spark.schemas import ALLOWED_BY, RETENTION, RETENTION_PLAN, Action, Reason, Status
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
-from pylog_spark.tasks.run_context import RunContext
+from pylog_spark.schemas import ALLOWED_BY, RETENTION, Action, Reason, Status
+from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.retention import RetentionContext, SweepScope
 from storage_core.clock import Clock
 
 # What the pass over compacted partitions has nothing to say of.
@@ -82,7 +83,8 @@ def retain(
     check_roots(log_roots, options)
     job = new_job(Action.RETAIN.value, log_roots, options, clock=clock, saved=saved)
     with open_upkeep(place, job) as run:
-        step = retain_step(run, run_context(job, run.unclean_roots))
+        context = run_context(job, run.unclean_roots)
+        step = retain_step(run, Observation(run, context, {Step.RETAIN}))
     return run.report(RunReport, step.results, notes=step.notes, retentions=step.retentions)
 
 
@@ -103,7 +105,7 @@ class RetentionStep:
 
 def retain_step(
     run: Run,
-    context: RunContext,
+    observation: Observation,
     *,
     scope: SweepScope = SweepScope.DELETED,
     excluded: frozenset[str] = frozenset(),
@@ -112,7 +114,7 @@ def retain_step(
 
     Args:
         run: The run; each wave is in its record when this returns.
-        context: What its tasks share.
+        observation: What was seen of its partitions.
         scope: Which partitions are swept; those that are compacted, after their compaction. Of
             these only the ones in which something goes, or went wrong, have rows.
         excluded: Partition directories that are left alone: their compaction failed.
@@ -121,7 +123,7 @@ def retain_step(
         StorageError: A root's own files cannot be read or written.
         pyspark.errors.PySparkException: Spark failed.
     """
-    job = run.job
+    job, context = run.job, observation.context
     shared = RetentionContext(
         run=context,
         scope=scope,
@@ -129,7 +131,8 @@ def retain_step(
         unlink=not job.options.keep_deleted,
         with_operations=job.options.dry_run,
     )
-    observed = _observe(run, shared)
+    asks = Step.RETAIN if scope is SweepScope.DELETED else Step.SWEEP
+    observed = observation.rows(asks, excluded=excluded)
     plans = _sort(observed)
     if scope is SweepScope.COMPACTED:
         plans = _in_scope(plans)
@@ -150,6 +153,7 @@ def retain_step(
         run.recorder.outcomes(plans, refused, action=Action.RETAIN.value)
         for ended in run_waves(run, SweepStages(run, shared), find_due_sweeps(plans)):
             outcomes |= ended
+            observation.note_changes(plans, ended)
             run.recorder.outcomes(plans, ended, action=Action.RETAIN.value)
         drop_stale_log_starts(run, observed)
         said = outcomes.keys() | refused.keys()
@@ -161,28 +165,16 @@ def retain_step(
     )
 
 
-def _observe(run: Run, context: RetentionContext) -> pa.Table:
-    """Return the table of plans: what is in each partition directory, and what of it goes."""
-
-    def observe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return observe_retention(batches, context)
-
-    return run.observe(observe, RETENTION_PLAN, f"look what has expired in {run.job.places}")
-
-
 def _sort(plans: pa.Table) -> pa.Table:
     """Return the rows in the order of a report: those that lose most first, then by name."""
-    names = ["status", "deleted_bytes", "topic", "partition", "root", "directory"]
-    rows = plans.select(names).to_pylist()
-
-    def place(number: int) -> tuple[Any, ...]:
-        row = rows[number]
-        is_due = row["status"] == Status.PLANNED
-        name = (row["topic"] is None, row["topic"] or "", row["partition"] or 0)
-        lost = row["deleted_bytes"] or 0
-        return (not is_due, -lost if is_due else 0, *name, row["root"], row["directory"])
-
-    return plans.take(pa.array(sorted(range(len(rows)), key=place), pa.int64()))
+    is_left = pc.not_equal(plans["status"], Status.PLANNED.value)
+    lost = pc.if_else(is_left, 0, pc.fill_null(plans["deleted_bytes"], 0))
+    # A directory that is no partition has no topic; it stands last, as nulls do.
+    keyed = plans.select(["topic", "partition", "root", "directory"])
+    keyed = keyed.append_column("is_left", is_left.cast(pa.int8())).append_column("lost", lost)
+    keys = [("is_left", "ascending"), ("lost", "descending")]
+    keys += [(name, "ascending") for name in ("topic", "partition", "root", "directory")]
+    return plans.take(pc.sort_indices(keyed, sort_keys=keys))
 
 
 def _in_scope(plans: pa.Table) -> pa.Table:
@@ -193,8 +185,8 @@ def _in_scope(plans: pa.Table) -> pa.Table:
 
 def _refused(plans: pa.Table) -> Outcomes:
     """Return the outcomes of the rows that the guard of deletions refused."""
-    reasons = plans["reason"].to_pylist()
-    return {number: Outcome() for number, reason in enumerate(reasons) if reason in ALLOWED_BY}
+    is_refused = pc.is_in(plans["reason"], pa.array(sorted(ALLOWED_BY), pa.string()))
+    return {number: Outcome() for number in pc.indices_nonzero(is_refused).to_pylist()}
 
 
 def _retentions(plans: pa.Table, outcomes: Mapping[int, Outcome]) -> pa.Table:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
@@ -135,14 +136,13 @@ def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:
         run: The run; it holds the roots.
         plans: Rows of ``schemas.RETENTION_PLAN``, of logs that keep everything, too.
     """
-    names = ["root", "topic", "partition", "reason", "log_start_checkpoint", "first_base_offset"]
+    names = ["root", "topic", "partition"]
     stale: dict[str, dict[TopicPartition, int | None]] = {}
-    for row in plans.select(names).to_pylist():
-        entry = row["log_start_checkpoint"]
-        # Of a row that a guard refused, the first segment is the one that was planned.
-        is_idle = row["reason"] == Reason.NOTHING_TO_RETAIN and entry is not None
-        if is_idle and entry <= row["first_base_offset"]:
-            name = TopicPartition(row["topic"], row["partition"])
-            stale.setdefault(row["root"], {})[name] = None
+    # Of a row that a guard refused, the first segment is the one that was planned.
+    is_idle = pc.equal(plans["reason"], Reason.NOTHING_TO_RETAIN.value)
+    is_stale = pc.less_equal(plans["log_start_checkpoint"], plans["first_base_offset"])
+    for row in plans.filter(pc.and_kleene(is_idle, is_stale)).select(names).to_pylist():
+        name = TopicPartition(row["topic"], row["partition"])
+        stale.setdefault(row["root"], {})[name] = None
     for location, entries in stale.items():
         run.roots[location].write_checkpoints({LOG_START_FILE: entries})

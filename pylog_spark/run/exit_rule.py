@@ -93,7 +93,8 @@ def exit_code_of(
 def _is_refused(results: pa.Table, for_a_person: Collection[str]) -> bool:
     refused: set[str] = set()
     accepted: set[str] = set()
-    for row in results.select(["root", "reason"]).to_pylist():
+    kinds = results.select(["root", "reason"]).group_by(["root", "reason"]).aggregate([])
+    for row in kinds.to_pylist():
         if row["reason"] in for_a_person:
             return True
         if row["reason"] in _GUARDS:

@@ -92,23 +92,38 @@ def refuse_duplicates(plans: pa.Table, brokers: Mapping[str, object]) -> pa.Tabl
         brokers: Which broker each root belongs to; roots of equal values are one broker's.
     """
     holders = defaultdict(list)
-    rows = plans.select(["root", "topic", "partition", "directory", "reason"]).to_pylist()
-    for number, row in enumerate(rows):
+    suspects = _named_twice(plans)
+    names = ["root", "topic", "partition", "directory", "reason"]
+    rows = _take(plans.select(names), suspects).to_pylist()
+    for number, row in zip(suspects, rows, strict=True):
         is_renamed = directory_state(Path(row["directory"]).name) is not None
-        is_replica = not is_renamed and row["reason"] != Reason.INTERNAL_METADATA
-        if row["topic"] is not None and is_replica:
+        if not is_renamed and row["reason"] != Reason.INTERNAL_METADATA:
             holders[brokers[row["root"]], row["topic"], row["partition"]].append(number)
     duplicates = {number: held for held in holders.values() if len(held) > 1 for number in held}
     if not duplicates:
         return plans
-    refused = _refused_rows(plans, duplicates, [row["directory"] for row in rows])
+    places = {number: row["directory"] for number, row in zip(suspects, rows, strict=True)}
+    refused = _refused_rows(plans, duplicates, places)
     order = np.arange(plans.num_rows)
     order[list(duplicates)] = plans.num_rows + np.arange(len(duplicates))
     return pa.concat_tables([plans, refused]).take(pa.array(order))
 
 
+def _named_twice(plans: pa.Table) -> list[int]:
+    """Return the rows whose topic and number another row has too; whole columns are compared."""
+    names = ["topic", "partition"]
+    keyed = plans.select(names).append_column("number", pa.array(np.arange(plans.num_rows)))
+    keyed = keyed.filter(pc.is_valid(keyed["topic"]))
+    counts = keyed.group_by(names).aggregate([("number", "count")])
+    several = counts.filter(pc.greater(counts["number_count"], 1)).select(names)
+    if not several.num_rows:
+        return []
+    found: list[int] = keyed.join(several, names, join_type="left semi")["number"].to_pylist()
+    return sorted(found)
+
+
 def _refused_rows(
-    plans: pa.Table, duplicates: Mapping[int, Sequence[int]], directories: Sequence[str]
+    plans: pa.Table, duplicates: Mapping[int, Sequence[int]], directories: Mapping[int, str]
 ) -> pa.Table:
     """Return what the rows of partitions that are there twice become, in the order of the keys."""
     changed = _take(plans, duplicates).to_pylist()
@@ -142,28 +157,55 @@ def result_rows(
         action: What it did.
         only: The rows that are asked for, None for all.
     """
-    rows = []
-    columns = [name for name in plans.column_names if name not in {"plan", "segment_bytes"}]
-    numbers = range(plans.num_rows) if only is None else sorted(only)
-    for number, plan in zip(
-        numbers, _take(plans.select(columns), numbers).to_pylist(), strict=True
-    ):
-        rows.append({"run_id": run_id, "action": action} | _result(plan, outcomes.get(number)))
-    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+    numbers = np.arange(plans.num_rows) if only is None else np.array(sorted(only), np.int64)
+    chosen = plans if only is None else _take(plans, numbers)
+    rows = _observed_results(chosen, run_id=run_id, action=action)
+    ended = {
+        place: outcomes[number]
+        for place, number in enumerate(numbers.tolist())
+        if number in outcomes and outcomes[number].has_ended
+    }
+    if not ended:
+        return rows
+    changed = [
+        _result(row, bytes_before, outcome)
+        for row, bytes_before, outcome in zip(
+            _take(rows, ended).to_pylist(),
+            _take(chosen, ended)["bytes"].to_pylist(),
+            ended.values(),
+            strict=True,
+        )
+    ]
+    order = np.arange(rows.num_rows)
+    order[list(ended)] = rows.num_rows + np.arange(len(ended))
+    tail = pa.Table.from_batches([rows_to_batch(RESULT, changed)], schema=RESULT)
+    return pa.concat_tables([rows, tail]).take(pa.array(order))
 
 
-def _result(plan: Mapping[str, Any], outcome: Outcome | None) -> dict[str, Any]:
-    row = {name: plan[name] for name in _KEPT_NAMES}
-    row |= {name: plan[name] for name in _LIMITS if name in plan}
-    row |= {"bytes_before": plan["bytes"], "segments_before": plan["segments"]}
-    row |= {"duration_ms": plan["duration_ms"]}
-    unchanged = {"bytes_after": plan["bytes"], "segments_after": plan["segments"]}
-    if outcome is None or not outcome.has_ended:
-        is_planned = plan["status"] == Status.PLANNED
-        return row | ({"bytes_after": plan["bytes_after"]} if is_planned else unchanged)
+def _observed_results(plans: pa.Table, *, run_id: str, action: str) -> pa.Table:
+    """Return the result rows of partitions to which nothing was done, column by column."""
+    is_planned = pc.equal(plans["status"], Status.PLANNED.value)
+    columns = {
+        "run_id": pa.repeat(run_id, plans.num_rows),
+        "action": pa.repeat(action, plans.num_rows),
+        "bytes_before": plans["bytes"],
+        "bytes_after": pc.if_else(is_planned, plans["bytes_after"], plans["bytes"]),
+        "segments_before": plans["segments"],
+        "segments_after": pc.if_else(is_planned, None, plans["segments"]),
+    }
+    for name in (*_KEPT_NAMES, "duration_ms", *_LIMITS):
+        if name in plans.column_names:
+            columns[name] = plans[name]
+    for field in RESULT:
+        columns.setdefault(field.name, pa.nulls(plans.num_rows, field.type))
+    return pa.table({name: columns[name] for name in RESULT.names}).cast(RESULT)
+
+
+def _result(row: dict[str, Any], bytes_before: int | None, outcome: Outcome) -> dict[str, Any]:
+    """Return the result row of a partition to which something was done."""
     row["duration_ms"] += outcome.duration_ms
-    if not outcome.was_touched:
-        row |= unchanged
+    unchanged = {"bytes_after": bytes_before, "segments_after": row["segments_before"]}
+    row |= dict.fromkeys(unchanged) if outcome.was_touched else unchanged
     return row | {name: value for name, value in outcome.columns.items() if name in RESULT.names}
 
 
@@ -173,7 +215,8 @@ def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:
 
 def planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield number and row of what is planned, a few at a time: each has a list of segments."""
-    for first in range(0, plans.num_rows, _ROWS_AT_ONCE):
-        for number, row in enumerate(plans.slice(first, _ROWS_AT_ONCE).to_pylist()):
-            if row["status"] == Status.PLANNED:
-                yield first + number, row
+    is_planned = pc.equal(plans["status"], Status.PLANNED.value)
+    numbers = pc.indices_nonzero(is_planned).to_numpy()
+    for first in range(0, len(numbers), _ROWS_AT_ONCE):
+        some = numbers[first : first + _ROWS_AT_ONCE]
+        yield from zip(some.tolist(), _take(plans, some).to_pylist(), strict=True)

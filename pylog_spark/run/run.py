@@ -27,6 +27,7 @@ from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.planning import MOST_LOOKS_HERE
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
+from pylog_spark.schemas import PARTITION
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.roles import Role
 from storage_core.errors import StorageError
@@ -162,7 +163,7 @@ class Run:
         what: str,
         roots: Sequence[LogRoot] | None = None,
     ) -> pa.Table:
-        """Return what tasks make of the partitions of the run.
+        """Return what tasks make of the partitions of the run; those held twice are refused.
 
         Args:
             look: Turns rows of ``schemas.PARTITION`` into those of the table; captures values only.
@@ -173,17 +174,43 @@ class Run:
         Raises:
             pyspark.errors.PySparkException: Spark failed.
         """
+        return refuse_duplicates(self.look(look, schema, what, roots), brokers_of(self.job.roots))
+
+    def look(
+        self,
+        look: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        what: str,
+        roots: Sequence[LogRoot] | None = None,
+        *,
+        partitions: pa.RecordBatch | None = None,
+    ) -> pa.Table:
+        """Return what tasks make of the partitions of the run.
+
+        Args:
+            look: As `observe`, and so are the next three.
+            schema: See there.
+            what: See there.
+            roots: See there.
+            partitions: Rows of ``schemas.PARTITION``: only these; None for what discovery lists.
+
+        Raises:
+            pyspark.errors.PySparkException: Spark failed.
+        """
         job = self.job
         chosen = job.roots if roots is None else tuple(roots)
-        # Of several steps one is about brokers' directories alone, which no inventory lists.
-        file_list = job.options.file_list if chosen == job.roots else None
-        partitions = discover_partitions(self.engine, chosen, job.topics, file_list=file_list)
-        count = count_directories(chosen)
-        spread = self.disks.deal_out(self.engine, partitions, count=count)
+        if partitions is None:
+            # Of several steps one is about brokers' directories alone, which no inventory lists.
+            file_list = job.options.file_list if chosen == job.roots else None
+            listed = discover_partitions(self.engine, chosen, job.topics, file_list=file_list)
+            count = count_directories(chosen)
+        else:
+            listed = self.engine.each([partitions], lambda batch: iter([batch]), PARTITION)
+            count = partitions.num_rows
+        spread = self.disks.deal_out(self.engine, listed, count=count)
         rows = self.engine.map_rows(spread, look, schema)
         is_look = count is not None and count <= MOST_LOOKS_HERE
-        found = self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
-        return refuse_duplicates(found, brokers_of(job.roots))
+        return self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
 
     def report(
         self,

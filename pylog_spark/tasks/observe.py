@@ -6,19 +6,17 @@ costs a listing, its indexes' tails and its newest producer snapshot; no record 
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import PLAN, Reason, Status, rows_to_batches
-from pylog_spark.tasks.ahead import map_partitions
+from pylog_spark.schemas import Reason, Status
 from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
-from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition, rows_of
+from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition
 from pylog_spark.tasks.managed_view import (
     clean_request,
     commits_checkpoints,
@@ -33,12 +31,7 @@ from storage_core.catalog.topic_catalog import TopicCatalog, TopicConfigSource
 from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
-from storage_core.formats.batch_v2 import (
-    HEADER_BYTES,
-    HEADER_UP_TO_MAGIC_BYTES,
-    MAGIC_AT,
-    MAGIC_V2,
-)
+from storage_core.formats.batch_v2 import HEADER_BYTES, HEADER_UP_TO_MAGIC_BYTES, MAGIC_AT, MAGIC_V2
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.log_segment import SegmentState
@@ -49,13 +42,9 @@ from storage_core.maintenance.compaction.candidates import (
     rule_out_round,
 )
 from storage_core.maintenance.compaction.partition import load_for_round
-from storage_core.maintenance.compaction.plan import (
-    CompactionPlan,
-    group_segments,
-    plan_compaction,
-)
+from storage_core.maintenance.compaction.plan import CompactionPlan, group_segments, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
-from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import partition_checkpoints
 from storage_core.store import LogStore
 
 # Length, attributes, two deltas, key length, value length, count of headers: a byte each.
@@ -63,19 +52,6 @@ _LEAST_RECORD_BYTES: Final = 7
 _OLD_MESSAGE_GROWTH_BYTES: Final = HEADER_BYTES + MAX_RECORD_OVERHEAD_BYTES - MIN_ENTRY_BYTES
 
 _REMOTE_KEY: Final = "remote.storage.enable"
-
-
-def observe_partitions(
-    batches: Iterator[pa.RecordBatch], context: RunContext
-) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.PLAN``."""
-    checkpoints_of = cache(root_checkpoints)
-    yield from rows_to_batches(
-        PLAN,
-        map_partitions(
-            lambda row: observe_partition(row, context, checkpoints_of), rows_of(batches)
-        ),
-    )
 
 
 def observe_partition(
@@ -112,7 +88,7 @@ def _observe(
     partition = TopicPartition(row["topic"], row["partition"])
     catalog = context.catalogs[row["root"]]
     config = catalog.config_for(partition.topic)
-    reason = _refuse_config(config, context)
+    reason = refuse_compaction(config, context)
     if reason is None and may_be_tiered(catalog, partition.topic, row["root"], context):
         reason = Reason.REMOTE_STORAGE
     if config is None or reason is not None:
@@ -147,7 +123,7 @@ def _skipped(reason: Reason) -> dict[str, Any]:
     return {"status": Status.SKIPPED, "reason": reason}
 
 
-def _refuse_config(config: LogConfig | None, context: RunContext) -> Reason | None:
+def refuse_compaction(config: LogConfig | None, context: RunContext) -> Reason | None:
     """Return why a topic of this config is not compacted, None if it may be."""
     if config is None:
         return Reason.CONFIG_UNKNOWN

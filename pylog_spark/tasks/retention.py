@@ -8,34 +8,20 @@ import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import (
-    NEWEST_RECORD,
-    RETENTION_PLAN,
-    SWEPT,
-    Action,
-    Reason,
-    Status,
-    rows_to_batches,
-)
+from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status, rows_to_batches
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
-from pylog_spark.tasks.managed_view import (
-    has_expected_topic_id,
-    manifest_timestamps,
-)
+from pylog_spark.tasks.managed_view import has_expected_topic_id, manifest_timestamps
 from pylog_spark.tasks.observe import may_be_tiered
 from pylog_spark.tasks.partition_ref import PartitionRef
-from pylog_spark.tasks.run_context import (
-    RunContext,
-    WriteContext,
-)
+from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.off_switch import is_switched_off
 from storage_core.catalog.roles import Role
@@ -47,7 +33,7 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.retention.observe import newest_record_ms, newest_timestamp
 from storage_core.maintenance.retention.partition import Sweep, plan_sweep
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
-from storage_core.roots.open_root import partition_checkpoints, root_checkpoints
+from storage_core.roots.open_root import partition_checkpoints
 from storage_core.roots.root import Prepared
 from storage_core.store import LogStore
 from storage_core.store.open_objects import is_managed
@@ -102,22 +88,18 @@ class SweepWork:
     is_replicated: bool
 
 
-def observe_retention(
-    batches: Iterator[pa.RecordBatch], context: RetentionContext
-) -> Iterator[pa.RecordBatch]:
-    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.RETENTION_PLAN``."""
-    checkpoints_of = cache(root_checkpoints)
-    yield from rows_to_batches(
-        RETENTION_PLAN,
-        map_partitions(lambda row: _observe_row(row, context, checkpoints_of), rows_of(batches)),
-    )
-
-
-def _observe_row(
+def observe_sweep(
     row: Mapping[str, Any],
     context: RetentionContext,
     checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
+    """Return the row of ``schemas.RETENTION_PLAN`` of one partition directory, whatever is wrong.
+
+    Args:
+        row: Of ``schemas.PARTITION``.
+        context: The sweep.
+        checkpoints_of: The checkpoints of a root.
+    """
     found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
     return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
 
@@ -179,7 +161,7 @@ def _admit(row: Mapping[str, Any], context: RetentionContext) -> LogConfig | Rea
         return reason
     catalog = run.catalogs[root]
     config = catalog.config_for(topic)
-    reason = _refuse_config(config, context)
+    reason = refuse_sweep(config, context)
     if reason is None and may_be_tiered(catalog, topic, root, run):
         reason = Reason.REMOTE_STORAGE
     if reason is None and is_switched_off(row["directory"]):
@@ -209,8 +191,8 @@ def _skipped(reason: Reason) -> dict[str, Any]:
     return {"status": Status.SKIPPED, "reason": reason}
 
 
-def _refuse_config(config: LogConfig | None, context: RetentionContext) -> Reason | None:
-    """Return why a topic of this config is not swept here, None if it is."""
+def refuse_sweep(config: LogConfig | None, context: RetentionContext) -> Reason | None:
+    """Return why a topic of this config is not swept here, None if it may be."""
     if config is None:
         return Reason.CONFIG_UNKNOWN
     if config.remote_storage_enable:

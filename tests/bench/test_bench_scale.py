@@ -1,7 +1,8 @@
-"""``make scale``: what planning a hundred thousand partitions takes of the driver."""
+"""``make scale``: what planning very many partitions takes, of the driver and of all processes."""
 
 import pytest
 
+from tests.bench.bench_night import PARTITIONS, measure
 from tests.bench.bench_scale import run
 
 
@@ -11,3 +12,12 @@ def test_planning_grows_with_the_partitions_and_stays_within_two_gibibytes():
     rows = run()
     for row in rows:
         assert row["python_mib"] + row["heap_limit_mib"] <= 2048
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(3600)
+def test_a_night_of_a_broker_is_planned_within_two_gibibytes():
+    found = measure(PARTITIONS)
+    numbers = ", ".join(f"{name} {value:.0f}" for name, value in found.items())
+    print(f"a dry run of a night: {numbers}")  # noqa: T201  # what bench is for
+    assert found["all_mib"] <= 2048

@@ -13,17 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from pylog_spark.operations.retention_waves import find_due_sweeps
-from pylog_spark.schemas import PARTITION, rows_to_batch
-from pylog_spark.tasks.retention import (
-    RetentionContext,
-    SweepScope,
-    commit_sweeps,
-    observe_retention,
-)
+from pylog_spark.tasks.observation import Step
+from pylog_spark.tasks.retention import RetentionContext, SweepScope, commit_sweeps
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.roots import managed
 from storage_core.store.open_objects import open_object_store
@@ -34,6 +28,7 @@ from tests.kit.wrapped_objects import FaultyObjects, WrappedObjects
 from tests.pylog_spark.broker_roots import broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline
+from tests.pylog_spark.tasks.observed import observed
 
 ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
 SOME = ["retain-both-s501", "retain-time-all-s501"]
@@ -61,8 +56,7 @@ def through(wrapper: WrappedObjects) -> Iterator[None]:
 def sweep(pipeline: ManagedPipeline, write: WriteContext) -> list[dict[str, Any]]:
     """Observe, plan and commit in this process; return the rows of the commits."""
     context = RetentionContext(run=pipeline.run, scope=SweepScope.DELETED)
-    rows = rows_to_batch(PARTITION, pipeline.listed())
-    works = find_due_sweeps(pa.Table.from_batches(observe_retention(iter([rows]), context)))
+    works = find_due_sweeps(observed(pipeline.listed(), pipeline.run, Step.RETAIN))
     return [row for batch in commit_sweeps(works, context, write) for row in batch.to_pylist()]
 
 

@@ -235,11 +235,11 @@ def test_spark_jobs_say_what_they_do_and_carry_the_runs_tag(spark, tmp_path, mon
     report = compact(spark, [root.path], options, strategy=Strategy.BROADCAST)
     names = "clean-headers-none-s101-0, clean-hw-none-s161-0"
     assert [description for description, _ in seen] == [
-        f"pylog compact: observe and plan {root.path}",
+        f"pylog compact: look what is due in {root.path}",
         f"pylog compact {names}: pass one and merge",
         f"pylog compact {names}: pass two",
         f"pylog compact {names}: commit",
-        f"pylog compact: look what has expired in {root.path}",
+        f"pylog compact: look again at 2 partitions of {root.path}",
     ]
     assert all(tags == {f"pylog-{report.run_id}"} for _, tags in seen)
     assert spark.getTags() == set()

@@ -302,10 +302,13 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
         job=SimpleNamespace(options=JobOptions(now_ms=NOW_MS), run_id="r"),
         recorder=Noting(ledger=None, clock=ManualClock(1), facts={"run_id": "r"}),
     )
-    monkeypatch.setattr(retain, "_observe", lambda *_: table)
+    observation = SimpleNamespace(
+        context=None, rows=lambda *_, **__: table, note_changes=lambda *_: None
+    )
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
+    monkeypatch.setattr(retain, "find_due_sweeps", lambda _: [])
     monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
     monkeypatch.setattr(retain, "run_waves", killed_waves)
     with pytest.raises(KeyboardInterrupt):
-        retain.retain_step(run, None)
+        retain.retain_step(run, observation)
     assert recorded == [(0, "DELETES_TOO_MUCH"), (1, None)]

@@ -4,11 +4,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import (
@@ -16,7 +15,6 @@ from pylog_spark.tasks.retention import (
     SweepScope,
     SweepWork,
     commit_sweeps,
-    observe_retention,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -25,6 +23,7 @@ from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.managed_root import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
+from tests.pylog_spark.tasks.observed import observed
 
 
 class ManagedPipeline:
@@ -73,9 +72,7 @@ class ManagedPipeline:
 
     def sweeps(self) -> list[SweepWork]:
         """Return the partitions of which something has expired."""
-        context = RetentionContext(run=self.run, scope=SweepScope.DELETED)
-        rows = iter([pa.RecordBatch.from_pylist(self.listed())])
-        return find_due_sweeps(pa.Table.from_batches(observe_retention(rows, context)))
+        return find_due_sweeps(observed(self.listed(), self.run, Step.RETAIN))
 
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""

@@ -4,10 +4,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.roots import managed
 from storage_core.store.open_objects import open_object_store
@@ -17,6 +16,7 @@ from tests.kit.wrapped_objects import CountingObjects, FaultyObjects, WrappedObj
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.managed_roots import ManagedTwin, managed_twin
 from tests.pylog_spark.tasks.managed_pipeline import ManagedPipeline, clean
+from tests.pylog_spark.tasks.observed import observed
 
 COMPACTED = ["clean-group-all-s211", "clean-hw-none-s161", "clean-epochs-mixed-s151"]
 RETAINED = ["retain-size-s501", "retain-size-zero-s501", "retain-logstart-mid-s501"]
@@ -107,11 +107,9 @@ def test_a_look_at_what_has_not_expired_reads_one_manifest_a_partition(tmp_path)
         twin = managed_twin(origin, f"memory://fresh-{partitions}")
         # Nothing in it is as old as that.
         pipeline = ManagedPipeline(twin, 0)
-        context = RetentionContext(run=pipeline.run, scope=SweepScope.DELETED)
         counting = CountingObjects(open_object_store(twin.location))
-        rows = pa.RecordBatch.from_pylist(pipeline.listed())
         with through(counting):
-            found = [row for b in observe_retention(iter([rows]), context) for row in b.to_pylist()]
+            found = observed(pipeline.listed(), pipeline.run, Step.RETAIN).to_pylist()
         assert {row["reason"] for row in found} == {"NOTHING_TO_RETAIN"}
         assert min(row["segments"] for row in found) > 1
         counts[partitions] = dict(counting.requests)

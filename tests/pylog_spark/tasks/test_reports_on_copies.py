@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.tasks.observe import observe_partitions
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
@@ -15,12 +15,12 @@ from pylog_spark.tasks.recovery import (
     observe_recovery,
     recover_whole,
 )
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, observe_retention
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
+from tests.pylog_spark.tasks.observed import observed
 
 NAMES = ["clean-headers-none-s101", "clean-hw-none-s161", "retain-size-s501"]
 # What a plan says of where it was made, and how long that took.
@@ -88,10 +88,9 @@ def test_compaction_and_retention_plan_the_same_for_a_mirror_at_a_url(origin, mi
     found, before = {}, contents(mirror)
     for root in (str(origin.path), mirror):
         run = context(origin, root)
-        sweep = RetentionContext(run=run, scope=SweepScope.DELETED)
         found[root] = (
-            rows_of(observe_partitions(iter(listed(root)), run)),
-            rows_of(observe_retention(iter(listed(root)), sweep)),
+            rows_of([observed(listed(root)[0].to_pylist(), run, Step.COMPACT)]),
+            rows_of([observed(listed(root)[0].to_pylist(), run, Step.RETAIN)]),
         )
     assert found[mirror] == found[str(origin.path)]
     statuses = [row["status"] for rows in found[mirror] for row in rows]

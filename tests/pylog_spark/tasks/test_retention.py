@@ -12,13 +12,13 @@ import pytest
 
 from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import PARTITION, RETENTION_PLAN, SWEPT, rows_to_batch
+from pylog_spark.schemas import RETENTION_PLAN, SWEPT
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
+from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
     commit_sweeps,
-    observe_retention,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -34,6 +34,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
+from tests.pylog_spark.tasks.observed import observed
 from tests.pylog_spark.tasks.pipeline import proof_of
 
 TOPIC = "retain-size-s501"
@@ -69,10 +70,11 @@ class Sweeper:
         """Return the rows by the names of their directories."""
         listed = list_partitions(str(self.root.path), "broker", TopicFilter())
         rows = [{"error_class": None, "error": None} | row for row in listed]
-        batch = rows_to_batch(PARTITION, rows)
-        seen = [
-            row for b in observe_retention(iter([batch]), self.context) for row in b.to_pylist()
-        ]
+        context = self.context
+        step = Step.RETAIN if context.scope is SweepScope.DELETED else Step.SWEEP
+        shared = {"unlink": context.unlink, "with_operations": context.with_operations}
+        shared["excluded"] = context.excluded
+        seen = observed(rows, context.run, step, **shared).to_pylist()
         assert all(set(row) == set(RETENTION_PLAN.names) for row in seen)
         return {Path(row["directory"]).name: row for row in seen}
 

@@ -1,0 +1,540 @@
+"""One look at each partition directory a run, from which every step of the run is planned.
+
+A task lists a directory once and asks for each step what is due there. Directories in which nothing
+unusual lies are decided about together, as arrays (``storage_core.maintenance.listings``): most of
+them keep all they have, and that is all that is ever known of them. Of a log that is compacted the
+look reads what a load would read of its end, too: damage is there, and no listing shows it. What is
+left over is looked at alone, by the functions that know every case: their answers are the same
+ones.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pylog_spark.options import HighWatermarkSource
+from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
+from pylog_spark.schemas import rows_to_batches as batches_of
+from pylog_spark.tasks.ahead import map_partitions
+from pylog_spark.tasks.observe import may_be_tiered, observe_partition, refuse_compaction
+from pylog_spark.tasks.retention import (
+    RetentionContext,
+    SweepScope,
+    observe_sweep,
+    refuse_sweep,
+)
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.catalog.log_directories import DirectoryKind
+from storage_core.catalog.roles import Role, local_path
+from storage_core.checkpoint.checkpoint_files import parse_partition_metadata
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import LogConfig
+from storage_core.errors import PylogError
+from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.maintenance.compaction.candidates import MAX_LAG_MS, NotDue
+from storage_core.maintenance.compaction.not_due import find_logs_not_due
+from storage_core.maintenance.listings import Listings, Look, look_at
+from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
+from storage_core.maintenance.retention.plan import Predicate, RetentionRules
+from storage_core.roots.open_root import root_checkpoints
+
+# So many directories are decided about together.
+_ROWS_AT_ONCE: Final = 512
+# Their rows travel as one value, which has to stay far below what a cell may have.
+_ROWS_A_CELL: Final = 64
+_LOOKED_AT: Final = ("root", "topic", "partition", "role", "directory", "kind", "error_class")
+_NAMES: Final = ("root", "topic", "partition", "directory")
+# In which single files wait for their end.
+_PURGED: Final = (DirectoryKind.PARTITION, DirectoryKind.FUTURE, DirectoryKind.STRAY)
+
+Row = Mapping[str, Any]
+
+
+class Step(enum.StrEnum):
+    """What of a run asks for an observation, in the order in which a night does."""
+
+    RETAIN = "retain"
+    COMPACT = "compact"
+    SWEEP = "sweep"
+    PURGE = "purge"
+
+
+SCHEMAS: Final[Mapping[Step, pa.Schema]] = {
+    Step.RETAIN: RETENTION_PLAN,
+    Step.COMPACT: PLAN,
+    Step.SWEEP: RETENTION_PLAN,
+    Step.PURGE: PARTITION,
+}
+_SCOPES: Final = {Step.RETAIN: SweepScope.DELETED, Step.SWEEP: SweepScope.COMPACTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationContext:
+    """The values that the tasks of an observation share.
+
+    Attributes:
+        run: What all tasks of a run share.
+        steps: For which steps it is.
+        excluded: As in `RetentionContext`, for the sweep of what is compacted.
+        unlink: See there.
+        with_operations: See there.
+    """
+
+    run: RunContext
+    steps: frozenset[Step]
+    excluded: frozenset[str] = frozenset()
+    unlink: bool = True
+    with_operations: bool = False
+
+    def sweep(self, step: Step) -> RetentionContext:
+        """Return what a sweep is told."""
+        return RetentionContext(
+            run=self.run,
+            scope=_SCOPES[step],
+            excluded=self.excluded if step is Step.SWEEP else frozenset(),
+            unlink=self.unlink,
+            with_operations=self.with_operations,
+        )
+
+
+def observe_steps(
+    batches: Iterator[pa.RecordBatch], context: ObservationContext
+) -> Iterator[pa.RecordBatch]:
+    """Turn rows of ``schemas.PARTITION`` into rows of ``schemas.OBSERVED``."""
+    observer = _Observer(context)
+    for batch in batches:
+        for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            for step, rows in observer.observe(batch.slice(first, _ROWS_AT_ONCE)):
+                yield pa.RecordBatch.from_pylist([encode_rows(step, rows)], schema=OBSERVED)
+
+
+def decode_steps(observed: pa.Table, step: Step) -> pa.Table:
+    """Return the rows of one step, of its own schema, from rows of ``schemas.OBSERVED``."""
+    cells = zip(observed["step"].to_pylist(), observed["rows"], strict=True)
+    parts = [
+        pa.ipc.open_stream(cell.as_buffer()).read_all() for name, cell in cells if name == step
+    ]
+    return pa.concat_tables(parts) if parts else SCHEMAS[step].empty_table()
+
+
+def encode_rows(step: Step, rows: pa.RecordBatch) -> dict[str, Any]:
+    """Return a batch as one value: columns of nulls, of which there are most, take no room so."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_batch(rows)
+    return {"step": step.value, "rows": sink.getvalue().to_pybytes()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Topic:
+    """What decides about every partition of a topic in one root.
+
+    Attributes:
+        config: Its configuration; None where nobody knows it.
+        rules: What that says about old segments; None where the topic is not swept at all.
+        refusals: Why a step leaves its partitions alone, for the steps that do.
+        topic_id: What the catalogue says; None where nobody does.
+    """
+
+    config: LogConfig | None
+    rules: RetentionRules | None
+    refusals: Mapping[Step, Reason]
+    topic_id: str | None
+
+
+class _Observer:
+    """Observes the partitions of one task."""
+
+    def __init__(self, context: ObservationContext) -> None:
+        self._context = context
+        self._plans = [step for step in Step if step in context.steps and step is not Step.PURGE]
+        self._checkpoints_of = cache(root_checkpoints)
+        self._topic_of = cache(self._read_topic)
+
+    def observe(self, batch: pa.RecordBatch) -> Iterator[tuple[Step, pa.RecordBatch]]:
+        """Yield for each step rows of its schema."""
+        rows = batch.select(list(_LOOKED_AT)).to_pylist()
+        has_files = batch.column("file_names").is_valid().to_pylist()
+        looked, looks, marks = [], [], []
+        for number, row in enumerate(rows):
+            if not has_files[number] and self._is_looked_at(row):
+                looked.append(number)
+                marks.append(self._read_marks(row))
+                looks.append(self._look(row, marks[-1]))
+        if Step.PURGE in self._context.steps:
+            by_number = dict(zip(looked, looks, strict=True))
+            found = [n for n, row in enumerate(rows) if _may_be_purged(row, by_number.get(n))]
+            if found:
+                yield Step.PURGE, batch.take(pa.array(found, pa.int64()))
+        listings = Listings.of_looks(looks)
+        numbers = np.array(looked, np.int64)[listings.places]
+        answers = self._answer(
+            [rows[number] for number in numbers],
+            [looks[place] for place in listings.places],
+            [marks[place] for place in listings.places],
+            listings,
+        )
+        for step in self._plans:
+            left = np.ones(len(rows), np.bool_)
+            for places, columns in answers.get(step, ()):
+                left[numbers[places]] = False
+                if len(places):
+                    named = batch.select(list(_NAMES)).take(pa.array(numbers[places]))
+                    yield step, _fill(SCHEMAS[step], named, columns)
+            alone = (batch.slice(number, 1).to_pylist()[0] for number in np.flatnonzero(left))
+            answered = map_partitions(self._look_alone(step), alone)
+            for some in batches_of(SCHEMAS[step], answered):
+                for first in range(0, some.num_rows, _ROWS_A_CELL):
+                    yield step, some.slice(first, _ROWS_A_CELL)
+
+    def _look_alone(self, step: Step) -> Callable[[Row], dict[str, Any]]:
+        """Return what answers for one partition, whatever is wrong with it."""
+        if step is Step.COMPACT:
+            return partial(
+                observe_partition,
+                context=self._context.run,
+                checkpoints_of=self._checkpoints_of,
+            )
+        return partial(
+            observe_sweep,
+            context=self._context.sweep(step),
+            checkpoints_of=self._checkpoints_of,
+        )
+
+    def _is_looked_at(self, row: Row) -> bool:
+        """Whether a directory is on a disk of this machine, and a listing of it is of use."""
+        if row["error_class"] is not None or row["role"] == Role.MANAGED:
+            return False
+        kind = DirectoryKind(row["kind"])
+        if kind not in _PURGED or local_path(row["directory"]) is None:
+            return False
+        if Step.PURGE in self._context.steps and row["role"] == Role.BROKER:
+            return True
+        return bool(self._wanted(row))
+
+    def _wanted(self, row: Row) -> list[Step]:
+        """Return the steps that have to see what is in a directory."""
+        if row["kind"] != DirectoryKind.PARTITION:
+            return []
+        topic = self._topic_of(row["root"], row["topic"])
+        if topic is None or self._context.run.is_unclean(row["root"], row["directory"]):
+            return []
+        return [step for step in self._plans if step not in topic.refusals]
+
+    def _read_marks(self, row: Row) -> PartitionCheckpoints | None:
+        """Return what checkpoints say of a partition; None where they cannot be read."""
+        if row["kind"] != DirectoryKind.PARTITION:
+            return None
+        partition = TopicPartition(row["topic"], row["partition"])
+        try:
+            return self._checkpoints_of(row["root"]).of(partition)
+        except PylogError:
+            return None  # whoever looks at it alone finds out why
+
+    def _look(self, row: Row, marks: PartitionCheckpoints | None) -> Look | None:
+        wanted = self._wanted(row)
+        topic = self._topic_of(row["root"], row["topic"]) if wanted else None
+        rules = None if topic is None else topic.rules
+        needs_end = marks is not None and Step.COMPACT in wanted
+        return look_at(
+            Path(row["directory"]),
+            needs_age=rules is not None and rules.age_limit_ms is not None,
+            needs_topic_id=topic is not None and topic.topic_id is not None,
+            log_start=(marks.log_start_offset or 0) if marks is not None and needs_end else None,
+        )
+
+    def _read_topic(self, root: str, topic: str) -> _Topic | None:
+        """Return what is known of a topic; None where that is an error, or may be one."""
+        run = self._context.run
+        catalog = run.catalogs[root]
+        try:
+            config = catalog.config_for(topic)
+            is_tiered = may_be_tiered(catalog, topic, root, run)
+        except PylogError:
+            return None
+        refusals: dict[Step, Reason] = {}
+        for step in self._plans:
+            if step is Step.COMPACT:
+                reason = refuse_compaction(config, run)
+            else:
+                reason = refuse_sweep(config, self._context.sweep(step))
+            if reason is None and is_tiered:
+                reason = Reason.REMOTE_STORAGE
+            if reason is not None:
+                refusals[step] = reason
+        is_swept = config is not None and any(
+            s in _SCOPES and s not in refusals for s in self._plans
+        )
+        return _Topic(
+            config=config,
+            rules=RetentionRules.of(config) if is_swept and config is not None else None,
+            refusals=refusals,
+            topic_id=catalog.topic_id(topic),
+        )
+
+    def _answer(
+        self,
+        rows: Sequence[Row],
+        looks: Sequence[Look | None],
+        marks: Sequence[PartitionCheckpoints | None],
+        listings: Listings,
+    ) -> dict[Step, list["_Answer"]]:
+        """Return what is sure, by step: which of the partitions, and the columns of their rows."""
+        if not rows:
+            return {}
+        topics, is_usual = self._topics(rows, looks)
+        is_usual &= [mark is not None for mark in marks]
+        facts = _Facts.of(marks)
+        answers: dict[Step, list[_Answer]] = {}
+        for step in self._plans:
+            reasons = [None if topic is None else topic.refusals.get(step) for topic in topics]
+            if self._context.run.high_watermark is not HighWatermarkSource.LOG_END:
+                missing = Reason.NO_HIGH_WATERMARK
+                reasons = [
+                    missing if reason is None and not has else reason
+                    for reason, has in zip(reasons, facts.has_watermark.tolist(), strict=True)
+                ]
+            is_sure = is_usual
+            if step is Step.SWEEP and self._context.excluded:
+                is_sure = is_usual & [
+                    row["directory"] not in self._context.excluded for row in rows
+                ]
+            is_refused = np.array([reason is not None for reason in reasons], np.bool_)
+            (refused,) = np.nonzero(is_sure & is_refused)
+            skipped = _skipped(len(refused)) | {
+                "reason": pa.array([reasons[place] for place in refused], pa.string())
+            }
+            answers[step] = [(refused, skipped)]
+            is_asked = is_sure & ~is_refused
+            answer = self._keep if step in _SCOPES else self._leave
+            answers[step].append(answer(listings, topics, facts, is_asked))
+        return answers
+
+    def _topics(
+        self, rows: Sequence[Row], looks: Sequence[Look | None]
+    ) -> tuple[list[_Topic | None], NDArray[np.bool_]]:
+        """Return the topic of each partition, and which have nothing that somebody must look at."""
+        topics: list[_Topic | None] = []
+        is_usual = np.zeros(len(rows), np.bool_)
+        for place, (row, look) in enumerate(zip(rows, looks, strict=True)):
+            is_log = row["kind"] == DirectoryKind.PARTITION
+            topic = self._topic_of(row["root"], row["topic"]) if is_log else None
+            topics.append(topic)
+            is_usual[place] = (
+                topic is not None
+                and look is not None
+                and not self._context.run.is_unclean(row["root"], row["directory"])
+                and (topic.topic_id is None or _has_id(look.metadata, topic.topic_id))
+                # The zeros of a time index that a broker had open are no entry.
+                and (row["role"] == Role.BROKER or any(look.oldest_entry or b"\1"))
+            )
+        return topics, is_usual
+
+    def _keep(
+        self,
+        listings: Listings,
+        topics: Sequence[_Topic | None],
+        facts: "_Facts",
+        is_asked: NDArray[np.bool_],
+    ) -> "_Answer":
+        """Return the rows of the partitions that retention takes nothing of."""
+        run = self._context.run
+        is_log_end = run.high_watermark is HighWatermarkSource.LOG_END
+        has_watermark = facts.has_watermark & (not is_log_end)
+        rules = [None if topic is None else topic.rules for topic in topics]
+        size_limits = _limits(rule.size_limit if rule else None for rule in rules)
+        age_limits = _limits(rule.age_limit_ms if rule else None for rule in rules)
+        kept = find_kept_logs(
+            listings,
+            size_limits=size_limits,
+            age_limits_ms=age_limits,
+            log_start_checkpoints=facts.log_starts,
+            high_watermarks=facts.high_watermarks,
+            has_watermark=has_watermark,
+            now_ms=run.now_ms,
+        )
+        (places,) = np.nonzero(is_asked & kept.is_kept)
+        count = len(places)
+        sizes = listings.total_bytes
+        limits = np.where(size_limits > 0, size_limits, 1)
+        percents = np.where(size_limits > 0, sizes * 100 // limits, 0)
+        starts, none = kept.log_starts, np.zeros(count, np.int64)
+        is_replicated = facts.has_watermark & (starts <= facts.high_watermarks)
+        hold_names = pa.array([hold.value for hold in HOLDS], pa.string())
+        columns = _skipped(count, Reason.NOTHING_TO_RETAIN) | {
+            "bytes": sizes[places],
+            "bytes_after": sizes[places],
+            "segments": listings.counts[places],
+            "segments_after": listings.counts[places],
+            "deleted_bytes": none,
+            "deleted_segments": none,
+            "old_log_start_offset": starts[places],
+            "log_start_offset": starts[places],
+            "rolls": pa.repeat(pa.scalar(value=False), count),
+            "percent": percents[places],
+            "blocked_by": hold_names.take(pa.array(kept.holds[places])),
+            "blocked_offset": listings.base_offsets[listings.starts][places],
+            "blocked_timestamp": _nullable(kept.timestamps, kept.has_timestamp, places),
+            "wait_ms": _nullable(kept.waits_ms, kept.has_wait, places),
+            "first_base_offset": listings.base_offsets[listings.starts][places],
+            "removed": pa.array([[]] * count, pa.list_(pa.int64())),
+            "log_start_checkpoint": _nullable(facts.log_starts, facts.has_log_start, places),
+            "high_watermark": _nullable(facts.high_watermarks, has_watermark, places),
+            "is_replicated": pa.array(is_replicated[places]),
+            "retention_ms": age_limits[places],
+            "retention_bytes": size_limits[places],
+        }
+        for predicate in Predicate:
+            name = f"by_{predicate.value.lower()}"
+            columns |= {f"{name}_segments": none, f"{name}_bytes": none}
+        if self._context.with_operations:
+            columns["operations"] = pa.repeat(pa.scalar("[]"), count)
+        return places, columns
+
+    def _leave(
+        self,
+        listings: Listings,
+        topics: Sequence[_Topic | None],
+        facts: "_Facts",
+        is_asked: NDArray[np.bool_],
+    ) -> "_Answer":
+        """Return the rows of the partitions of which no round is due."""
+        configs = [None if topic is None else topic.config for topic in topics]
+        is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
+        logs = find_logs_not_due(
+            listings,
+            least_ratios=np.array(
+                [config.min_cleanable_dirty_ratio if config else 0.0 for config in configs]
+            ),
+            has_lag=np.array([config is None or _has_lag(config) for config in configs]),
+            log_start_checkpoints=facts.log_starts,
+            cleaner_checkpoints=facts.cleaner_offsets,
+            has_cleaner_checkpoint=facts.has_cleaner_offset,
+            high_watermarks=facts.high_watermarks,
+            has_watermark=facts.has_watermark & (not is_log_end),
+        )
+        (places,) = np.nonzero(is_asked & logs.is_sure)
+        is_clean = logs.cleanable_bytes[places] == 0
+        codes = [NotDue.RATIO_BELOW_MINIMUM.value, NotDue.NOTHING_TO_CLEAN.value]
+        return places, _skipped(len(places)) | {
+            "reason": pa.array(codes, pa.string()).take(pa.array(is_clean.astype(np.int8))),
+            "bytes": listings.total_bytes[places],
+            "segments": listings.counts[places],
+            "first_dirty_offset": logs.first_dirty_offsets[places],
+            "first_uncleanable_offset": logs.first_uncleanable_offsets[places],
+            "clean_bytes": logs.clean_bytes[places],
+            "cleanable_bytes": logs.cleanable_bytes[places],
+            "cleanable_ratio": logs.cleanable_ratios[places],
+            "compaction_delay_ms": np.zeros(len(places), np.int64),
+            "checkpoint_reset": logs.has_invalid_checkpoint[places],
+            "log_start_checkpoint": facts.log_starts[places],
+        }
+
+
+# Places in some arrays of partitions, and the columns of their rows.
+_Answer = tuple[NDArray[np.int64], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What the checkpoint files of their roots say of some partitions; 0 where they say nothing."""
+
+    high_watermarks: NDArray[np.int64]
+    has_watermark: NDArray[np.bool_]
+    log_starts: NDArray[np.int64]
+    has_log_start: NDArray[np.bool_]
+    cleaner_offsets: NDArray[np.int64]
+    has_cleaner_offset: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, marks: Sequence[PartitionCheckpoints | None]) -> "_Facts":
+        """Return them as arrays."""
+        none = PartitionCheckpoints()
+        entries = [none if mark is None else mark for mark in marks]
+        watermarks = _offsets(mark.high_watermark for mark in entries)
+        starts = _offsets(mark.log_start_offset for mark in entries)
+        cleaned = _offsets(mark.cleaner_offset for mark in entries)
+        return cls(
+            high_watermarks=watermarks[0],
+            has_watermark=watermarks[1],
+            log_starts=starts[0],
+            has_log_start=starts[1],
+            cleaner_offsets=cleaned[0],
+            has_cleaner_offset=cleaned[1],
+        )
+
+
+def _may_be_purged(row: Row, look: Look | None) -> bool:
+    """Whether there may be something in a directory that only waits for its end."""
+    if row["role"] != Role.BROKER:
+        return False
+    if row["error_class"] is not None or row["kind"] == DirectoryKind.DELETE:
+        return True
+    return row["kind"] in _PURGED and (look is None or look.has_deleted)
+
+
+def _has_id(metadata: bytes | None, expected: str) -> bool:
+    """Whether a topic id is the expected one; a partition without one contradicts nothing."""
+    return metadata is None or _id_of(metadata) == expected
+
+
+@lru_cache(maxsize=256)
+def _id_of(metadata: bytes) -> str | None:
+    """Return the id in ``partition.metadata``, None where that is malformed."""
+    try:
+        return parse_partition_metadata(metadata, file=PARTITION_METADATA_FILE).topic_id
+    except PylogError:
+        return None
+
+
+def _skipped(count: int, reason: Reason | None = None) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "status": pa.repeat(pa.scalar(Status.SKIPPED.value), count),
+        "duration_ms": np.zeros(count, np.int64),
+    }
+    return columns if reason is None else columns | {"reason": pa.repeat(reason.value, count)}
+
+
+def _has_lag(config: LogConfig) -> bool:
+    """Whether it counts for a round how old records are."""
+    return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LAG_MS
+
+
+def _offsets(values: Iterable[int | None]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return offsets, 0 for None, and where there is one."""
+    offsets = list(values)
+    return (
+        np.array([offset or 0 for offset in offsets], np.int64),
+        np.array([offset is not None for offset in offsets], np.bool_),
+    )
+
+
+def _limits(values: Iterable[int | None]) -> NDArray[np.int64]:
+    return np.array([NO_LIMIT if value is None else value for value in values], np.int64)
+
+
+def _nullable(
+    values: NDArray[np.int64], has_value: NDArray[np.bool_], places: NDArray[np.int64]
+) -> pa.Array:
+    return pa.array(values[places], mask=~has_value[places])
+
+
+def _fill(schema: pa.Schema, names: pa.RecordBatch, columns: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return rows of a schema: names of partitions, some columns, and nulls."""
+    arrays = []
+    for field in schema:
+        if field.name in _NAMES:
+            arrays.append(names.column(field.name))
+        elif field.name in columns:
+            arrays.append(pa.array(columns[field.name]).cast(field.type))
+        else:
+            arrays.append(pa.nulls(names.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

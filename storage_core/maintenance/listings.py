@@ -1,0 +1,274 @@
+"""Listings of very many partition directories as arrays: a partition is a stretch of numbers.
+
+Most partitions of a cluster keep all they have, and their listings alone tell it. These are decided
+about all at once (`retention.holds`), and no object is made of one. Only plain directories take
+part: whole segments under the names that Kafka spells, each with its indexes, and Kafka's own small
+files. Whatever else lies in a directory, its partition is looked at alone, by those who know every
+case.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage_core.checkpoint.checkpoint_files import MAX_PARTITION_METADATA_BYTES
+from storage_core.filenames import (
+    DELETED_SUFFIX,
+    LEADER_EPOCH_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SEGMENT_FILE_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_of,
+    parse_file_names,
+)
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.formats.index_entries import TIME_INDEX_ENTRY
+from storage_core.local_files import list_open, open_folder, open_in, read_limited
+from storage_core.log.clean_end import read_clean_end
+from storage_core.log.log_loader import MAX_LOG_BYTES
+
+_PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
+_LOG, _OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX = (
+    SEGMENT_FILE_SUFFIXES.index(suffix)
+    for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+)
+_NANOSECONDS_PER_MS: Final = 1_000_000
+# In place of a log end offset that is not known.
+NO_END: Final = -1
+
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one look at a partition directory on a local disk shows.
+
+    Attributes:
+        logs: Length and time of the last modification, epoch milliseconds, of each file that ends
+            in ``.log``, by name.
+        others: Names of everything else, in any order.
+        are_files: Whether all of it is regular files.
+        oldest_entry: The last entry of the oldest segment's time index; empty without one, None
+            where it was not asked for.
+        metadata: What ``partition.metadata`` holds; None without one, or where it was not asked.
+        log_end: Offset of the next record; None where only a load of the log tells it, or more than
+            it, or where it was not asked for.
+    """
+
+    logs: dict[str, tuple[int, int]]
+    others: list[str] = field(default_factory=list)
+    are_files: bool = True
+    oldest_entry: bytes | None = None
+    metadata: bytes | None = None
+    log_end: int | None = None
+
+    @property
+    def has_deleted(self) -> bool:
+        """Whether there is something that only waits for its end."""
+        # A name has no slash: so one ends where the next one begins.
+        return DELETED_SUFFIX + "/" in "/".join((*self.others, ""))
+
+
+def look_at(
+    directory: Path, *, needs_age: bool, needs_topic_id: bool, log_start: int | None = None
+) -> Look | None:
+    """List a partition directory, and read the few bytes that most decisions need.
+
+    Args:
+        directory: The partition directory.
+        needs_age: Whether the age of the oldest segment is wanted.
+        needs_topic_id: Whether ``partition.metadata`` is wanted.
+        log_start: Where the end of the log is wanted, the partition's entry in the log-start
+            checkpoint, 0 without one; else None.
+
+    Returns:
+        What is there; None where it cannot be told, or files come and go: who looks at the
+        partition alone finds out why.
+    """
+    try:
+        with open_folder(directory) as folder:
+            facts, others, are_files = list_open(folder, LOG_SUFFIX)
+            has_metadata = needs_topic_id and PARTITION_METADATA_FILE in others
+            return Look(
+                logs={
+                    name: (fact.st_size, fact.st_mtime_ns // _NANOSECONDS_PER_MS)
+                    for name, fact in facts.items()
+                },
+                others=others,
+                are_files=are_files,
+                oldest_entry=_last_time_entry(folder, min(facts)) if needs_age and facts else None,
+                metadata=_read_metadata(folder) if has_metadata else None,
+                log_end=_read_end(folder, directory, facts, others, log_start)
+                if log_start is not None and are_files
+                else None,
+            )
+    except OSError:
+        return None
+
+
+def _last_time_entry(folder: int, log_name: str) -> bytes:
+    """Return the last whole entry of the time index beside a log."""
+    descriptor = open_in(folder, log_name.removesuffix(LOG_SUFFIX) + TIME_INDEX_SUFFIX)
+    try:
+        entry_bytes = TIME_INDEX_ENTRY.itemsize
+        entries = os.fstat(descriptor).st_size // entry_bytes
+        return os.pread(descriptor, entry_bytes, (entries - 1) * entry_bytes) if entries else b""
+    finally:
+        os.close(descriptor)
+
+
+def _read_end(
+    folder: int, directory: Path, logs: Collection[str], others: Collection[str], log_start: int
+) -> int | None:
+    """Return the log end offset, None where a load has to tell it."""
+    if not logs:
+        return None
+    oldest, newest = offset_of(min(logs)), offset_of(max(logs))
+    if oldest is None or newest is None:
+        return None
+    return read_clean_end(
+        folder, directory, bases=(oldest, newest), log_start=log_start, others=others
+    )
+
+
+def _read_metadata(folder: int) -> bytes:
+    descriptor = open_in(folder, PARTITION_METADATA_FILE)
+    try:
+        return read_limited(descriptor, MAX_PARTITION_METADATA_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listings:
+    """The segments of plain partitions, each with at least one, in order of base offsets.
+
+    Attributes:
+        places: Which of the looks each partition is.
+        starts: Where the segments of each begin in the arrays below.
+        base_offsets: Of segments.
+        sizes: Lengths of their records files.
+        times_ms: When these were last written, epoch milliseconds.
+        oldest_timestamps: By partition, what the last entry of the oldest segment's time index
+            says; NO_TIMESTAMP where there is none, or it was not asked for.
+        has_age: By partition, whether that was asked for.
+        log_ends: By partition, offset of the next record; NO_END where `Look.log_end` has none.
+    """
+
+    places: Numbers
+    starts: Numbers
+    base_offsets: Numbers
+    sizes: Numbers
+    times_ms: Numbers
+    oldest_timestamps: Numbers
+    has_age: Mask
+    log_ends: Numbers
+
+    @classmethod
+    def of_looks(cls, looks: Sequence[Look | None]) -> "Listings":
+        """Return the plain ones among some partitions."""
+        seen = [(n, k) for n, k in enumerate(looks) if k is not None and k.are_files and k.logs]
+        counts = np.array([len(look.logs) for _, look in seen], np.int64)
+        owners = np.repeat(np.arange(len(seen)), counts)
+        facts = [fact for _, look in seen for fact in look.logs.values()]
+        sizes, times = np.array(facts, np.int64).reshape(-1, 2).T
+        bases, kinds = parse_file_names([name for _, look in seen for name in look.logs])
+        is_plain = _none_of(owners, (kinds != _LOG) | (sizes > MAX_LOG_BYTES), len(seen))
+        order = np.lexsort((bases, owners))
+        bases, sizes, times = bases[order], sizes[order], times[order]
+        is_plain &= _have_companions([look.others for _, look in seen], owners, bases)
+        kept = is_plain[owners]
+        counts = counts[is_plain]
+        plain = [seen[n][1] for n in np.flatnonzero(is_plain)]
+        return cls(
+            places=np.array([place for place, _ in seen], np.int64)[is_plain],
+            starts=np.cumsum(counts) - counts,
+            base_offsets=bases[kept],
+            sizes=sizes[kept],
+            times_ms=times[kept],
+            oldest_timestamps=np.array(
+                [_timestamp_of(look.oldest_entry) for look in plain], np.int64
+            ),
+            has_age=np.array([look.oldest_entry is not None for look in plain], np.bool_),
+            log_ends=np.array(
+                [NO_END if look.log_end is None else look.log_end for look in plain], np.int64
+            ),
+        )
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def counts(self) -> Numbers:
+        """Segments of each partition."""
+        counts: Numbers = np.diff(np.append(self.starts, len(self.sizes)))
+        return counts
+
+    @property
+    def total_bytes(self) -> Numbers:
+        """Bytes of all segments of each partition."""
+        if not len(self):
+            return np.zeros(0, np.int64)
+        sums: Numbers = np.add.reduceat(self.sizes, self.starts)
+        return sums
+
+
+def _none_of(owners: Numbers, is_one: Mask, count: int) -> Mask:
+    """Return by owner whether none of its things is such a one."""
+    has_none: Mask = np.bincount(owners[is_one], minlength=count) == 0
+    return has_none
+
+
+def _have_companions(names: Sequence[Sequence[str]], owners: Numbers, bases: Numbers) -> Mask:
+    """Return by partition whether each log has its indexes, and nothing else is there.
+
+    Args:
+        names: Of each partition, all but its logs.
+        owners: The partition of each log, ascending.
+        bases: Their base offsets, ascending within a partition.
+    """
+    count = len(names)
+    everything = [name for some in names for name in some]
+    holders = np.repeat(np.arange(count), [len(some) for some in names])
+    offsets, kinds = parse_file_names(everything)
+    is_odd = kinds < 0
+    for place in np.flatnonzero(is_odd):
+        is_odd[place] = everything[place] not in _PLAIN_FILES
+    answer = _none_of(holders, is_odd, count)
+    logs = np.bincount(owners, minlength=count)
+    for kind in (_OFFSET_INDEX, _TIME_INDEX):
+        these = kinds == kind
+        has_as_many = np.bincount(holders[these], minlength=count) == logs
+        these &= has_as_many[holders]
+        order = np.lexsort((offsets[these], holders[these]))
+        compared = has_as_many[owners]
+        differs = offsets[these][order] != bases[compared]
+        answer &= has_as_many & _none_of(owners[compared], differs, count)
+    these = kinds == _TXN_INDEX
+    if these.any():
+        # Each follows its log, if there is one, when both are sorted together.
+        both_owners = np.concatenate([owners, holders[these]])
+        both_bases = np.concatenate([bases, offsets[these]])
+        is_index = np.arange(len(both_bases)) >= len(bases)
+        order = np.lexsort((is_index, both_bases, both_owners))
+        both_owners, both_bases, is_index = both_owners[order], both_bases[order], is_index[order]
+        follows = np.zeros(len(order), np.bool_)
+        follows[1:] = (both_owners[1:] == both_owners[:-1]) & (both_bases[1:] == both_bases[:-1])
+        answer &= _none_of(both_owners, is_index & ~follows, count)
+    return answer
+
+
+def _timestamp_of(entry: bytes | None) -> int:
+    if not entry:
+        return NO_TIMESTAMP
+    found = np.frombuffer(entry, TIME_INDEX_ENTRY, 1)["timestamp"][0]
+    return max(int(found), NO_TIMESTAMP)
