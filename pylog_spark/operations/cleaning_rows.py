@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.schemas import CLEANING, Status, rows_to_batch
+from pylog_spark.schemas import CLEANING, Status
 from storage_core.maintenance.compaction.statistics import (
     CleanedLog,
     CleanerStats,

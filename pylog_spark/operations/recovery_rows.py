@@ -6,16 +6,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import (
-    CUT,
-    RECOVERY,
-    RECOVERY_WORK,
-    RESULT,
-    Status,
-    rows_to_batch,
-)
+from pylog_spark.schemas import CUT, RECOVERY, RECOVERY_WORK, RESULT, Status
 from storage_core.maintenance.verification.findings import Severity
 
 _OUTCOME: Final = ("status", "reason", "error_class", "error")

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options import Order
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
+from pylog_spark.schemas import RESULT, Reason, Status
 from storage_core.errors import GuardRefusedError
 from storage_core.filenames import directory_state
 from storage_core.store.generations import unpinned

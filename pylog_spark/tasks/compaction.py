@@ -17,13 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import (
-    GROUP_MANIFEST,
-    MERGED_INDEX,
-    PARTIAL_INDEX,
-    rows_to_batch,
-    rows_to_batches,
-)
+from pylog_spark.rows import rows_to_batch, rows_to_batches
+from pylog_spark.schemas import GROUP_MANIFEST, MERGED_INDEX, PARTIAL_INDEX
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.key_folder import new_prefix, remove_files

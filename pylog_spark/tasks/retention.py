@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of

@@ -9,9 +9,10 @@ import pytest
 from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
 from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.recording import Recorder
-from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
+from pylog_spark.schemas import RETENTION_PLAN
 from storage_core.clock import ManualClock
 
 HOUR_MS = 3_600_000

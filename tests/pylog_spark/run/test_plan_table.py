@@ -3,11 +3,12 @@ import pytest
 
 from pylog_spark.operations.compaction_waves import outcome_of_commit
 from pylog_spark.options import Order
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.run.run_report import summarise
-from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
+from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason
 
 
 def plans_of(*rows: dict) -> pa.Table:
