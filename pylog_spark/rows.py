@@ -1,8 +1,9 @@
 """A table's row is a dataclass; its Arrow schema, its objects and its rows follow from that.
 
 A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
-dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow;
-what is null in no row, not even in one with an error, is not optional to Python.
+dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
+To Python those may be ``None`` that are null in a row without an error, too: whoever reads a row
+asks for its error first.
 
 Objects are made of rows that somebody works through one by one. Whole columns, of which no object
 is ever made, stay in Arrow.

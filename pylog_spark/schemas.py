@@ -134,6 +134,9 @@ class Failure:
     error_class: Text = column("class of the error, null without one")
     error: Text = column("what went wrong, with file and position")
 
+    def __bool__(self) -> bool:
+        return self.error_class is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
@@ -475,8 +478,8 @@ class MeasuredRow:
     """What a round would make of a partition: both passes were made, nothing was written."""
 
     ordinal: int = column(_ORDINAL)
-    bytes_after: Number = column("bytes of all .log files")
-    segments_after: Number = column("segments of the partition")
+    bytes_after: int = column("bytes of all .log files")
+    segments_after: int = column("segments of the partition")
     records_before: Number = column("records of the partition, null where some are damaged")
     records_after: Number = column("the same afterwards")
     duration_ms: int = column("time it took")
@@ -523,9 +526,9 @@ class MergedIndexRow:
     index: Binary = column("the merged index; null if too large, filed, or an error")
     path: Text = column("its scratch file, null where it is in no file")
     table_path: Text = column("that of its offset map, null where pass two needs none")
-    numbers: Text = column("what pass one read and found, as JSON")
-    group_bytes: Numbers = column("source bytes of each group, in group order")
-    end_offset: Number = column("the cleaner point after the round")
+    numbers: str = column("what pass one read and found, as JSON")
+    group_bytes: tuple[int, ...] = column("source bytes of each group, in group order")
+    end_offset: int = column("the cleaner point after the round")
     duration_ms: int = column("time of the merge and of the partial indexes before it")
     failure: Failure = Failure()
 
@@ -555,10 +558,10 @@ class GroupManifestRow:
     """Pass two: the attempt-private files that one group became."""
 
     ordinal: int = column(_ORDINAL)
-    group: Number = column("number of the group in the merged index")
-    manifest: Text = column("the group's scratch files, sizes and counts, as JSON")
+    group: int = column("number of the group in the merged index")
+    manifest: str = column("the group's scratch files, sizes and counts, as JSON")
     numbers: Text = column("what pass one read and found; on one row of an exchange")
-    records: Number = column("records of its source segments")
+    records: int = column("records of its source segments")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
 

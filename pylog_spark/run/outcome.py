@@ -1,10 +1,11 @@
 """What became of one partition, whatever was done to it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pylog_spark.schemas import Reason, Status
+from pylog_spark.rows import row_reader
+from pylog_spark.schemas import Failure, Reason, Status
 from storage_core.errors import describe_failure
 
 
@@ -36,7 +37,7 @@ class Outcome:
         """
         outcome = cls(duration_ms=row["duration_ms"] or 0)
         if row["error_class"] is not None:
-            outcome.fail(row)
+            outcome.fail(row_reader(Failure)(row))
             outcome.was_touched = bool(row["touched"])
         else:
             outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
@@ -46,7 +47,7 @@ class Outcome:
     def failed(cls, error: Exception) -> "Outcome":
         """Return what becomes of a partition of which an error keeps the run away."""
         outcome = cls()
-        outcome.fail(describe_failure(error))
+        outcome.fail(Failure(**describe_failure(error)))
         return outcome
 
     @classmethod
@@ -76,10 +77,9 @@ class Outcome:
             rounds=former.rounds + self.rounds,
         )
 
-    def fail(self, row: Mapping[str, Any]) -> None:
+    def fail(self, failure: Failure) -> None:
         """Take over the error of a row."""
-        error = {name: row[name] for name in ("error_class", "error")}
-        self.columns = {"status": Status.FAILED.value, **error}
+        self.columns = {"status": Status.FAILED.value, **asdict(failure)}
 
     def refuse(self, reason: Reason, why: str) -> None:
         """Leave the partition alone for a reason."""

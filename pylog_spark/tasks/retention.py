@@ -72,7 +72,7 @@ class SweepWork:
 
     Attributes:
         ref: Which one it is.
-        log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
+        log_start_checkpoint: Its entry in the log-start checkpoint, None without one.
         high_watermark: Nothing at or above it goes; None for the log's end.
         removed: Base offsets of the segments that go.
         log_start_offset: Where the log starts afterwards.
@@ -81,7 +81,7 @@ class SweepWork:
     """
 
     ref: PartitionRef
-    log_start_checkpoint: int
+    log_start_checkpoint: int | None
     high_watermark: int | None
     removed: tuple[int, ...]
     log_start_offset: int
@@ -284,7 +284,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             config=config,
             cleaner=run.cleaner,
             now_ms=run.now_ms,
-            log_start_checkpoint=work.log_start_checkpoint,
+            log_start_checkpoint=work.log_start_checkpoint or 0,
             high_watermark=work.high_watermark,
             max_timestamps=manifest_timestamps(store),
             unlink=_unlinks(context, work.ref.directory),

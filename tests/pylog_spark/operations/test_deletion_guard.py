@@ -307,7 +307,7 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
         context=None, rows=lambda *_, **__: table, note_changes=lambda *_: None
     )
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
-    monkeypatch.setattr(retain, "find_due_sweeps", lambda _: [])
+    monkeypatch.setattr(retain, "read_planned", lambda *_: [])
     monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
     monkeypatch.setattr(retain, "run_waves", killed_waves)
     with pytest.raises(KeyboardInterrupt):
