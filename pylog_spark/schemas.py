@@ -579,7 +579,7 @@ class CommitRow:
     segments_after: Number = column("segments of the partition")
     records_before: Number = column("records of the partition")
     records_after: Number = column("the same afterwards")
-    touched: Truth = column("whether files may have been changed before the error")
+    touched: bool = column("whether files may have been changed before the error")
     operations: Text = column("the operations that were applied, as JSON")
     was_split: Truth = column("whether a segment was split, and nothing cleaned")
     statistics: Text = column("numbers of the round by Kafka's names, as JSON")
@@ -675,7 +675,7 @@ class SweptRow:
     bytes_after: Number = column("bytes of all .log files")
     segments_after: Number = column("segments of the partition")
     operations: Text = column("the operations that were applied, as JSON")
-    touched: Truth = column("whether files may have been changed before the error")
+    touched: bool = column("whether files may have been changed before the error")
     duration_ms: int = column("time it took")
     failure: Failure = Failure()
 

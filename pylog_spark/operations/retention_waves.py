@@ -10,11 +10,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import SWEPT, Reason, Status
+from pylog_spark.schemas import SWEPT, Reason, Status, SweptRow
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.filenames import LOG_START_FILE, TopicPartition
@@ -59,9 +60,8 @@ class SweepStages:
             return commit_sweeps(items, context, write)
 
         ended = self._run.engine.spread(self._units(due), commit, SWEPT)
-        rows = self._run.engine.collect(ended, SWEPT, title).to_pylist()
-        names = ("bytes_after", "segments_after", "operations")
-        return {row["ordinal"]: Outcome.of(row, names) for row in rows}
+        rows = read_rows(SweptRow, self._run.engine.collect(ended, SWEPT, title))
+        return {row.ordinal: Outcome.of(row) for row in rows}
 
     def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
         """Return what each task is given."""

@@ -1,11 +1,9 @@
 """What became of one partition, whatever was done to it."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pylog_spark.rows import row_reader
-from pylog_spark.schemas import Failure, Reason, Status
+from pylog_spark.schemas import CommitRow, Failure, Reason, Status, SweptRow
 from storage_core.errors import describe_failure
 
 
@@ -28,19 +26,19 @@ class Outcome:
     rounds: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], names: tuple[str, ...]) -> "Outcome":
-        """Return the outcome that the row of a commit tells.
-
-        Args:
-            row: Of a schema with ``duration_ms``, ``touched`` and an error.
-            names: Columns that are taken over where there is no error.
-        """
-        outcome = cls(duration_ms=row["duration_ms"] or 0)
-        if row["error_class"] is not None:
-            outcome.fail(row_reader(Failure)(row))
-            outcome.was_touched = bool(row["touched"])
-        else:
-            outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
+    def of(cls, row: CommitRow | SweptRow) -> "Outcome":
+        """Return the outcome that the row of a commit tells."""
+        outcome = cls(duration_ms=row.duration_ms)
+        if row.failure:
+            outcome.fail(row.failure)
+            outcome.was_touched = row.touched
+            return outcome
+        outcome.columns = {
+            "status": Status.DONE.value,
+            "bytes_after": row.bytes_after,
+            "segments_after": row.segments_after,
+            "operations": row.operations,
+        }
         return outcome
 
     @classmethod
