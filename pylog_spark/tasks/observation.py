@@ -2,9 +2,10 @@
 
 A task lists a directory once and asks for each step what is due there. Directories in which nothing
 unusual lies are decided about together, as arrays (``storage_core.maintenance.listings``): most of
-them keep all they have, and that is all that is ever known of them. What is left over is looked at
-alone, by the functions that know every case: their answers are the same ones. So is every log that
-may be compacted: to load it is what tells that it is damaged, and no listing shows that.
+them keep all they have, and that is all that is ever known of them. Of a log that is compacted the
+look reads what a load would read of its end, too: damage is there, and no listing shows it. What is
+left over is looked at alone, by the functions that know every case: their answers are the same
+ones.
 """
 
 import enum
@@ -33,9 +34,12 @@ from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.log_directories import DirectoryKind
 from storage_core.catalog.roles import Role, local_path
 from storage_core.checkpoint.checkpoint_files import parse_partition_metadata
-from storage_core.checkpoint.checkpoints import Checkpoints
+from storage_core.checkpoint.checkpoints import PartitionCheckpoints
+from storage_core.config import LogConfig
 from storage_core.errors import PylogError
 from storage_core.filenames import PARTITION_METADATA_FILE, TopicPartition
+from storage_core.maintenance.compaction.candidates import MAX_LAG_MS, NotDue
+from storage_core.maintenance.compaction.not_due import find_logs_not_due
 from storage_core.maintenance.listings import Listings, Look, look_at
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import Predicate, RetentionRules
@@ -134,11 +138,13 @@ class _Topic:
     """What decides about every partition of a topic in one root.
 
     Attributes:
+        config: Its configuration; None where nobody knows it.
         rules: What that says about old segments; None where the topic is not swept at all.
         refusals: Why a step leaves its partitions alone, for the steps that do.
         topic_id: What the catalogue says; None where nobody does.
     """
 
+    config: LogConfig | None
     rules: RetentionRules | None
     refusals: Mapping[Step, Reason]
     topic_id: str | None
@@ -157,11 +163,12 @@ class _Observer:
         """Yield for each step rows of its schema."""
         rows = batch.select(list(_LOOKED_AT)).to_pylist()
         has_files = batch.column("file_names").is_valid().to_pylist()
-        looked, looks = [], []
+        looked, looks, marks = [], [], []
         for number, row in enumerate(rows):
             if not has_files[number] and self._is_looked_at(row):
                 looked.append(number)
-                looks.append(self._look(row))
+                marks.append(self._read_marks(row))
+                looks.append(self._look(row, marks[-1]))
         if Step.PURGE in self._context.steps:
             by_number = dict(zip(looked, looks, strict=True))
             found = [n for n, row in enumerate(rows) if _may_be_purged(row, by_number.get(n))]
@@ -169,8 +176,12 @@ class _Observer:
                 yield Step.PURGE, batch.take(pa.array(found, pa.int64()))
         listings = Listings.of_looks(looks)
         numbers = np.array(looked, np.int64)[listings.places]
-        chosen = [rows[number] for number in numbers]
-        answers = self._answer(chosen, [looks[place] for place in listings.places], listings)
+        answers = self._answer(
+            [rows[number] for number in numbers],
+            [looks[place] for place in listings.places],
+            [marks[place] for place in listings.places],
+            listings,
+        )
         for step in self._plans:
             left = np.ones(len(rows), np.bool_)
             for places, columns in answers.get(step, ()):
@@ -218,14 +229,26 @@ class _Observer:
             return []
         return [step for step in self._plans if step not in topic.refusals]
 
-    def _look(self, row: Row) -> Look | None:
+    def _read_marks(self, row: Row) -> PartitionCheckpoints | None:
+        """Return what checkpoints say of a partition; None where they cannot be read."""
+        if row["kind"] != DirectoryKind.PARTITION:
+            return None
+        partition = TopicPartition(row["topic"], row["partition"])
+        try:
+            return self._checkpoints_of(row["root"]).of(partition)
+        except PylogError:
+            return None  # whoever looks at it alone finds out why
+
+    def _look(self, row: Row, marks: PartitionCheckpoints | None) -> Look | None:
         wanted = self._wanted(row)
         topic = self._topic_of(row["root"], row["topic"]) if wanted else None
         rules = None if topic is None else topic.rules
+        needs_end = marks is not None and Step.COMPACT in wanted
         return look_at(
             Path(row["directory"]),
             needs_age=rules is not None and rules.age_limit_ms is not None,
             needs_topic_id=topic is not None and topic.topic_id is not None,
+            log_start=(marks.log_start_offset or 0) if marks is not None and needs_end else None,
         )
 
     def _read_topic(self, root: str, topic: str) -> _Topic | None:
@@ -251,22 +274,25 @@ class _Observer:
             s in _SCOPES and s not in refusals for s in self._plans
         )
         return _Topic(
+            config=config,
             rules=RetentionRules.of(config) if is_swept and config is not None else None,
             refusals=refusals,
             topic_id=catalog.topic_id(topic),
         )
 
     def _answer(
-        self, rows: Sequence[Row], looks: Sequence[Look | None], listings: Listings
+        self,
+        rows: Sequence[Row],
+        looks: Sequence[Look | None],
+        marks: Sequence[PartitionCheckpoints | None],
+        listings: Listings,
     ) -> dict[Step, list["_Answer"]]:
         """Return what is sure, by step: which of the partitions, and the columns of their rows."""
         if not rows:
             return {}
         topics, is_usual = self._topics(rows, looks)
-        try:
-            facts = _Facts.of(rows, self._checkpoints_of)
-        except PylogError:
-            return {}  # each row will carry the error
+        is_usual &= [mark is not None for mark in marks]
+        facts = _Facts.of(marks)
         answers: dict[Step, list[_Answer]] = {}
         for step in self._plans:
             reasons = [None if topic is None else topic.refusals.get(step) for topic in topics]
@@ -287,9 +313,9 @@ class _Observer:
                 "reason": pa.array([reasons[place] for place in refused], pa.string())
             }
             answers[step] = [(refused, skipped)]
-            if step in _SCOPES:
-                is_asked = is_sure & ~is_refused
-                answers[step].append(self._keep(listings, topics, facts, is_asked))
+            is_asked = is_sure & ~is_refused
+            answer = self._keep if step in _SCOPES else self._leave
+            answers[step].append(answer(listings, topics, facts, is_asked))
         return answers
 
     def _topics(
@@ -373,6 +399,45 @@ class _Observer:
             columns["operations"] = pa.repeat(pa.scalar("[]"), count)
         return places, columns
 
+    def _leave(
+        self,
+        listings: Listings,
+        topics: Sequence[_Topic | None],
+        facts: "_Facts",
+        is_asked: NDArray[np.bool_],
+    ) -> "_Answer":
+        """Return the rows of the partitions of which no round is due."""
+        configs = [None if topic is None else topic.config for topic in topics]
+        is_log_end = self._context.run.high_watermark is HighWatermarkSource.LOG_END
+        logs = find_logs_not_due(
+            listings,
+            least_ratios=np.array(
+                [config.min_cleanable_dirty_ratio if config else 0.0 for config in configs]
+            ),
+            has_lag=np.array([config is None or _has_lag(config) for config in configs]),
+            log_start_checkpoints=facts.log_starts,
+            cleaner_checkpoints=facts.cleaner_offsets,
+            has_cleaner_checkpoint=facts.has_cleaner_offset,
+            high_watermarks=facts.high_watermarks,
+            has_watermark=facts.has_watermark & (not is_log_end),
+        )
+        (places,) = np.nonzero(is_asked & logs.is_sure)
+        is_clean = logs.cleanable_bytes[places] == 0
+        codes = [NotDue.RATIO_BELOW_MINIMUM.value, NotDue.NOTHING_TO_CLEAN.value]
+        return places, _skipped(len(places)) | {
+            "reason": pa.array(codes, pa.string()).take(pa.array(is_clean.astype(np.int8))),
+            "bytes": listings.total_bytes[places],
+            "segments": listings.counts[places],
+            "first_dirty_offset": logs.first_dirty_offsets[places],
+            "first_uncleanable_offset": logs.first_uncleanable_offsets[places],
+            "clean_bytes": logs.clean_bytes[places],
+            "cleanable_bytes": logs.cleanable_bytes[places],
+            "cleanable_ratio": logs.cleanable_ratios[places],
+            "compaction_delay_ms": np.zeros(len(places), np.int64),
+            "checkpoint_reset": logs.has_invalid_checkpoint[places],
+            "log_start_checkpoint": facts.log_starts[places],
+        }
+
 
 # Places in some arrays of partitions, and the columns of their rows.
 _Answer = tuple[NDArray[np.int64], dict[str, Any]]
@@ -386,34 +451,24 @@ class _Facts:
     has_watermark: NDArray[np.bool_]
     log_starts: NDArray[np.int64]
     has_log_start: NDArray[np.bool_]
+    cleaner_offsets: NDArray[np.int64]
+    has_cleaner_offset: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Sequence[Row], checkpoints_of: Callable[[str], Checkpoints]) -> "_Facts":
-        """Look the partitions up.
-
-        Raises:
-            CheckpointError: A file is malformed.
-            StorageError: It cannot be read.
-        """
-        found = [
-            checkpoints_of(row["root"]).of(TopicPartition(row["topic"], row["partition"]))
-            for row in rows
-        ]
-        marks, starts = (
-            (
-                np.array([v or 0 for v in values], np.int64),
-                np.array([v is not None for v in values], np.bool_),
-            )
-            for values in (
-                [of_one.high_watermark for of_one in found],
-                [of_one.log_start_offset for of_one in found],
-            )
-        )
+    def of(cls, marks: Sequence[PartitionCheckpoints | None]) -> "_Facts":
+        """Return them as arrays."""
+        none = PartitionCheckpoints()
+        entries = [none if mark is None else mark for mark in marks]
+        watermarks = _offsets(mark.high_watermark for mark in entries)
+        starts = _offsets(mark.log_start_offset for mark in entries)
+        cleaned = _offsets(mark.cleaner_offset for mark in entries)
         return cls(
-            high_watermarks=marks[0],
-            has_watermark=marks[1],
+            high_watermarks=watermarks[0],
+            has_watermark=watermarks[1],
             log_starts=starts[0],
             has_log_start=starts[1],
+            cleaner_offsets=cleaned[0],
+            has_cleaner_offset=cleaned[1],
         )
 
 
@@ -446,6 +501,20 @@ def _skipped(count: int, reason: Reason | None = None) -> dict[str, Any]:
         "duration_ms": np.zeros(count, np.int64),
     }
     return columns if reason is None else columns | {"reason": pa.repeat(reason.value, count)}
+
+
+def _has_lag(config: LogConfig) -> bool:
+    """Whether it counts for a round how old records are."""
+    return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < MAX_LAG_MS
+
+
+def _offsets(values: Iterable[int | None]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return offsets, 0 for None, and where there is one."""
+    offsets = list(values)
+    return (
+        np.array([offset or 0 for offset in offsets], np.int64),
+        np.array([offset is not None for offset in offsets], np.bool_),
+    )
 
 
 def _limits(values: Iterable[int | None]) -> NDArray[np.int64]:

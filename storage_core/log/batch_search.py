@@ -197,12 +197,26 @@ def next_offset_by_index(view: DirectoryView, log_name: str, index: OffsetIndex)
     Raises:
         CorruptRecordError: As `find_next_offset`.
     """
-    last = index.last_offset
-    start = find_position(view, log_name, last, index.look_up(last))
-    if start is None:
-        return index.base_offset
     with closing(view.open(log_name)) as reader:
-        return _end_offset(reader, start, None, index.base_offset)
+        return next_offset_in(reader, index)
+
+
+def next_offset_in(reader: FileReader, index: OffsetIndex) -> int:
+    """Return the offset after a segment's last batch, as `find_next_offset`.
+
+    Args:
+        reader: The open .log file.
+        index: Its offset index, or as much of the end as a search for the last entry looks at.
+
+    Raises:
+        CorruptRecordError: As `find_next_offset`.
+        StorageError: The file cannot be read.
+    """
+    last = index.last_offset
+    found = find_batch_for_offset(reader, last, start=max(index.look_up(last), 0))
+    if found is None:
+        return index.base_offset
+    return _end_offset(reader, found.position, None, index.base_offset)
 
 
 def find_batch_base_offset(

@@ -237,15 +237,7 @@ class LoadingLog:
             self.view.write(LEADER_EPOCH_FILE, b"", "the leader epoch file is missing")
             return LeaderEpochCache()
         data = self.view.read(LEADER_EPOCH_FILE, limit_bytes=MAX_LEADER_EPOCH_BYTES)
-        entries = parse_leader_epochs(data, file=LEADER_EPOCH_FILE)
-        for number, entry in enumerate(entries):
-            if entry.epoch < 0 or entry.start_offset < 0:
-                raise CheckpointError(
-                    LEADER_EPOCH_FILE,
-                    number + _FIRST_EPOCH_LINE,
-                    f"expected numbers of at least 0, found {entry.epoch} {entry.start_offset}",
-                )
-        return LeaderEpochCache(entries)
+        return parse_epochs(data)
 
     def _note_cut(
         self,
@@ -298,3 +290,20 @@ class LoadingLog:
         """Return where the batch begins that holds an offset or follows it, else the log's end."""
         found = find_batch_base_offset(self.view, self.base_offsets, offset)
         return self.log_end_offset if found is None else found
+
+
+def parse_epochs(content: bytes) -> LeaderEpochCache:
+    """Return the leader epochs that the file of a log has.
+
+    Raises:
+        CheckpointError: It is malformed, or has a negative number.
+    """
+    entries = parse_leader_epochs(content, file=LEADER_EPOCH_FILE)
+    for number, entry in enumerate(entries):
+        if entry.epoch < 0 or entry.start_offset < 0:
+            raise CheckpointError(
+                LEADER_EPOCH_FILE,
+                number + _FIRST_EPOCH_LINE,
+                f"expected numbers of at least 0, found {entry.epoch} {entry.start_offset}",
+            )
+    return LeaderEpochCache(entries)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from storage_core.errors import CorruptSnapshotError
 from storage_core.formats.batch_v2 import (
@@ -68,6 +69,16 @@ def parse_producer_snapshot(file: str, data: bytes) -> list[ProducerEntry]:
     Raises:
         CorruptSnapshotError: Its version is not 1, it is too short, or its CRC is wrong.
     """
+    entries = parse_snapshot_table(file, data)
+    return [ProducerEntry(**dict(zip(_FIELDS, values, strict=True))) for values in entries.tolist()]
+
+
+def parse_snapshot_table(file: str, data: bytes) -> NDArray[np.void]:
+    """Return the entries of a snapshot as SNAPSHOT_ENTRY[n], a view of its bytes.
+
+    Raises:
+        CorruptSnapshotError: As `parse_producer_snapshot`.
+    """
     if len(data) < SNAPSHOT_HEADER.itemsize:
         raise CorruptSnapshotError(
             file, 0, f"expected at least {SNAPSHOT_HEADER.itemsize} bytes, found {len(data)}"
@@ -88,8 +99,7 @@ def parse_producer_snapshot(file: str, data: bytes) -> list[ProducerEntry]:
         raise CorruptSnapshotError(
             file, 2, f"expected CRC {computed:#010x}, found {int(header['crc']):#010x}"
         )
-    entries = np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
-    return [ProducerEntry(**dict(zip(_FIELDS, values, strict=True))) for values in entries.tolist()]
+    return np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:

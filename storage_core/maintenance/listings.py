@@ -8,7 +8,7 @@ case.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,11 +26,13 @@ from storage_core.filenames import (
     SEGMENT_FILE_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    offset_of,
     parse_file_names,
 )
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
 from storage_core.local_files import list_open, open_folder, open_in, read_limited
+from storage_core.log.clean_end import read_clean_end
 from storage_core.log.log_loader import MAX_LOG_BYTES
 
 _PLAIN_FILES: Final = frozenset({LEADER_EPOCH_FILE, PARTITION_METADATA_FILE})
@@ -39,6 +41,8 @@ _LOG, _OFFSET_INDEX, _TIME_INDEX, _TXN_INDEX = (
     for suffix in (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 )
 _NANOSECONDS_PER_MS: Final = 1_000_000
+# In place of a log end offset that is not known.
+NO_END: Final = -1
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -56,6 +60,8 @@ class Look:
         oldest_entry: The last entry of the oldest segment's time index; empty without one, None
             where it was not asked for.
         metadata: What ``partition.metadata`` holds; None without one, or where it was not asked.
+        log_end: Offset of the next record; None where only a load of the log tells it, or more than
+            it, or where it was not asked for.
     """
 
     logs: dict[str, tuple[int, int]]
@@ -63,6 +69,7 @@ class Look:
     are_files: bool = True
     oldest_entry: bytes | None = None
     metadata: bytes | None = None
+    log_end: int | None = None
 
     @property
     def has_deleted(self) -> bool:
@@ -71,13 +78,17 @@ class Look:
         return DELETED_SUFFIX + "/" in "/".join((*self.others, ""))
 
 
-def look_at(directory: Path, *, needs_age: bool, needs_topic_id: bool) -> Look | None:
+def look_at(
+    directory: Path, *, needs_age: bool, needs_topic_id: bool, log_start: int | None = None
+) -> Look | None:
     """List a partition directory, and read the few bytes that most decisions need.
 
     Args:
         directory: The partition directory.
         needs_age: Whether the age of the oldest segment is wanted.
         needs_topic_id: Whether ``partition.metadata`` is wanted.
+        log_start: Where the end of the log is wanted, the partition's entry in the log-start
+            checkpoint, 0 without one; else None.
 
     Returns:
         What is there; None where it cannot be told, or files come and go: who looks at the
@@ -96,6 +107,9 @@ def look_at(directory: Path, *, needs_age: bool, needs_topic_id: bool) -> Look |
                 are_files=are_files,
                 oldest_entry=_last_time_entry(folder, min(facts)) if needs_age and facts else None,
                 metadata=_read_metadata(folder) if has_metadata else None,
+                log_end=_read_end(folder, directory, facts, others, log_start)
+                if log_start is not None and are_files
+                else None,
             )
     except OSError:
         return None
@@ -110,6 +124,20 @@ def _last_time_entry(folder: int, log_name: str) -> bytes:
         return os.pread(descriptor, entry_bytes, (entries - 1) * entry_bytes) if entries else b""
     finally:
         os.close(descriptor)
+
+
+def _read_end(
+    folder: int, directory: Path, logs: Collection[str], others: Collection[str], log_start: int
+) -> int | None:
+    """Return the log end offset, None where a load has to tell it."""
+    if not logs:
+        return None
+    oldest, newest = offset_of(min(logs)), offset_of(max(logs))
+    if oldest is None or newest is None:
+        return None
+    return read_clean_end(
+        folder, directory, bases=(oldest, newest), log_start=log_start, others=others
+    )
 
 
 def _read_metadata(folder: int) -> bytes:
@@ -133,6 +161,7 @@ class Listings:
         oldest_timestamps: By partition, what the last entry of the oldest segment's time index
             says; NO_TIMESTAMP where there is none, or it was not asked for.
         has_age: By partition, whether that was asked for.
+        log_ends: By partition, offset of the next record; NO_END where `Look.log_end` has none.
     """
 
     places: Numbers
@@ -142,6 +171,7 @@ class Listings:
     times_ms: Numbers
     oldest_timestamps: Numbers
     has_age: Mask
+    log_ends: Numbers
 
     @classmethod
     def of_looks(cls, looks: Sequence[Look | None]) -> "Listings":
@@ -158,15 +188,20 @@ class Listings:
         is_plain &= _have_companions([look.others for _, look in seen], owners, bases)
         kept = is_plain[owners]
         counts = counts[is_plain]
-        entries = [seen[n][1].oldest_entry for n in np.flatnonzero(is_plain)]
+        plain = [seen[n][1] for n in np.flatnonzero(is_plain)]
         return cls(
             places=np.array([place for place, _ in seen], np.int64)[is_plain],
             starts=np.cumsum(counts) - counts,
             base_offsets=bases[kept],
             sizes=sizes[kept],
             times_ms=times[kept],
-            oldest_timestamps=np.array([_timestamp_of(entry) for entry in entries], np.int64),
-            has_age=np.array([entry is not None for entry in entries], np.bool_),
+            oldest_timestamps=np.array(
+                [_timestamp_of(look.oldest_entry) for look in plain], np.int64
+            ),
+            has_age=np.array([look.oldest_entry is not None for look in plain], np.bool_),
+            log_ends=np.array(
+                [NO_END if look.log_end is None else look.log_end for look in plain], np.int64
+            ),
         )
 
     def __len__(self) -> int:

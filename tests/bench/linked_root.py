@@ -22,9 +22,10 @@ from storage_core.filenames import (
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     TopicPartition,
+    snapshot_file,
 )
 from tests.kit.builders import BatchSpec, RecordSpec
-from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.directories import SegmentSpec, encode_producer_snapshot, write_partition
 from tests.storage_core.catalog import metadata_bytes as md
 
 DAY_MS = 86_400_000
@@ -34,7 +35,8 @@ OFFSETS_A_SEGMENT = 1_000_000
 MOST_LINKS = 50_000
 METADATA = "__cluster_metadata-0"
 # Of a hundred topics so many are of each kind.
-KINDS = (("expired", 3), ("dirty", 2), ("clean", 20), ("ratio", 10), ("kept", 65))
+# Half of them are compacted.
+KINDS = (("expired", 3), ("dirty", 2), ("clean", 30), ("ratio", 18), ("kept", 47))
 SETTINGS = {
     "expired": {"cleanup.policy": "delete", "retention.ms": str(20 * DAY_MS)},
     "dirty": {"cleanup.policy": "compact"},
@@ -104,7 +106,11 @@ def _template(directory: Path, segments: int, now_ms: int) -> Path:
                 producers=() if is_active else None,
             )
         )
-    return write_partition(directory, specs)
+    write_partition(directory, specs)
+    # A broker that closes a log writes its producers down once more.
+    end = (segments - 1) * OFFSETS_A_SEGMENT + 1
+    (directory / snapshot_file(end)).write_bytes(encode_producer_snapshot([]))
+    return directory
 
 
 def _link(template: Path, names: list[str], directory: Path) -> None:

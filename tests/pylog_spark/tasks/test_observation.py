@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -37,8 +38,15 @@ from storage_core.filenames import (
     TopicPartition,
     segment_file,
 )
+from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from tests.kit.builders import BatchSpec, RecordSpec
-from tests.kit.directories import AbortedTxnSpec, SegmentSpec, write_partition
+from tests.kit.directories import (
+    AbortedTxnSpec,
+    ProducerSpec,
+    SegmentSpec,
+    encode_producer_snapshot,
+    write_partition,
+)
 from tests.kit.hostile_names import add_hostile_names
 from tests.pylog_spark.tasks.observed import observed
 
@@ -111,6 +119,36 @@ def link(directory: Path) -> None:
     log.symlink_to(directory.parent / "elsewhere")
 
 
+def snapshot(offset: int, *producers: ProducerSpec, content: bytes | None = None):
+    """A producer snapshot at an offset, of some bytes or of some producers."""
+    data = encode_producer_snapshot(producers) if content is None else content
+    return lambda directory: (directory / segment_file(offset, ".snapshot")).write_bytes(data)
+
+
+def writes(name: str, content: bytes) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes(content)
+
+
+def append(content: bytes) -> Callable[[Path], object]:
+    """More bytes behind the newest segment's batches."""
+    log = segment_file(30, ".log")
+    return lambda directory: writes(log, (directory / log).read_bytes() + content)(directory)
+
+
+def misindex(*positions: int) -> Callable[[Path], object]:
+    """An offset index of the newest segment that points elsewhere."""
+    entries = [(number, position) for number, position in enumerate(positions)]
+    return writes(segment_file(30, ".index"), np.array(entries, OFFSET_INDEX_ENTRY).tobytes())
+
+
+def disorder(directory: Path) -> None:
+    """More entries than a search looks at first, the last one not the largest."""
+    entries = np.zeros(1200, OFFSET_INDEX_ENTRY)
+    entries["relative_offset"] = np.arange(1200)[::-1]
+    entries["position"] = 7
+    (directory / segment_file(30, ".index")).write_bytes(entries.tobytes())
+
+
 # What is done to the partition of a topic, by its name.
 CHANGES: dict[str, Callable[[Path], object]] = {
     "plain": lambda _: None,
@@ -124,6 +162,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "notes": touch("notes.txt"),
     "off": touch("pylog-off"),
     "snapshot": touch(segment_file(30, ".snapshot")),
+    "snapshot-at-end": snapshot(31, ProducerSpec(producer_id=1, last_timestamp=NOW)),
+    "snapshot-before": snapshot(20, ProducerSpec(producer_id=1, last_timestamp=NOW)),
+    "snapshot-beyond": snapshot(40),
+    "snapshot-broken": snapshot(31, content=b"?" * 20),
+    "transaction": snapshot(31, ProducerSpec(producer_id=1, current_txn_first_offset=20)),
     "orphan": touch(segment_file(3, ".index")),
     "unindexed": unlink(segment_file(10, ".index")),
     "untimed": unlink(segment_file(0, ".timeindex")),
@@ -137,7 +180,15 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     # What no listing shows.
     "bad-transactions": misplace_transactions,
     "bad-end": lambda directory: (directory / segment_file(30, ".log")).write_bytes(bytes(80)),
-    "bad-epochs": lambda directory: (directory / LEADER_EPOCH_FILE).write_bytes(b"?"),
+    "bad-tail": append(bytes(8) + b"\0\0\0\1" + bytes(90)),
+    "torn-tail": append(b"torn"),
+    "bad-index": misindex(5),
+    "bad-indexes": misindex(0, 40),
+    "bad-order": disorder,
+    "bad-epochs": writes(LEADER_EPOCH_FILE, b"?"),
+    "negative-epochs": writes(LEADER_EPOCH_FILE, b"0\n1\n-1 0\n"),
+    "no-epochs": unlink(LEADER_EPOCH_FILE),
+    "no-transactions": touch(segment_file(0, ".txnindex")),
     "vanished": shutil.rmtree,
     "empty": lambda directory: [path.unlink() for path in directory.iterdir()],
 }
@@ -242,11 +293,12 @@ marks = st.dictionaries(st.sampled_from(sorted(CHANGES)), st.tuples(small, small
     retention_bytes=st.sampled_from([-1, 0, 200, 300, 10_000]),
     ratio=st.sampled_from(["0", "0.4", "1"]),
     lag_ms=st.sampled_from([0, 0, 0, 2500]),
+    most_lag_ms=st.sampled_from([2**63 - 1, 2**63 - 1, 2500, 10_000]),
     is_log_end=st.booleans(),
 )
 def test_together_and_alone_the_same_is_said(
     root, partitions, monkeypatch, usual, single, policy, retention_ms, retention_bytes, ratio,
-    lag_ms, is_log_end,
+    lag_ms, most_lag_ms, is_log_end,
 ):  # fmt: skip
     config = {
         "cleanup.policy": policy,
@@ -254,6 +306,7 @@ def test_together_and_alone_the_same_is_said(
         "retention.bytes": str(retention_bytes),
         "min.cleanable.dirty.ratio": ratio,
         "min.compaction.lag.ms": str(lag_ms),
+        "max.compaction.lag.ms": str(most_lag_ms),
     }
     columns: list[dict[TopicPartition, int]] = [{}, {}, {}]
     for topic in CHANGES:
@@ -304,13 +357,14 @@ def test_nothing_is_opened_alone_where_everything_is_kept(root, partitions, monk
         monkeypatch.setattr(
             observation, name, lambda row, **_: opened.append(row["directory"]) or {}
         )
-    usual = ("plain", "emptied", "alone", "snapshot", "same-id")
+    usual = ("plain", "emptied", "alone", "snapshot-at-end", "same-id")
     names = {f"{topic}-0" for topic in usual}
     chosen = [row for row in partitions if Path(row["directory"]).name in names]
     assert len(chosen) == len(usual)
     for step, config in [
         (Step.RETAIN, {"cleanup.policy": "delete", "retention.ms": "100000"}),
         (Step.SWEEP, {"cleanup.policy": "compact,delete", "retention.ms": "100000"}),
+        (Step.COMPACT, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}),
     ]:
         table = observed(chosen, context_of(root, config), step)
         assert set(table["status"].to_pylist()) == {"skipped"}
