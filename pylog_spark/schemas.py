@@ -10,13 +10,23 @@ partition by root, topic and number. Rows that travel between the stages of one 
 """
 
 import enum
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
-import pyarrow as pa
-
-from pylog_spark.text import valid_texts
+from pylog_spark.rows import (
+    Binary,
+    Int32,
+    Number,
+    Numbers,
+    Real,
+    Text,
+    Texts,
+    Time,
+    Truth,
+    column,
+    schema_of,
+)
 
 
 class Action(enum.StrEnum):
@@ -105,665 +115,710 @@ class RunEvent(enum.StrEnum):
     END = "END"
 
 
-def _column(name: str, arrow_type: pa.DataType, comment: str) -> pa.Field:
-    return pa.field(name, arrow_type, metadata={"comment": comment})
+_ORDINAL: Final = "row of the partition in the run's own table"
 
 
-_TEXT: Final = pa.string()
-_NUMBER: Final = pa.int64()
-_PARTITION_NAME: Final = [
-    _column("root", _TEXT, "log directory, as the run was given it"),
-    _column("topic", _TEXT, "topic, null where the directory's name gives none"),
-    _column("partition", pa.int32(), "number of the partition, null as the topic is"),
-]
-_ORDINAL: Final = _column("ordinal", _NUMBER, "row of the partition in the run's own table")
-_ERROR: Final = [
-    _column("error_class", _TEXT, "class of the error, null without one"),
-    _column("error", _TEXT, "what went wrong, with file and position"),
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionName:
+    """How people name a partition."""
 
-_RETENTION_LIMITS: Final = [
-    _column("retention_ms", _NUMBER, "age by which retention went, -1 for none; null elsewhere"),
-    _column("retention_bytes", _NUMBER, "size by which it went, -1 for none; null elsewhere"),
-]
-
-# What a listing or an inventory has found in a partition directory; null where nobody has looked.
-_LISTED_FILES: Final = [
-    _column("file_names", pa.list_(_TEXT), "its files, null where they were not listed"),
-    _column("file_bytes", pa.list_(_NUMBER), "their lengths"),
-    _column("file_times_ms", pa.list_(_NUMBER), "their modification times, epoch milliseconds"),
-    _column("file_etags", pa.list_(_TEXT), "the store's tags of their contents, empty without"),
-]
-
-RESULT: Final = pa.schema(
-    [
-        _column("run_id", _TEXT, "the run that wrote the row"),
-        *_PARTITION_NAME,
-        _column("action", _TEXT, "compact, ..."),
-        _column("status", _TEXT, "planned, done, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped, null otherwise"),
-        _column("bytes_before", _NUMBER, "bytes of all .log files"),
-        _column("bytes_after", _NUMBER, "the same afterwards; an upper bound while planned"),
-        _column("records_before", _NUMBER, "records of the partition, null where none were read"),
-        _column("records_after", _NUMBER, "the same afterwards, null while planned"),
-        _column("segments_before", _NUMBER, "segments of the partition"),
-        _column("segments_after", _NUMBER, "the same afterwards, null while planned"),
-        _column("duration_ms", _NUMBER, "time that tasks spent on it, summed over the tasks"),
-        *_ERROR,
-        _column("directory", _TEXT, "the partition's own directory; a copy or remains have others"),
-        *_RETENTION_LIMITS,
-    ]
-)
-
-_FINDING_COLUMNS: Final = [
-    _column("severity", _TEXT, "info, harmless, warn, error or fatal"),
-    _column("code", _TEXT, "stable code of the kind of finding"),
-    _column("topic", _TEXT, "topic, null where it is about a whole directory"),
-    _column("partition", pa.int32(), "number of the partition, null as the topic is"),
-    _column("file", _TEXT, "file it is about"),
-    _column("position", _NUMBER, "byte position in that file"),
-    _column("offset", _NUMBER, "offset of the record it is about"),
-    _column("message", _TEXT, "what was found"),
-    _column("fix", _TEXT, "the command or step that mends it"),
-]
-
-FINDING: Final = pa.schema(_FINDING_COLUMNS)
-
-# A finding as the ledger keeps it.
-RECORDED_FINDING: Final = pa.schema(
-    [
-        _column("run_id", _TEXT, "the run that found it"),
-        _column("root", _TEXT, "log directory, as the run was given it"),
-        *_FINDING_COLUMNS,
-    ]
-)
-
-# What tasks of a verification hand on: findings, facts of segments that another task has to put
-# together, and one row a partition with its numbers.
-VERIFIED: Final = pa.schema(
-    [
-        _column("row", _TEXT, "finding, facts or partition"),
-        _ORDINAL,
-        _column("root", _TEXT, "log directory, as the run was given it"),
-        *_FINDING_COLUMNS,
-        _column("first_offset", _NUMBER, "where the segments begin that the facts are of"),
-        _column("facts", pa.binary(), "zlib over JSON; null unless row is facts"),
-        _column("segments", _NUMBER, "segments of the partition"),
-        _column("bytes", _NUMBER, "bytes of all .log files"),
-        _column("records", _NUMBER, "records that its batches count"),
-        _column("log_start_offset", _NUMBER, "first offset"),
-        _column("log_end_offset", _NUMBER, "just past the last batch"),
-        _column("read_bytes", _NUMBER, "bytes of batches that were read"),
-        _column("read_ms", _NUMBER, "time that tasks spent on reading them"),
-        *_ERROR,
-    ]
-)
-
-RUN: Final = pa.schema(
-    [
-        _column("run_id", _TEXT, "the run"),
-        _column("event", _TEXT, "START or END; a run without an END row died"),
-        _column("at", pa.timestamp("us", tz="UTC"), "when the row was written"),
-        _column("action", _TEXT, "the command: compact, run"),
-        _column("roots", pa.list_(_TEXT), "log directories it was given"),
-        _column("version", _TEXT, "version of the program"),
-        _column("now_ms", _NUMBER, "the one clock of the run, epoch milliseconds"),
-        _column("options", _TEXT, "its options, as JSON"),
-        _column("exit_code", pa.int32(), "exit status, null at the start and after an error"),
-        _column("partitions_done", _NUMBER, "result rows with status done"),
-        _column("partitions_skipped", _NUMBER, "result rows with status skipped"),
-        _column("partitions_failed", _NUMBER, "result rows with status failed"),
-        _column("bytes_before", _NUMBER, "bytes of the partitions that were done"),
-        _column("bytes_after", _NUMBER, "the same afterwards"),
-        _column("duration_ms", _NUMBER, "from start to end of the run"),
-        *_ERROR,
-    ]
-)
-
-OPERATION: Final = pa.schema(
-    [
-        _column("run_id", _TEXT, "the run that did it"),
-        *_PARTITION_NAME,
-        _column("step", _NUMBER, "number of the operation in its plan, from 0"),
-        _column("operation", _TEXT, "kind: RenameFile, DeleteFile, ..."),
-        _column("file", _TEXT, "file it acted on, or whose name it gave away"),
-        _column("target", _TEXT, "new name of a renamed file"),
-        _column("size_bytes", _NUMBER, "bytes written, or length after a truncation"),
-        _column("reason", _TEXT, "why"),
-    ]
-)
-
-PARTITION: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("role", _TEXT, "broker, mirror or managed"),
-        _column("directory", _TEXT, "path of the directory, or where a store opens it"),
-        _column("kind", _TEXT, "partition, metadata, future, delete, stray or foreign"),
-        *_LISTED_FILES,
-        *_ERROR,
-    ]
-)
-
-# A run of directories of a root that one task lists together.
-LISTING_RUN: Final = pa.schema(
-    [
-        _column("root", _TEXT, "log directory, as the run was given it"),
-        _column("role", _TEXT, "broker, mirror or managed"),
-        _column("directories", pa.list_(_TEXT), "names, in the order of keys"),
-        *_ERROR,
-    ]
-)
-
-# What an ingest takes of one partition of a mirror, and what that costs.
-INGEST: Final = pa.schema(
-    [
-        _column("root", _TEXT, "managed root, as the run was given it"),
-        _column("topic", _TEXT, "topic, null where the directory's name gives none"),
-        _column("partition", pa.int32(), "number of the partition, null as the topic is"),
-        _column("mirror", _TEXT, "the mirror"),
-        _column("directory", _TEXT, "name of the directory in the mirror"),
-        _column("status", _TEXT, "planned, done, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped"),
-        _column("bytes_before", _NUMBER, "bytes of all .log files of the managed partition"),
-        _column("segments_before", _NUMBER, "its segments"),
-        _column("taken_bytes", _NUMBER, "bytes of the .log files that are taken"),
-        _column("taken_segments", _NUMBER, "segments that are taken"),
-        _column("left_segments", _NUMBER, "new segments that stay for another time"),
-        _column("left_because", _TEXT, "why the first of them stays: OPEN, NOT_SETTLED, ..."),
-        _column("end_offset", _NUMBER, "up to where the mirror has been taken then"),
-        _column("high_watermark", _NUMBER, "as it is attested, null where by nobody"),
-        _column("list_requests", _NUMBER, "pages of listings"),
-        _column("get_requests", _NUMBER, "reads"),
-        _column("head_requests", _NUMBER, "questions about single objects"),
-        _column("copy_requests", _NUMBER, "copies that the store makes by itself"),
-        _column("put_requests", _NUMBER, "writes"),
-        _column("copied_bytes", _NUMBER, "bytes that the store copies by itself"),
-        _column("moved_bytes", _NUMBER, "bytes that are read and written again"),
-        *_LISTED_FILES,
-        _column("listed_ms", _NUMBER, "when they were listed, epoch milliseconds"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# What retention and compaction would do to a partition, as far as its listing tells.
-SURVEY: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("status", _TEXT, "planned where something is due, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why nothing is due"),
-        _column("policy", _TEXT, "cleanup policies of the topic"),
-        _column("bytes", _NUMBER, "bytes of all .log files"),
-        _column("segments", _NUMBER, "segments of the partition"),
-        _column("due_bytes", _NUMBER, "bytes that would be removed, or read to be cleaned"),
-        _column("removable_bytes", _NUMBER, "bytes of the segments that retention removes"),
-        _column("removable_segments", _NUMBER, "how many these are"),
-        _column("blocked_by", _TEXT, "stable code that says what keeps the oldest that stays"),
-        _column("wait_ms", _NUMBER, "until that one is too old, null where age does not count"),
-        _column("clean_bytes", _NUMBER, "bytes of the clean section"),
-        _column("cleanable_bytes", _NUMBER, "bytes of the dirty section"),
-        _column("cleanable_ratio", pa.float64(), "dirty bytes over both"),
-        _column("bytes_after", _NUMBER, "bytes of all .log files after retention"),
-        _column("segments_after", _NUMBER, "segments after retention"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# What a plain directory has of a managed partition.
-MATERIALIZED: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("status", _TEXT, "planned, done, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped"),
-        _column("generation", _NUMBER, "which one of the partition"),
-        _column("bytes", _NUMBER, "bytes of all .log files"),
-        _column("segments", _NUMBER, "segments of the partition"),
-        _column("all_bytes", _NUMBER, "bytes of all files"),
-        _column("get_requests", _NUMBER, "reads, at least"),
-        _column("log_start_offset", _NUMBER, "as the generation has it, null without"),
-        _column("recovery_point", _NUMBER, "as the generation has it, null without"),
-        _column("high_watermark", _NUMBER, "as the generation has it, null without"),
-        _column("cleaner_offset", _NUMBER, "as the generation has it, null without"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# The files of a partition directory that one stretch of an inventory has.
-LISTED_DIRECTORY: Final = pa.schema(
-    [
-        _column("root", _TEXT, "log directory, as the run was given it"),
-        _column("role", _TEXT, "broker, mirror or managed"),
-        _column("directory", _TEXT, "name of the directory"),
-        *_LISTED_FILES,
-    ]
-)
-
-SEGMENT: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("base_offset", _NUMBER, "lowest offset the segment may hold"),
-        _column("size_bytes", _NUMBER, "bytes of the .log file"),
-        _column("modified_ms", _NUMBER, "modification time of the .log file, epoch milliseconds"),
-        _column("index_bytes", _NUMBER, "bytes of the offset index, null without one"),
-        _column("time_index_bytes", _NUMBER, "bytes of the time index, null without one"),
-        _column("txn_index_bytes", _NUMBER, "bytes of the transaction index, null without one"),
-        _column("is_active", pa.bool_(), "whether it is the last segment"),
-        *_ERROR,
-    ]
-)
-
-# What a broker's start would do to one partition; nothing of it was done.
-FORECAST: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("read_bytes", _NUMBER, "bytes that are read to recover it"),
-        _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
-        _column("split_segments", _NUMBER, "segments that are split"),
-        _column("cut_bytes", _NUMBER, "bytes of records that are cut"),
-        _column("cut_records", _NUMBER, "records in them that can still be read"),
-        _column("deleted_segments", _NUMBER, "segments that are removed whole"),
-        _column("lost_below_high_watermark", _NUMBER, "offsets below it that are gone afterwards"),
-        _column("log_end_offset", _NUMBER, "where the log ends afterwards"),
-        _column("cuts", _TEXT, "the first cuts, file and position, as JSON"),
-        _column("duration_ms", _NUMBER, "time it took to find out"),
-        *_ERROR,
-    ]
-)
-
-# One row per partition directory: what observation found and what the plan would do.
-PLAN: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("status", _TEXT, "planned, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped"),
-        _column("bytes", _NUMBER, "bytes of all .log files"),
-        _column("segments", _NUMBER, "segments of the partition"),
-        _column("first_dirty_offset", _NUMBER, "where the dirty section begins"),
-        _column("first_uncleanable_offset", _NUMBER, "where cleaning has to stop"),
-        _column("clean_bytes", _NUMBER, "bytes of the clean section"),
-        _column("cleanable_bytes", _NUMBER, "bytes of the dirty section"),
-        _column("cleanable_ratio", pa.float64(), "dirty bytes over both"),
-        _column("compaction_delay_ms", _NUMBER, "by which max.compaction.lag.ms is exceeded"),
-        _column("groups", _NUMBER, "groups of segments that become one segment each, at least"),
-        _column("bytes_after", _NUMBER, "upper bound of the bytes afterwards"),
-        _column("peak_extra_bytes", _NUMBER, "upper bound of the disk space needed meanwhile"),
-        _column("checkpoint_reset", pa.bool_(), "whether the cleaner's checkpoint is corrected"),
-        _column("log_start_checkpoint", _NUMBER, "entry of the log-start checkpoint, 0 without"),
-        _column("plan", pa.binary(), "the plan, zlib over JSON; null unless planned"),
-        _column("segment_bytes", pa.list_(_NUMBER), "sizes of the segments to be cleaned"),
-        _column("duration_ms", _NUMBER, "time it took to observe and plan"),
-        *_ERROR,
-    ]
-)
-
-# What a round would make of a partition, exactly: both passes were made, nothing was written.
-MEASURED: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("bytes_after", _NUMBER, "bytes of all .log files"),
-        _column("segments_after", _NUMBER, "segments of the partition"),
-        _column("records_before", _NUMBER, "records of the partition, null where some are damaged"),
-        _column("records_after", _NUMBER, "the same afterwards"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# What the files of a planned partition look like.
-FINGERPRINT: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("files", pa.binary(), "names, sizes and times, zlib over JSON; null with an error"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# Pass one: the keys of one segment with their last offsets.
-PARTIAL_INDEX: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("unit", pa.int32(), "number of the task that merges"),
-        _column("segment", _NUMBER, "number of the segment in the plan"),
-        _column("index", pa.binary(), "the partial index, null with an error or where it is filed"),
-        _column("path", _TEXT, "its scratch files but for their endings, null where it is not"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# The merge: one row per partition.
-MERGED_INDEX: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("index", pa.binary(), "the merged index; null if too large, filed, or an error"),
-        _column("path", _TEXT, "its scratch file, null where it is in no file"),
-        _column("table_path", _TEXT, "that of its offset map, null where pass two needs none"),
-        _column("numbers", _TEXT, "what pass one read and found, as JSON"),
-        _column("group_bytes", pa.list_(_NUMBER), "source bytes of each group, in group order"),
-        _column("end_offset", _NUMBER, "the cleaner point after the round"),
-        _column("duration_ms", _NUMBER, "time of the merge and of the partial indexes before it"),
-        *_ERROR,
-    ]
-)
-
-# Keys that are exchanged by hash, on their way to a bucket or the fold, and the answers on their
-# way to a group of pass two.
-EXCHANGE: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("unit", pa.int32(), "number of the task that gets it"),
-        _column("group", _NUMBER, "group of pass two; 0 before that is known"),
-        _column("kind", _NUMBER, "what it says, in the order in which it has to be heard"),
-        _column("segment", _NUMBER, "number of the segment that it is from or about"),
-        _column("content", pa.binary(), "packed arrays; null with an error"),
-        _column("duration_ms", _NUMBER, "time that went into it"),
-        *_ERROR,
-    ]
-)
-
-# Pass two: the attempt-private files that one group became.
-GROUP_MANIFEST: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("group", _NUMBER, "number of the group in the merged index"),
-        _column("manifest", _TEXT, "the group's scratch files, sizes and counts, as JSON"),
-        _column("numbers", _TEXT, "what pass one read and found; on one row of an exchange"),
-        _column("records", _NUMBER, "records of its source segments"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# The commit, and the clean of a whole partition in one task: one row per partition.
-COMMIT: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("next_offset", _NUMBER, "the cleaner point: first offset that is still dirty"),
-        _column("bytes_after", _NUMBER, "bytes of all .log files"),
-        _column("segments_after", _NUMBER, "segments of the partition"),
-        _column("records_before", _NUMBER, "records of the partition"),
-        _column("records_after", _NUMBER, "the same afterwards"),
-        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
-        _column("operations", _TEXT, "the operations that were applied, as JSON"),
-        _column("was_split", pa.bool_(), "whether a segment was split, and nothing cleaned"),
-        _column("statistics", _TEXT, "numbers of the round by Kafka's names, as JSON"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
+    root: str = column("log directory, as the run was given it")
+    topic: Text = column("topic, null where the directory's name gives none")
+    partition: Int32 = column("number of the partition, null as the topic is")
 
 
-_RETENTION_COLUMNS: Final = [
-    _column("bytes", _NUMBER, "bytes of all .log files"),
-    _column("segments", _NUMBER, "segments of the partition"),
-    _column("deleted_bytes", _NUMBER, "bytes of the segments that go"),
-    _column("deleted_segments", _NUMBER, "how many segments go"),
-    _column("by_log_start_segments", _NUMBER, "those that lie below the log start offset"),
-    _column("by_log_start_bytes", _NUMBER, "their bytes"),
-    _column("by_size_segments", _NUMBER, "those that go for retention.bytes"),
-    _column("by_size_bytes", _NUMBER, "their bytes"),
-    _column("by_time_segments", _NUMBER, "those that go for retention.ms"),
-    _column("by_time_bytes", _NUMBER, "their bytes"),
-    _column("old_log_start_offset", _NUMBER, "first offset that may be read, before"),
-    _column("log_start_offset", _NUMBER, "the same afterwards"),
-    _column("rolls", pa.bool_(), "whether all segments go, and an empty one takes their place"),
-    _column("percent", _NUMBER, "size afterwards, in percent of retention.bytes; 0 without that"),
-    _column("blocked_by", _TEXT, "stable code that says what keeps the oldest segment that stays"),
-    _column("blocked_offset", _NUMBER, "base offset of that segment, null if it is new"),
-    _column("blocked_timestamp", _NUMBER, "its largest timestamp, where that counts"),
-    _column("wait_ms", _NUMBER, "until it is too old, null where age does not count"),
-    _column("newest_timestamp", _NUMBER, "of the newest record, if segments go for their age"),
-    *_RETENTION_LIMITS,
-]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The error that a row carries; nothing where there is none."""
 
-# What retention observed and planned, a row a partition directory.
-RETENTION_PLAN: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("status", _TEXT, "planned, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped"),
-        *_RETENTION_COLUMNS,
-        _column("bytes_after", _NUMBER, "bytes of all .log files afterwards"),
-        _column("segments_after", _NUMBER, "segments afterwards"),
-        _column("first_base_offset", _NUMBER, "base offset of the first segment afterwards"),
-        _column("removed", pa.list_(_NUMBER), "base offsets of the segments that go"),
-        _column("log_start_checkpoint", _NUMBER, "entry of the log-start checkpoint, null without"),
-        _column("high_watermark", _NUMBER, "nothing at or above it goes; null for the log's end"),
-        _column("is_replicated", pa.bool_(), "whether all that goes is below the checkpointed one"),
-        _column("operations", _TEXT, "operations on files of a dry run, as JSON"),
-        _column("duration_ms", _NUMBER, "time it took to observe and plan"),
-        *_ERROR,
-    ]
-)
+    error_class: Text = column("class of the error, null without one")
+    error: Text = column("what went wrong, with file and position")
 
-# What one look at partition directories tells the steps of a run; batches of rows as one value.
-OBSERVED: Final = pa.schema(
-    [
-        _column("step", _TEXT, "retain, compact, sweep or purge"),
-        _column("rows", pa.binary(), "rows of that step's own schema, as an Arrow stream"),
-    ]
-)
-
-# When the newest record of each partition directory was written, whatever is to be done there.
-NEWEST_RECORD: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("status", _TEXT, "failed where it could not be read"),
-        _column("reason", _TEXT, "always null"),
-        _column("newest_timestamp", _NUMBER, "of the newest record; null without, or not read"),
-        _column("duration_ms", _NUMBER, "time it took to look"),
-        *_ERROR,
-    ]
-)
-
-# What became of one partition that retention was due in.
-SWEPT: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("bytes_after", _NUMBER, "bytes of all .log files"),
-        _column("segments_after", _NUMBER, "segments of the partition"),
-        _column("operations", _TEXT, "the operations that were applied, as JSON"),
-        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# What retention took of one partition, and what keeps the rest; for people and programs outside.
-RETENTION: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("status", _TEXT, "planned, done, skipped or failed"),
-        *_RETENTION_COLUMNS,
-        _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
-        _column("directory", _TEXT, "path of the partition directory"),
-    ]
-)
-
-# What one round of compaction read and wrote, by the names of Kafka's cleaner.
-CLEANING: Final = pa.schema(
-    [
-        _column("run_id", _TEXT, "the run"),
-        *_PARTITION_NAME,
-        _column("round", _NUMBER, "which round of the run on this partition, from 1"),
-        _column("cleanable_ratio", pa.float64(), "dirty bytes over all of them, before the run"),
-        _column("compaction_delay_ms", _NUMBER, "by which max.compaction.lag.ms was exceeded"),
-        _column("map_bytes_read", _NUMBER, "bytes of batches read for their keys"),
-        _column("map_messages_read", _NUMBER, "records of those, markers included"),
-        _column("keys", _NUMBER, "distinct keys of the dirty section"),
-        _column("buffer_utilization", pa.float64(), "share of the map's slots, null without limit"),
-        _column("bytes_read", _NUMBER, "bytes of batches read while cleaning"),
-        _column("bytes_written", _NUMBER, "bytes of batches kept"),
-        _column("messages_read", _NUMBER, "records looked at while cleaning"),
-        _column("messages_written", _NUMBER, "records kept"),
-        _column("invalid_messages_read", _NUMBER, "records without a key that were dropped"),
-        _column("size_reduction_percent", pa.float64(), "bytes that went, of 100 read"),
-        _column("message_reduction_percent", pa.float64(), "records that went, of 100 read"),
-        _column("elapsed_secs", pa.float64(), "time that tasks spent on both passes, summed"),
-        _column("elapsed_index_secs", pa.float64(), "on the first, null where not told apart"),
-    ]
-)
-
-# What recovery has to read of each partition directory, before it reads it.
-RECOVERY_WORK: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("directory", _TEXT, "path of the partition directory"),
-        _column("status", _TEXT, "planned, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was skipped"),
-        _column("bytes", _NUMBER, "bytes of all .log files"),
-        _column("segments", _NUMBER, "segments of the partition"),
-        _column("is_clean", pa.bool_(), "whether its directory has the clean-shutdown marker"),
-        _column("recovery_point", _NUMBER, "entry of the recovery-point checkpoint, 0 without"),
-        _column("log_start_offset", _NUMBER, "entry of the log-start checkpoint, 0 without"),
-        _column("high_watermark", _NUMBER, "entry of the replication checkpoint, null without"),
-        _column("scan_offsets", pa.list_(_NUMBER), "base offsets of the segments to be read"),
-        _column("scan_bytes", pa.list_(_NUMBER), "their sizes"),
-        _column("duration_ms", _NUMBER, "time it took to look"),
-        *_ERROR,
-    ]
-)
-
-# One segment that was read from end to end, on its way to the task that recovers its partition.
-SEGMENT_SCAN: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("unit", pa.int32(), "number of the task that recovers the partition"),
-        _column("base_offset", _NUMBER, "of the segment"),
-        _column("scan", pa.binary(), "what was found in it, null with an error"),
-        _column("duration_ms", _NUMBER, "time it took"),
-        *_ERROR,
-    ]
-)
-
-# What recovery made, or would make, of one partition.
-RECOVERED: Final = pa.schema(
-    [
-        _ORDINAL,
-        _column("status", _TEXT, "planned, done, skipped or failed"),
-        _column("reason", _TEXT, "stable code that says why it was refused"),
-        _column("log_start_offset", _NUMBER, "first offset of the log"),
-        _column("log_end_offset", _NUMBER, "next offset of the log"),
-        _column("first_base_offset", _NUMBER, "base offset of the first segment"),
-        _column("bytes_after", _NUMBER, "bytes of all .log files"),
-        _column("segments_after", _NUMBER, "segments of the partition"),
-        _column("rebuilt_segments", _NUMBER, "segments whose indexes were built anew"),
-        _column("cuts", _TEXT, "what is lost, as JSON: file, position, bytes, records, reason"),
-        _column("salvage", _TEXT, "where the cuts were set aside, as JSON; null if nowhere"),
-        _column("is_repaired", pa.bool_(), "whether anything is cut, split or built anew"),
-        _column("steps", _NUMBER, "operations on files"),
-        _column("operations", _TEXT, "the operations, as JSON"),
-        _column("touched", pa.bool_(), "whether files may have been changed before the error"),
-        _column("duration_ms", _NUMBER, "time it took, reading included"),
-        *_ERROR,
-    ]
-)
-
-# What recovery made, or would make, of one partition, for people and programs outside.
-RECOVERY: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("log_start_offset", _NUMBER, "first offset of the log"),
-        _column("log_end_offset", _NUMBER, "next offset of the log"),
-        _column("high_watermark", _NUMBER, "what the replication checkpoint said, null if nothing"),
-        _column("rebuilt_segments", _NUMBER, "segments whose indexes are built anew"),
-        _column("steps", _NUMBER, "operations on files"),
-        _column("operations", _TEXT, "operations of a dry run, as JSON; a run's are in its ledger"),
-        _column("directory", _TEXT, "path of the partition directory"),
-    ]
-)
-
-# What recovery cuts, a row a file.
-CUT: Final = pa.schema(
-    [
-        *_PARTITION_NAME,
-        _column("status", _TEXT, "planned, done, or skipped where a guard refused it"),
-        _column("file", _TEXT, "file that is cut"),
-        _column("position", _NUMBER, "where the cut begins, bytes"),
-        _column("size_bytes", _NUMBER, "bytes that are cut"),
-        _column("records", _NUMBER, "records of readable batches among them"),
-        _column("first_offset", _NUMBER, "first offset that the log does not have any more"),
-        _column("is_whole_segment", pa.bool_(), "whether the segment is removed"),
-        _column("salvaged_to", _TEXT, "where it was set aside, null if nowhere"),
-        _column("reason", _TEXT, "why"),
-    ]
-)
+    def __bool__(self) -> bool:
+        return self.error_class is not None
 
 
-def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
-    """Return a table's columns as Spark's DDL text, all of them nullable.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimits:
+    """By what retention of a topic went."""
 
-    Args:
-        schema: One of this module's schemas.
-        comments: Whether each column carries its comment, as a table that people open should.
-
-    Raises:
-        TypeError: A column has a type that no table here uses.
-    """
-    return ", ".join(_ddl_column(field, comments=comments) for field in schema)
+    retention_ms: Number = column("age by which retention went, -1 for none; null elsewhere")
+    retention_bytes: Number = column("size by which it went, -1 for none; null elsewhere")
 
 
-def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Return rows as one record batch; columns that a row does not name are null.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFiles:
+    """What a listing or an inventory has of a directory; null where nobody has looked."""
 
-    Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
-
-    Raises:
-        KeyError: A row names a column that the table does not have.
-    """
-    listed = list(rows)
-    unknown = {name for row in listed for name in row} - set(schema.names)
-    if unknown:
-        raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
-    try:
-        return pa.RecordBatch.from_pylist(listed, schema=schema)
-    except UnicodeEncodeError:
-        return pa.RecordBatch.from_pylist([valid_texts(row) for row in listed], schema=schema)
+    file_names: Texts = column("its files, null where they were not listed")
+    file_bytes: Numbers = column("their lengths")
+    file_times_ms: Numbers = column("their modification times, epoch milliseconds")
+    file_etags: Texts = column("the store's tags of their contents, empty without")
 
 
-def rows_to_batches(
-    schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of a few hundred: one batch a row costs Spark more than the row itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """What became of one partition, whatever was done to it."""
 
-    Raises:
-        KeyError: A row names a column that the table does not have.
-    """
-    iterator = iter(rows)
-    while chunk := list(itertools.islice(iterator, _ROWS_IN_A_BATCH)):
-        yield rows_to_batch(schema, chunk)
-
-
-_ROWS_IN_A_BATCH: Final = 256
-_SPARK_TYPES: Final = {
-    pa.string(): "STRING",
-    pa.binary(): "BINARY",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float64(): "DOUBLE",
-    pa.bool_(): "BOOLEAN",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
-}
+    run_id: str = column("the run that wrote the row")
+    name: PartitionName
+    action: str = column("compact, ...")
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped, null otherwise")
+    bytes_before: Number = column("bytes of all .log files")
+    bytes_after: Number = column("the same afterwards; an upper bound while planned")
+    records_before: Number = column("records of the partition, null where none were read")
+    records_after: Number = column("the same afterwards, null while planned")
+    segments_before: Number = column("segments of the partition")
+    segments_after: Number = column("the same afterwards, null while planned")
+    duration_ms: int = column("time that tasks spent on it, summed over the tasks")
+    failure: Failure = Failure()
+    directory: Text = column("the partition's own directory; a copy or remains have others")
+    limits: RetentionLimits = RetentionLimits()
 
 
-def _ddl_column(field: pa.Field, *, comments: bool) -> str:
-    comment = (field.metadata or {}).get(b"comment", b"").decode()
-    tail = f" COMMENT '{comment.replace(chr(39), chr(92) + chr(39))}'" if comments else ""
-    return f"`{field.name}` {_spark_type(field.type)}{tail}"
+RESULT: Final = schema_of(ResultRow)
 
 
-def _spark_type(arrow_type: pa.DataType) -> str:
-    if pa.types.is_list(arrow_type):
-        return f"ARRAY<{_spark_type(arrow_type.value_type)}>"
-    if arrow_type not in _SPARK_TYPES:
-        raise TypeError(f"no Spark type for {arrow_type}")
-    return _SPARK_TYPES[arrow_type]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """What a verification found."""
+
+    severity: Text = column("info, harmless, warn, error or fatal")
+    code: Text = column("stable code of the kind of finding")
+    topic: Text = column("topic, null where it is about a whole directory")
+    partition: Int32 = column("number of the partition, null as the topic is")
+    file: Text = column("file it is about")
+    position: Number = column("byte position in that file")
+    offset: Number = column("offset of the record it is about")
+    message: Text = column("what was found")
+    fix: Text = column("the command or step that mends it")
+
+
+FINDING: Final = schema_of(FindingRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFindingRow:
+    """A finding as the ledger keeps it."""
+
+    run_id: str = column("the run that found it")
+    root: str = column("log directory, as the run was given it")
+    finding: FindingRow = FindingRow()
+
+
+RECORDED_FINDING: Final = schema_of(RecordedFindingRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRow:
+    """A finding, facts of segments for the task that joins them, or the numbers of a partition."""
+
+    row: Text = column("finding, facts or partition")
+    ordinal: int = column(_ORDINAL)
+    root: str = column("log directory, as the run was given it")
+    finding: FindingRow = FindingRow()
+    first_offset: Number = column("where the segments begin that the facts are of")
+    facts: Binary = column("zlib over JSON; null unless row is facts")
+    segments: Number = column("segments of the partition")
+    bytes: Number = column("bytes of all .log files")
+    records: Number = column("records that its batches count")
+    log_start_offset: Number = column("first offset")
+    log_end_offset: Number = column("just past the last batch")
+    read_bytes: Number = column("bytes of batches that were read")
+    read_ms: Number = column("time that tasks spent on reading them")
+    failure: Failure = Failure()
+
+
+VERIFIED: Final = schema_of(VerifiedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """The start or the end of a run."""
+
+    run_id: str = column("the run")
+    event: str = column("START or END; a run without an END row died")
+    at: Time = column("when the row was written")
+    action: str = column("the command: compact, run")
+    roots: Texts = column("log directories it was given")
+    version: Text = column("version of the program")
+    now_ms: Number = column("the one clock of the run, epoch milliseconds")
+    options: Text = column("its options, as JSON")
+    exit_code: Int32 = column("exit status, null at the start and after an error")
+    partitions_done: Number = column("result rows with status done")
+    partitions_skipped: Number = column("result rows with status skipped")
+    partitions_failed: Number = column("result rows with status failed")
+    bytes_before: Number = column("bytes of the partitions that were done")
+    bytes_after: Number = column("the same afterwards")
+    duration_ms: int = column("from start to end of the run")
+    failure: Failure = Failure()
+
+
+RUN: Final = schema_of(RunRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRow:
+    """One operation on a file that a run has applied."""
+
+    run_id: str = column("the run that did it")
+    name: PartitionName
+    step: Number = column("number of the operation in its plan, from 0")
+    operation: Text = column("kind: RenameFile, DeleteFile, ...")
+    file: Text = column("file it acted on, or whose name it gave away")
+    target: Text = column("new name of a renamed file")
+    size_bytes: Number = column("bytes written, or length after a truncation")
+    reason: Text = column("why")
+
+
+OPERATION: Final = schema_of(OperationRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRow:
+    """A partition directory, and its files where they were listed."""
+
+    name: PartitionName
+    role: Text = column("broker, mirror or managed")
+    directory: Text = column("path of the directory, or where a store opens it")
+    kind: Text = column("partition, metadata, future, delete, stray or foreign")
+    files: ListedFiles = ListedFiles()
+    failure: Failure = Failure()
+
+
+PARTITION: Final = schema_of(PartitionRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingRunRow:
+    """A run of directories of a root that one task lists together."""
+
+    root: str = column("log directory, as the run was given it")
+    role: Text = column("broker, mirror or managed")
+    directories: Texts = column("names, in the order of keys")
+    failure: Failure = Failure()
+
+
+LISTING_RUN: Final = schema_of(ListingRunRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRow:
+    """What an ingest takes of one partition of a mirror, and what that costs."""
+
+    root: str = column("managed root, as the run was given it")
+    topic: Text = column("topic, null where the directory's name gives none")
+    partition: Int32 = column("number of the partition, null as the topic is")
+    mirror: Text = column("the mirror")
+    directory: Text = column("name of the directory in the mirror")
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped")
+    bytes_before: Number = column("bytes of all .log files of the managed partition")
+    segments_before: Number = column("its segments")
+    taken_bytes: Number = column("bytes of the .log files that are taken")
+    taken_segments: Number = column("segments that are taken")
+    left_segments: Number = column("new segments that stay for another time")
+    left_because: Text = column("why the first of them stays: OPEN, NOT_SETTLED, ...")
+    end_offset: Number = column("up to where the mirror has been taken then")
+    high_watermark: Number = column("as it is attested, null where by nobody")
+    list_requests: Number = column("pages of listings")
+    get_requests: Number = column("reads")
+    head_requests: Number = column("questions about single objects")
+    copy_requests: Number = column("copies that the store makes by itself")
+    put_requests: Number = column("writes")
+    copied_bytes: Number = column("bytes that the store copies by itself")
+    moved_bytes: Number = column("bytes that are read and written again")
+    files: ListedFiles = ListedFiles()
+    listed_ms: Number = column("when they were listed, epoch milliseconds")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+INGEST: Final = schema_of(IngestRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyRow:
+    """What retention and compaction would do to a partition, as far as its listing tells."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    status: Text = column("planned where something is due, skipped or failed")
+    reason: Text = column("stable code that says why nothing is due")
+    policy: Text = column("cleanup policies of the topic")
+    bytes: Number = column("bytes of all .log files")
+    segments: Number = column("segments of the partition")
+    due_bytes: Number = column("bytes that would be removed, or read to be cleaned")
+    removable_bytes: Number = column("bytes of the segments that retention removes")
+    removable_segments: Number = column("how many these are")
+    blocked_by: Text = column("stable code that says what keeps the oldest that stays")
+    wait_ms: Number = column("until that one is too old, null where age does not count")
+    clean_bytes: Number = column("bytes of the clean section")
+    cleanable_bytes: Number = column("bytes of the dirty section")
+    cleanable_ratio: Real = column("dirty bytes over both")
+    bytes_after: Number = column("bytes of all .log files after retention")
+    segments_after: Number = column("segments after retention")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+SURVEY: Final = schema_of(SurveyRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializedRow:
+    """What a plain directory has of a managed partition."""
+
+    name: PartitionName
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped")
+    generation: Number = column("which one of the partition")
+    bytes: Number = column("bytes of all .log files")
+    segments: Number = column("segments of the partition")
+    all_bytes: Number = column("bytes of all files")
+    get_requests: Number = column("reads, at least")
+    log_start_offset: Number = column("as the generation has it, null without")
+    recovery_point: Number = column("as the generation has it, null without")
+    high_watermark: Number = column("as the generation has it, null without")
+    cleaner_offset: Number = column("as the generation has it, null without")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+MATERIALIZED: Final = schema_of(MaterializedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedDirectoryRow:
+    """The files of a partition directory that one stretch of an inventory has."""
+
+    root: str = column("log directory, as the run was given it")
+    role: Text = column("broker, mirror or managed")
+    directory: Text = column("name of the directory")
+    files: ListedFiles = ListedFiles()
+
+
+LISTED_DIRECTORY: Final = schema_of(ListedDirectoryRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """A segment of a partition, as its files' names and sizes tell."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    base_offset: Number = column("lowest offset the segment may hold")
+    size_bytes: Number = column("bytes of the .log file")
+    modified_ms: Number = column("modification time of the .log file, epoch milliseconds")
+    index_bytes: Number = column("bytes of the offset index, null without one")
+    time_index_bytes: Number = column("bytes of the time index, null without one")
+    txn_index_bytes: Number = column("bytes of the transaction index, null without one")
+    is_active: Truth = column("whether it is the last segment")
+    failure: Failure = Failure()
+
+
+SEGMENT: Final = schema_of(SegmentRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRow:
+    """What a broker's start would do to one partition; nothing of it was done."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    read_bytes: Number = column("bytes that are read to recover it")
+    rebuilt_segments: Number = column("segments whose indexes are built anew")
+    split_segments: Number = column("segments that are split")
+    cut_bytes: Number = column("bytes of records that are cut")
+    cut_records: Number = column("records in them that can still be read")
+    deleted_segments: Number = column("segments that are removed whole")
+    lost_below_high_watermark: Number = column("offsets below it that are gone afterwards")
+    log_end_offset: Number = column("where the log ends afterwards")
+    cuts: Text = column("the first cuts, file and position, as JSON")
+    duration_ms: int = column("time it took to find out")
+    failure: Failure = Failure()
+
+
+FORECAST: Final = schema_of(ForecastRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One row per partition directory: what observation found and what the plan would do."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    status: Text = column("planned, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped")
+    bytes: Number = column("bytes of all .log files")
+    segments: Number = column("segments of the partition")
+    first_dirty_offset: Number = column("where the dirty section begins")
+    first_uncleanable_offset: Number = column("where cleaning has to stop")
+    clean_bytes: Number = column("bytes of the clean section")
+    cleanable_bytes: Number = column("bytes of the dirty section")
+    cleanable_ratio: Real = column("dirty bytes over both")
+    compaction_delay_ms: Number = column("by which max.compaction.lag.ms is exceeded")
+    groups: Number = column("groups of segments that become one segment each, at least")
+    bytes_after: Number = column("upper bound of the bytes afterwards")
+    peak_extra_bytes: Number = column("upper bound of the disk space needed meanwhile")
+    checkpoint_reset: Truth = column("whether the cleaner's checkpoint is corrected")
+    log_start_checkpoint: Number = column("entry of the log-start checkpoint, 0 without")
+    plan: Binary = column("the plan, zlib over JSON; null unless planned")
+    segment_bytes: Numbers = column("sizes of the segments to be cleaned")
+    duration_ms: int = column("time it took to observe and plan")
+    failure: Failure = Failure()
+
+
+PLAN: Final = schema_of(PlanRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """What a round would make of a partition: both passes were made, nothing was written."""
+
+    ordinal: int = column(_ORDINAL)
+    bytes_after: int = column("bytes of all .log files")
+    segments_after: int = column("segments of the partition")
+    records_before: Number = column("records of the partition, null where some are damaged")
+    records_after: Number = column("the same afterwards")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+MEASURED: Final = schema_of(MeasuredRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FingerprintRow:
+    """What the files of a planned partition look like."""
+
+    ordinal: int = column(_ORDINAL)
+    files: Binary = column("names, sizes and times, zlib over JSON; null with an error")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+FINGERPRINT: Final = schema_of(FingerprintRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialIndexRow:
+    """Pass one: the keys of one segment with their last offsets."""
+
+    ordinal: int = column(_ORDINAL)
+    unit: Int32 = column("number of the task that merges")
+    segment: Number = column("number of the segment in the plan")
+    index: Binary = column("the partial index, null with an error or where it is filed")
+    path: Text = column("its scratch files but for their endings, null where it is not")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+PARTIAL_INDEX: Final = schema_of(PartialIndexRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedIndexRow:
+    """The merge: one row per partition."""
+
+    ordinal: int = column(_ORDINAL)
+    index: Binary = column("the merged index; null if too large, filed, or an error")
+    path: Text = column("its scratch file, null where it is in no file")
+    table_path: Text = column("that of its offset map, null where pass two needs none")
+    numbers: str = column("what pass one read and found, as JSON")
+    group_bytes: tuple[int, ...] = column("source bytes of each group, in group order")
+    end_offset: int = column("the cleaner point after the round")
+    duration_ms: int = column("time of the merge and of the partial indexes before it")
+    failure: Failure = Failure()
+
+
+MERGED_INDEX: Final = schema_of(MergedIndexRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRow:
+    """What compaction exchanges by hash: keys for a bucket or the fold, or answers for a group."""
+
+    ordinal: int = column(_ORDINAL)
+    unit: Int32 = column("number of the task that gets it")
+    group: Number = column("group of pass two; 0 before that is known")
+    kind: Number = column("what it says, in the order in which it has to be heard")
+    segment: Number = column("number of the segment that it is from or about")
+    content: Binary = column("packed arrays; null with an error")
+    duration_ms: int = column("time that went into it")
+    failure: Failure = Failure()
+
+
+EXCHANGE: Final = schema_of(ExchangeRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupManifestRow:
+    """Pass two: the attempt-private files that one group became."""
+
+    ordinal: int = column(_ORDINAL)
+    group: int = column("number of the group in the merged index")
+    manifest: str = column("the group's scratch files, sizes and counts, as JSON")
+    numbers: Text = column("what pass one read and found; on one row of an exchange")
+    records: int = column("records of its source segments")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+GROUP_MANIFEST: Final = schema_of(GroupManifestRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRow:
+    """The commit, and the clean of a whole partition in one task: one row per partition."""
+
+    ordinal: int = column(_ORDINAL)
+    next_offset: Number = column("the cleaner point: first offset that is still dirty")
+    bytes_after: Number = column("bytes of all .log files")
+    segments_after: Number = column("segments of the partition")
+    records_before: Number = column("records of the partition")
+    records_after: Number = column("the same afterwards")
+    touched: bool = column("whether files may have been changed before the error")
+    operations: Text = column("the operations that were applied, as JSON")
+    was_split: Truth = column("whether a segment was split, and nothing cleaned")
+    statistics: Text = column("numbers of the round by Kafka's names, as JSON")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+COMMIT: Final = schema_of(CommitRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionFigures:
+    """What retention takes of a partition, and what keeps the rest."""
+
+    bytes: Number = column("bytes of all .log files")
+    segments: Number = column("segments of the partition")
+    deleted_bytes: Number = column("bytes of the segments that go")
+    deleted_segments: Number = column("how many segments go")
+    by_log_start_segments: Number = column("those that lie below the log start offset")
+    by_log_start_bytes: Number = column("their bytes")
+    by_size_segments: Number = column("those that go for retention.bytes")
+    by_size_bytes: Number = column("their bytes")
+    by_time_segments: Number = column("those that go for retention.ms")
+    by_time_bytes: Number = column("their bytes")
+    old_log_start_offset: Number = column("first offset that may be read, before")
+    log_start_offset: Number = column("the same afterwards")
+    rolls: Truth = column("whether all segments go, and an empty one takes their place")
+    percent: Number = column("size afterwards, in percent of retention.bytes; 0 without that")
+    blocked_by: Text = column("stable code that says what keeps the oldest segment that stays")
+    blocked_offset: Number = column("base offset of that segment, null if it is new")
+    blocked_timestamp: Number = column("its largest timestamp, where that counts")
+    wait_ms: Number = column("until it is too old, null where age does not count")
+    newest_timestamp: Number = column("of the newest record, if segments go for their age")
+    limits: RetentionLimits = RetentionLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlanRow:
+    """What retention observed and planned, a row a partition directory."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    status: Text = column("planned, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped")
+    figures: RetentionFigures = RetentionFigures()
+    bytes_after: Number = column("bytes of all .log files afterwards")
+    segments_after: Number = column("segments afterwards")
+    first_base_offset: Number = column("base offset of the first segment afterwards")
+    removed: Numbers = column("base offsets of the segments that go")
+    log_start_checkpoint: Number = column("entry of the log-start checkpoint, null without")
+    high_watermark: Number = column("nothing at or above it goes; null for the log's end")
+    is_replicated: Truth = column("whether all that goes is below the checkpointed one")
+    operations: Text = column("operations on files of a dry run, as JSON")
+    duration_ms: int = column("time it took to observe and plan")
+    failure: Failure = Failure()
+
+
+RETENTION_PLAN: Final = schema_of(RetentionPlanRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRow:
+    """What a look at partition directories tells a step of a run: batches of rows as one value."""
+
+    step: Text = column("retain, compact, sweep or purge")
+    rows: Binary = column("rows of that step's own schema, as an Arrow stream")
+
+
+OBSERVED: Final = schema_of(ObservedRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestRecordRow:
+    """When the newest record of a partition was written, whatever is to be done there."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    status: Text = column("failed where it could not be read")
+    reason: Text = column("always null")
+    newest_timestamp: Number = column("of the newest record; null without, or not read")
+    duration_ms: int = column("time it took to look")
+    failure: Failure = Failure()
+
+
+NEWEST_RECORD: Final = schema_of(NewestRecordRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptRow:
+    """What became of one partition that retention was due in."""
+
+    ordinal: int = column(_ORDINAL)
+    bytes_after: Number = column("bytes of all .log files")
+    segments_after: Number = column("segments of the partition")
+    operations: Text = column("the operations that were applied, as JSON")
+    touched: bool = column("whether files may have been changed before the error")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+SWEPT: Final = schema_of(SweptRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRow:
+    """What retention took of one partition, and what keeps the rest; for people and programs."""
+
+    name: PartitionName
+    status: Text = column("planned, done, skipped or failed")
+    figures: RetentionFigures = RetentionFigures()
+    operations: Text = column("operations of a dry run, as JSON; a run's are in its ledger")
+    directory: Text = column("path of the partition directory")
+
+
+RETENTION: Final = schema_of(RetentionRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRow:
+    """What one round of compaction read and wrote, by the names of Kafka's cleaner."""
+
+    run_id: str = column("the run")
+    name: PartitionName
+    round: Number = column("which round of the run on this partition, from 1")
+    cleanable_ratio: Real = column("dirty bytes over all of them, before the run")
+    compaction_delay_ms: Number = column("by which max.compaction.lag.ms was exceeded")
+    map_bytes_read: Number = column("bytes of batches read for their keys")
+    map_messages_read: Number = column("records of those, markers included")
+    keys: Number = column("distinct keys of the dirty section")
+    buffer_utilization: Real = column("share of the map's slots, null without limit")
+    bytes_read: Number = column("bytes of batches read while cleaning")
+    bytes_written: Number = column("bytes of batches kept")
+    messages_read: Number = column("records looked at while cleaning")
+    messages_written: Number = column("records kept")
+    invalid_messages_read: Number = column("records without a key that were dropped")
+    size_reduction_percent: Real = column("bytes that went, of 100 read")
+    message_reduction_percent: Real = column("records that went, of 100 read")
+    elapsed_secs: Real = column("time that tasks spent on both passes, summed")
+    elapsed_index_secs: Real = column("on the first, null where not told apart")
+
+
+CLEANING: Final = schema_of(CleaningRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryWorkRow:
+    """What recovery has to read of each partition directory, before it reads it."""
+
+    name: PartitionName
+    directory: Text = column("path of the partition directory")
+    status: Text = column("planned, skipped or failed")
+    reason: Text = column("stable code that says why it was skipped")
+    bytes: Number = column("bytes of all .log files")
+    segments: Number = column("segments of the partition")
+    is_clean: Truth = column("whether its directory has the clean-shutdown marker")
+    recovery_point: Number = column("entry of the recovery-point checkpoint, 0 without")
+    log_start_offset: Number = column("entry of the log-start checkpoint, 0 without")
+    high_watermark: Number = column("entry of the replication checkpoint, null without")
+    scan_offsets: Numbers = column("base offsets of the segments to be read")
+    scan_bytes: Numbers = column("their sizes")
+    duration_ms: int = column("time it took to look")
+    failure: Failure = Failure()
+
+
+RECOVERY_WORK: Final = schema_of(RecoveryWorkRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentScanRow:
+    """One segment that was read from end to end, for the task that recovers its partition."""
+
+    ordinal: int = column(_ORDINAL)
+    unit: Int32 = column("number of the task that recovers the partition")
+    base_offset: Number = column("of the segment")
+    scan: Binary = column("what was found in it, null with an error")
+    duration_ms: int = column("time it took")
+    failure: Failure = Failure()
+
+
+SEGMENT_SCAN: Final = schema_of(SegmentScanRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredRow:
+    """What recovery made, or would make, of one partition."""
+
+    ordinal: int = column(_ORDINAL)
+    status: Text = column("planned, done, skipped or failed")
+    reason: Text = column("stable code that says why it was refused")
+    log_start_offset: Number = column("first offset of the log")
+    log_end_offset: Number = column("next offset of the log")
+    first_base_offset: Number = column("base offset of the first segment")
+    bytes_after: Number = column("bytes of all .log files")
+    segments_after: Number = column("segments of the partition")
+    rebuilt_segments: Number = column("segments whose indexes were built anew")
+    cuts: Text = column("what is lost, as JSON: file, position, bytes, records, reason")
+    salvage: Text = column("where the cuts were set aside, as JSON; null if nowhere")
+    is_repaired: Truth = column("whether anything is cut, split or built anew")
+    steps: Number = column("operations on files")
+    operations: Text = column("the operations, as JSON")
+    touched: Truth = column("whether files may have been changed before the error")
+    duration_ms: int = column("time it took, reading included")
+    failure: Failure = Failure()
+
+
+RECOVERED: Final = schema_of(RecoveredRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryRow:
+    """What recovery made, or would make, of one partition; for people and programs."""
+
+    name: PartitionName
+    log_start_offset: Number = column("first offset of the log")
+    log_end_offset: Number = column("next offset of the log")
+    high_watermark: Number = column("what the replication checkpoint said, null if nothing")
+    rebuilt_segments: Number = column("segments whose indexes are built anew")
+    steps: Number = column("operations on files")
+    operations: Text = column("operations of a dry run, as JSON; a run's are in its ledger")
+    directory: Text = column("path of the partition directory")
+
+
+RECOVERY: Final = schema_of(RecoveryRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutRow:
+    """What recovery cuts, a row a file."""
+
+    name: PartitionName
+    status: Text = column("planned, done, or skipped where a guard refused it")
+    file: Text = column("file that is cut")
+    position: Number = column("where the cut begins, bytes")
+    size_bytes: Number = column("bytes that are cut")
+    records: Number = column("records of readable batches among them")
+    first_offset: Number = column("first offset that the log does not have any more")
+    is_whole_segment: Truth = column("whether the segment is removed")
+    salvaged_to: Text = column("where it was set aside, null if nowhere")
+    reason: Text = column("why")
+
+
+CUT: Final = schema_of(CutRow)

@@ -77,7 +77,7 @@ def clean(line: CommandLine) -> int:
         swept = retain_loaded(directory, log, config=config, cleaner=cleaner, now_ms=request.now_ms)
         typer.echo(to_json(asdict(result) | asdict(swept)))
     else:
-        typer.echo(result.to_json())
+        typer.echo(to_json(asdict(result)))
     return ExitCode.DONE
 
 

@@ -60,7 +60,7 @@ def recover(line: CommandLine) -> int:
         answer = {"dry_run": True} | asdict(RecoverResult.of(log)) | _describe(directory, log)
         typer.echo(to_json(answer))
     else:
-        typer.echo(commit_recovery(directory, log).to_json())
+        typer.echo(to_json(asdict(commit_recovery(directory, log))))
     return ExitCode.DONE
 
 

@@ -41,7 +41,7 @@ def retain(line: CommandLine) -> int:
             high_watermark=line[HIGH_WATERMARK],
             log_start_offset=line[LOG_START],
         )
-        typer.echo(result.to_json())
+        typer.echo(to_json(asdict(result)))
         return ExitCode.DONE
     store = LocalStore(directory)
     decision, log = plan_retain(

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from pylog_spark.engines.engine import AnyEngine, ArrowWork, Engine, Inline, Published, run_apart
 from pylog_spark.engines.session_facts import count_slots, heap_bytes, is_connect
-from pylog_spark.schemas import spark_ddl
+from pylog_spark.rows import spark_ddl
 from pylog_spark.tasks.cells import slice_table
 from pylog_spark.tasks.worker import freeze_modules
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger.tables import SCHEMAS, LedgerTable
-from pylog_spark.schemas import rows_to_batch
+from pylog_spark.rows import rows_to_batch
 
 
 class Ledger(ABC):

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 from pylog_spark.engines.session_facts import has_delta, is_connect
 from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
-from pylog_spark.schemas import ALLOWED_BY, Action, spark_ddl
+from pylog_spark.rows import spark_ddl
+from pylog_spark.schemas import ALLOWED_BY, Action
 from storage_core.errors import ConfigError
 
 _log: Final = logging.getLogger(__name__)

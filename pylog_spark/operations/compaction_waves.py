@@ -11,18 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction, name_partitions
 from pylog_spark.operations.pass_stages import PassStages
 from pylog_spark.options import Strategy
+from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, cut_beside
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import COMMIT, Reason
+from pylog_spark.schemas import COMMIT, CommitRow, Reason
 from pylog_spark.tasks.commit import (
     CleanedPartition,
     CompactionWork,
@@ -233,25 +234,25 @@ class CompactionStages:
         )
         ended = self._run.engine.spread(units, work, COMMIT)
         rows = self._run.engine.collect(ended, COMMIT, f"{wave.title}: {what}")
-        for row in rows.to_pylist():
-            before = wave.outcomes[row["ordinal"]]
-            ended = outcome_of_commit(row)
-            ended.duration_ms += before.duration_ms
-            wave.outcomes[row["ordinal"]] = ended
+        for row in read_rows(CommitRow, rows):
+            outcome = outcome_of_commit(row)
+            outcome.duration_ms += wave.outcomes[row.ordinal].duration_ms
+            wave.outcomes[row.ordinal] = outcome
 
 
-def outcome_of_commit(row: Mapping[str, Any]) -> Outcome:
-    """Return what became of a partition, by its row of ``schemas.COMMIT``."""
-    if row["was_split"]:
-        outcome = Outcome.refused(Reason.SEGMENT_SPLIT, row["error"])
-        outcome.columns["operations"] = row["operations"]
-        outcome.duration_ms = row["duration_ms"]
+def outcome_of_commit(row: CommitRow) -> Outcome:
+    """Return what became of a partition of which a round was committed, or a segment split."""
+    if row.was_split:
+        outcome = Outcome.refused(Reason.SEGMENT_SPLIT, row.failure.error or "")
+        outcome.columns["operations"] = row.operations
+        outcome.duration_ms = row.duration_ms
         return outcome
-    names = ("bytes_after", "records_before", "records_after", "segments_after", "operations")
-    outcome = Outcome.of(row, names)
-    if row["error_class"] is None:
-        outcome.next_offset = row["next_offset"]
-        outcome.rounds = () if row["statistics"] is None else (row["statistics"],)
+    outcome = Outcome.of(row)
+    if not row.failure:
+        outcome.columns["records_before"] = row.records_before
+        outcome.columns["records_after"] = row.records_after
+        outcome.next_offset = row.next_offset
+        outcome.rounds = () if row.statistics is None else (row.statistics,)
     return outcome
 
 

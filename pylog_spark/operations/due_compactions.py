@@ -1,5 +1,6 @@
 """From a table of plans to the partitions that are to be cleaned, each with its strategy."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,19 +9,24 @@ import pyarrow as pa
 
 from pylog_spark.options import Strategy, Tuning
 from pylog_spark.run.disks import Disks
-from pylog_spark.run.plan_table import planned_rows
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
     MAP_ENTRY_BYTES,
+    Demand,
     MapBudgets,
+    broadcast_budget,
     choose_buckets,
     choose_strategy,
     choose_unit_bytes,
     count_records_at_most,
     estimate_map_bytes,
 )
+from pylog_spark.run.run import Run
+from pylog_spark.tasks.cells import MOST_CELL_BYTES
 from pylog_spark.tasks.commit import CompactionWork
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef
+from storage_core.maintenance.compaction.plan import map_capacity
 
 _NAMED_PARTITIONS: Final = 3
 
@@ -56,6 +62,43 @@ class CompactionLimits:
     wave_bytes: int = Tuning().wave_max_bytes
     wave_tasks: int = Tuning().wave_max_tasks
     disks: Disks = field(default_factory=Disks)
+
+    @classmethod
+    def of(cls, run: Run, strategy: Strategy) -> "CompactionLimits":
+        """Return what a run gives.
+
+        Args:
+            run: The run.
+            strategy: What a caller asks for wins over the run's option; AUTO asks for nothing.
+        """
+        options, engine, tuning = run.job.options, run.engine, run.job.options.tuning
+        return cls(
+            least_unit_bytes=tuning.unit_min_bytes,
+            most_unit_bytes=tuning.unit_max_bytes,
+            # Without broadcasts the plans of a wave are values in Spark's own plan.
+            budget_bytes=broadcast_budget(tuning.broadcast_max_bytes, heap_bytes=engine.heap_bytes)
+            if engine.can_broadcast
+            else MOST_CELL_BYTES,
+            slots=engine.slots,
+            can_broadcast=engine.can_broadcast,
+            max_keys=map_capacity(options.cleaner),
+            strategy=Strategy(options.strategy) if strategy is Strategy.AUTO else strategy,
+            files_bytes=tuning.files_max_bytes,
+            bucket_bytes=tuning.shuffle_bucket_bytes,
+            wave_bytes=tuning.wave_max_bytes,
+            wave_tasks=tuning.wave_max_tasks,
+            disks=run.disks,
+        )
+
+    @property
+    def of_wave(self) -> Demand:
+        """What one wave may need."""
+        return Demand(
+            map_bytes=self.budget_bytes,
+            disk_bytes=sys.maxsize,
+            read_bytes=self.wave_bytes,
+            tasks=self.wave_tasks,
+        )
 
     def unit_bytes(self, total_bytes: int) -> int:
         """Return what one task should be given when this much is to be read in all."""
@@ -103,6 +146,18 @@ class DueCompaction:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlannedRound:
+    """What of a planned row of ``schemas.PLAN`` its strategy follows from."""
+
+    ref: PartitionRef
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    cleanable_bytes: int
+    peak_extra_bytes: int
+    segment_bytes: tuple[int, ...]
+
+
 def find_due_compactions(
     plans: pa.Table, limits: CompactionLimits, *, shares_files: Callable[[str], bool]
 ) -> list[DueCompaction]:
@@ -113,35 +168,34 @@ def find_due_compactions(
         limits: How much one task and one wave are given.
         shares_files: Whether the tasks on a root share a scratch folder.
     """
-    columns = [name for name in plans.column_names if name != "plan"]
     due = []
-    for ordinal, row in planned_rows(plans.select(columns)):
+    for each in read_planned(_PlannedRound, plans):
+        plan = plans["plan"][each.ref.ordinal]
         map_bytes = estimate_map_bytes(
-            offset_span=row["first_uncleanable_offset"] - row["first_dirty_offset"],
-            dirty_bytes=row["cleanable_bytes"],
+            offset_span=each.first_uncleanable_offset - each.first_dirty_offset,
+            dirty_bytes=each.cleanable_bytes,
             capacity=limits.max_keys,
         )
-        size_bytes = sum(row["segment_bytes"])
+        size_bytes = sum(each.segment_bytes)
         strategy = choose_strategy(
             asked=limits.strategy,
-            is_one_unit=len(row["segment_bytes"]) == 1
-            or size_bytes <= limits.unit_bytes(size_bytes),
+            is_one_unit=len(each.segment_bytes) == 1 or size_bytes <= limits.unit_bytes(size_bytes),
             map_bytes=map_bytes,
             budgets=MapBudgets(
                 broadcast_bytes=limits.budget_bytes,
                 files_bytes=limits.files_bytes,
                 can_broadcast=limits.can_broadcast,
                 # Of what tasks share in files nobody could say how many read them at once.
-                can_share_files=shares_files(row["root"]) and limits.disks.per_disk is None,
+                can_share_files=shares_files(each.ref.root) and limits.disks.per_disk is None,
                 slots=limits.slots,
             ),
             is_bounded=limits.max_keys is not None,
         )
         buckets = 1
         if strategy is Strategy.SHUFFLE:
-            first_base = decode_plan(plans["plan"][ordinal].as_py()).segments[0].base_offset
+            first_base = decode_plan(plan.as_py()).segments[0].base_offset
             entries = count_records_at_most(
-                offset_span=row["first_uncleanable_offset"] - first_base, size_bytes=size_bytes
+                offset_span=each.first_uncleanable_offset - first_base, size_bytes=size_bytes
             )
             buckets = choose_buckets(
                 entry_bytes=entries * MAP_ENTRY_BYTES,
@@ -150,13 +204,13 @@ def find_due_compactions(
             )
         due.append(
             DueCompaction(
-                ref=PartitionRef.of(ordinal, row),
+                ref=each.ref,
                 plans=plans,
                 size_bytes=size_bytes,
-                segment_bytes=() if strategy is Strategy.WHOLE else tuple(row["segment_bytes"]),
-                extra_bytes=row["peak_extra_bytes"],
+                segment_bytes=() if strategy is Strategy.WHOLE else each.segment_bytes,
+                extra_bytes=each.peak_extra_bytes,
                 map_bytes=map_bytes,
-                plan_bytes=0 if limits.can_broadcast else plans["plan"][ordinal].as_buffer().size,
+                plan_bytes=0 if limits.can_broadcast else plan.as_buffer().size,
                 strategy=strategy,
                 buckets=buckets,
             )

@@ -8,14 +8,14 @@ from typing import Final
 
 import pyarrow as pa
 
+from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import MEASURED, Action, Status
+from pylog_spark.schemas import MEASURED, Action, MeasuredRow, Status
 from pylog_spark.tasks.measure import measure_partitions
 
 EXACT_NOTE: Final = "what is planned was read and filtered: its figures are exact, no bounds"
-_COLUMNS: Final = ("bytes_after", "segments_after", "records_before", "records_after")
 
 
 def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcome]]:
@@ -50,16 +50,20 @@ def measure_plans(run: Run, plans: pa.Table) -> tuple[pa.Table, dict[int, Outcom
     outcomes = {}
     exact: dict[str, int] = {}
     sizes = plans["bytes_after"].to_pylist()
-    for row in run.engine.collect(measured, MEASURED, title).to_pylist():
-        outcome = Outcome(duration_ms=row["duration_ms"])
-        if row["error_class"] is not None:
-            outcome.fail(row)
-        else:
-            outcome.columns = {"status": Status.PLANNED.value}
-            outcome.columns |= {name: row[name] for name in _COLUMNS}
-            sizes[row["ordinal"]] = row["bytes_after"]
-            exact[plans["directory"][row["ordinal"]].as_py()] = row["bytes_after"]
-        outcomes[row["ordinal"]] = outcome
+    for row in read_rows(MeasuredRow, run.engine.collect(measured, MEASURED, title)):
+        outcome = outcomes[row.ordinal] = Outcome(duration_ms=row.duration_ms)
+        if row.failure:
+            outcome.fail(row.failure)
+            continue
+        outcome.columns = {
+            "status": Status.PLANNED.value,
+            "bytes_after": row.bytes_after,
+            "segments_after": row.segments_after,
+            "records_before": row.records_before,
+            "records_after": row.records_after,
+        }
+        sizes[row.ordinal] = row.bytes_after
+        exact[plans["directory"][row.ordinal].as_py()] = row.bytes_after
     run.planned[:] = [
         replace(noted, figures={**noted.figures, "bytes_after": exact[noted.directory]})
         if noted.action == Action.COMPACT.value and noted.directory in exact

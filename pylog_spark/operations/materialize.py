@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from pylog_spark.discovery import discover_partitions, resolve_roots
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.job import new_job
 from pylog_spark.run.planning import WorkItem, choose_unit_bytes, count_look_tasks, pack_units
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
+from pylog_spark.schemas import MATERIALIZED, Action, Status
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES

@@ -16,7 +16,7 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.compact import compact_step
 from pylog_spark.operations.purge import purge_step
-from pylog_spark.operations.recover import RecoveryStep
+from pylog_spark.operations.recover import recover_step
 from pylog_spark.operations.retain import retain_step
 from pylog_spark.options import JobOptions
 from pylog_spark.run.exit_rule import is_as_bad
@@ -118,12 +118,11 @@ class _Night:
         ]
         if not chosen:
             return
-        step = RecoveryStep(self._run, chosen, on_progress)
-        step.run()
-        self.tables.append(step.rows.results())
+        step = recover_step(self._run, chosen, on_progress)
+        self.tables.append(step.results)
         self.notes += step.notes
-        self.cuts, self.recoveries = step.rows.cuts(), step.rows.recoveries()
-        self.worst_cut = step.rows.worst_cut()
+        self.cuts, self.recoveries = step.cuts, step.recoveries
+        self.worst_cut = step.worst_cut
         self.has_missing_tail = step.has_missing_tail
         if not self._run.job.options.dry_run:
             # What was recovered is in order, whether or not the directory may say so to a broker.

@@ -4,7 +4,6 @@ Partitions whose offset map is merged by one task go through two collections: pa
 then pass two. Those whose keys are exchanged by hash go through one.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pyarrow as pa
 from pylog_spark.engines.engine import AnyEngine, Published
 from pylog_spark.operations.due_compactions import CompactionLimits, DueCompaction
 from pylog_spark.options import Strategy
+from pylog_spark.rows import read_rows
 from pylog_spark.run.planning import WorkItem, pack_units
 from pylog_spark.run.waves import Outcomes
 from pylog_spark.schemas import (
@@ -23,6 +23,8 @@ from pylog_spark.schemas import (
     GROUP_MANIFEST,
     MERGED_INDEX,
     PARTIAL_INDEX,
+    GroupManifestRow,
+    MergedIndexRow,
 )
 from pylog_spark.tasks.cells import PART
 from pylog_spark.tasks.commit import CleanedPartition
@@ -31,6 +33,7 @@ from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, se
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.errors import OffsetOverflowError
+from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.plan import group_segments
@@ -88,13 +91,13 @@ class Between:
     _records: int = 0
     _spent_ms: int = 0
 
-    def add(self, row: Mapping[str, object]) -> None:
-        """Take a group that was cleaned: a row of ``schemas.GROUP_MANIFEST``."""
-        self._groups.append(CleanedGroup.from_json(str(row["manifest"])))
-        self._records += int(str(row["records"]))
-        self._spent_ms += int(str(row["duration_ms"]))
-        if row["numbers"] is not None:
-            self.index = IndexStats(**json.loads(str(row["numbers"])))
+    def add(self, row: GroupManifestRow) -> None:
+        """Take a group that was cleaned."""
+        self._groups.append(from_json(CleanedGroup, row.manifest))
+        self._records += row.records
+        self._spent_ms += row.duration_ms
+        if row.numbers is not None:
+            self.index = from_json(IndexStats, row.numbers)
 
     def cleaned(self) -> CleanedPartition:
         """Return the partition as both passes left it."""
@@ -195,29 +198,30 @@ class PassStages:
         partials = engine.spread(self._segments(due), index, PARTIAL_INDEX)
         ordered = partials.to_units(tasks).sort_within("ordinal", "segment", PART)
         merged = engine.map_rows(ordered, merge, MERGED_INDEX)
-        rows = engine.collect(merged, MERGED_INDEX, f"{self._title}: pass one and merge")
+        title = f"{self._title}: pass one and merge"
+        merged_indexes = engine.collect(merged, MERGED_INDEX, title)
         between = {}
         disks = {p.ref.ordinal: self._disk(p) for p in due}
-        for row in rows.to_pylist():
-            ordinal = row["ordinal"]
-            outcomes[ordinal].duration_ms += row["duration_ms"]
-            if row["error_class"] is not None:
-                outcomes[ordinal].fail(row)
-            elif row["index"] is not None or row["path"] is not None:
-                between[ordinal] = Between(
-                    group_bytes=tuple(row["group_bytes"]),
-                    end_offset=row["end_offset"],
-                    index=IndexStats(**json.loads(row["numbers"])),
-                    index_ms=row["duration_ms"],
-                    disk=disks[ordinal],
-                    place=self._place(row["index"], row["path"], row["table_path"]),
+        for row in read_rows(MergedIndexRow, merged_indexes):
+            outcome = outcomes[row.ordinal]
+            outcome.duration_ms += row.duration_ms
+            if row.failure:
+                outcome.fail(row.failure)
+            elif row.index is not None or row.path is not None:
+                between[row.ordinal] = Between(
+                    group_bytes=row.group_bytes,
+                    end_offset=row.end_offset,
+                    index=from_json(IndexStats, row.numbers),
+                    index_ms=row.duration_ms,
+                    disk=disks[row.ordinal],
+                    place=self._place(row),
                 )
         return between
 
-    def _place(self, index: bytes | None, path: str | None, table_path: str | None) -> MapPlace:
-        if index is None:
-            return MapPlace(path=path, table_path=table_path)
-        return MapPlace(published=self._engine.publish(index))
+    def _place(self, row: MergedIndexRow) -> MapPlace:
+        if row.index is None:
+            return MapPlace(path=row.path, table_path=row.table_path)
+        return MapPlace(published=self._engine.publish(row.index))
 
     def _rewrite(
         self, between: Mapping[int, Between], plans: Plans, outcomes: Outcomes
@@ -225,7 +229,7 @@ class PassStages:
         """Run pass two; return the partitions whose groups are all there."""
         units = self._groups(between)
         if not units:
-            return _complete(between, [], outcomes)
+            return _complete(between, GROUP_MANIFEST.empty_table(), outcomes)
         context = self._context
         places = {ordinal: known.place for ordinal, known in between.items() if known.place}
 
@@ -236,7 +240,7 @@ class PassStages:
 
         groups = self._engine.spread(units, rewrite, GROUP_MANIFEST)
         table = self._engine.collect(groups, GROUP_MANIFEST, f"{self._title}: pass two")
-        return _complete(between, _ordered(table), outcomes)
+        return _complete(between, table, outcomes)
 
     def _groups(self, between: Mapping[int, Between]) -> list[list[Item]]:
         return self.pack(
@@ -275,7 +279,7 @@ class PassStages:
         groups = engine.map_rows(told, rewrite, GROUP_MANIFEST)
         title = f"{self._title}: both passes, {buckets} buckets"
         table = engine.collect(groups, GROUP_MANIFEST, title)
-        return _complete(between, _ordered(table), outcomes)
+        return _complete(between, table, outcomes)
 
 
 def _before_exchange(partition: DueCompaction, disk: int | None) -> Between:
@@ -314,28 +318,22 @@ def _routes(due: Sequence[DueCompaction], units: Sequence[Sequence[Item]]) -> di
     return routes
 
 
-def _ordered(table: pa.Table) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = table.sort_by(
-        [("ordinal", "ascending"), ("group", "ascending")]
-    ).to_pylist()
-    return rows
-
-
 def _complete(
-    between: Mapping[int, Between], rows: Iterable[Mapping[str, object]], outcomes: Outcomes
+    between: Mapping[int, Between], groups: pa.Table, outcomes: Outcomes
 ) -> dict[int, CleanedPartition]:
     """Put the groups of pass two together; a partition with an error is left out."""
     overflowing = set()
-    for row in rows:
-        ordinal = int(str(row["ordinal"]))
-        outcomes[ordinal].duration_ms += int(str(row["duration_ms"]))
-        if row["error_class"] is None:
-            between[ordinal].add(row)
-        elif row["error_class"] == OffsetOverflowError.__name__:
+    ordered = groups.sort_by([("ordinal", "ascending"), ("group", "ascending")])
+    for row in read_rows(GroupManifestRow, ordered):
+        outcome = outcomes[row.ordinal]
+        outcome.duration_ms += row.duration_ms
+        if not row.failure:
+            between[row.ordinal].add(row)
+        elif row.failure.error_class == OffsetOverflowError.__name__:
             # One task alone may split the segment.
-            overflowing.add(ordinal)
-        elif not outcomes[ordinal].has_ended:
-            outcomes[ordinal].fail(row)
+            overflowing.add(row.ordinal)
+        elif not outcome.has_ended:
+            outcome.fail(row.failure)
     return {
         ordinal: known.cleaned()
         for ordinal, known in between.items()

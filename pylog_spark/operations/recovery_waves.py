@@ -10,7 +10,7 @@ import pyarrow as pa
 from pylog_spark.engines.engine import Rows
 from pylog_spark.report import size_text
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.run.plan_table import planned_rows
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.planning import (
     LOOK_TASKS_PER_SLOT,
     Demand,
@@ -74,7 +74,6 @@ class RecoveryStages:
     Args:
         run: The run; it holds the roots.
         context: What its tasks share.
-        limits: What may be cut.
         may_write: Whether logs are put in order, or only looked at.
         meter: Told how far the reading has come; None for nobody.
     """
@@ -83,14 +82,12 @@ class RecoveryStages:
         self,
         run: Run,
         context: RunContext,
-        limits: RecoveryLimits,
         *,
         may_write: bool,
         meter: ProgressMeter | None = None,
     ) -> None:
         self._run = run
         self._context = context
-        self._limits = limits
         self._may_write = may_write
         self._meter = meter
         self._changed: set[str] = set()
@@ -116,13 +113,18 @@ class RecoveryStages:
     def work(self, due: Sequence[DueRecovery], title: str) -> Outcomes:
         """Read segments, and put each log in order."""
         write = self._run.write_context(self._context) if self._may_write else None
-        context = RecoveryContext(run=self._context, limits=self._limits, write=write)
-        tuning = self._run.job.options.tuning
+        options = self._run.job.options
+        limits = RecoveryLimits(
+            allow_truncate=options.allow_truncate,
+            max_truncate_bytes=options.max_truncate_bytes,
+            salvage=options.salvage,
+        )
+        context = RecoveryContext(run=self._context, limits=limits, write=write)
         unit_bytes = choose_unit_bytes(
             sum(each.size_bytes + _PARTITION_BYTES for each in due),
             slots=self._run.engine.slots,
-            least_bytes=tuning.unit_min_bytes,
-            most_bytes=tuning.unit_max_bytes,
+            least_bytes=options.tuning.unit_min_bytes,
+            most_bytes=options.tuning.unit_max_bytes,
         )
         spread = [
             each
@@ -277,19 +279,4 @@ def find_due_logs(partitions: pa.Table) -> list[DueRecovery]:
     Args:
         partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
     """
-    due = [
-        DueRecovery(
-            work=RecoveryWork(
-                ref=PartitionRef.of(ordinal, row),
-                is_clean=row["is_clean"],
-                recovery_point=row["recovery_point"],
-                log_start_offset=row["log_start_offset"],
-                high_watermark=row["high_watermark"],
-            ),
-            scan_offsets=tuple(row["scan_offsets"]),
-            scan_bytes=tuple(row["scan_bytes"]),
-        )
-        for ordinal, row in planned_rows(partitions)
-    ]
-    due.sort(key=lambda each: -each.size_bytes)
-    return due
+    return sorted(read_planned(DueRecovery, partitions), key=lambda each: -each.size_bytes)

@@ -16,18 +16,14 @@ from pylog_spark.discovery import resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.deletion_guard import refuse_deletions
 from pylog_spark.operations.retention_evidence import RunEvidence
-from pylog_spark.operations.retention_waves import (
-    SweepStages,
-    drop_stale_log_starts,
-    find_due_sweeps,
-)
+from pylog_spark.operations.retention_waves import SweepStages, drop_stale_log_starts
 from pylog_spark.options import JobOptions
 from pylog_spark.run.guards import check_roots
 from pylog_spark.run.job import new_job, run_context
 from pylog_spark.run.observation import Observation
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_file import SavedPlan
-from pylog_spark.run.plan_table import result_rows
+from pylog_spark.run.plan_table import read_planned, result_rows
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
 from pylog_spark.run.saved_plans import SWEEP, settle_plans
@@ -35,7 +31,7 @@ from pylog_spark.run.upkeep import open_upkeep
 from pylog_spark.run.waves import Outcomes, run_waves
 from pylog_spark.schemas import ALLOWED_BY, RETENTION, Action, Reason, Status
 from pylog_spark.tasks.observation import Step
-from pylog_spark.tasks.retention import RetentionContext, SweepScope
+from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork
 from storage_core.clock import Clock
 
 # What the pass over compacted partitions has nothing to say of.
@@ -151,7 +147,8 @@ def retain_step(
         # went, that a limit was enforced which in another partition of the topic was refused.
         refused = _refused(plans)
         run.recorder.outcomes(plans, refused, action=Action.RETAIN.value)
-        for ended in run_waves(run, SweepStages(run, shared), find_due_sweeps(plans)):
+        due = list(read_planned(SweepWork, plans))
+        for ended in run_waves(run, SweepStages(run, shared), due):
             outcomes |= ended
             observation.note_changes(plans, ended)
             run.recorder.outcomes(plans, ended, action=Action.RETAIN.value)

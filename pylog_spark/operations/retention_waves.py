@@ -10,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.rows import read_rows
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.planning import Demand, WorkItem, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.run.waves import Outcomes
-from pylog_spark.schemas import SWEPT, Reason, Status
-from pylog_spark.tasks.partition_ref import PartitionRef
+from pylog_spark.schemas import SWEPT, Reason, Status, SweptRow
 from pylog_spark.tasks.retention import RetentionContext, SweepWork, commit_sweeps
 from storage_core.checkpoint.checkpoints import log_start_entry
 from storage_core.filenames import LOG_START_FILE, TopicPartition
@@ -60,9 +60,8 @@ class SweepStages:
             return commit_sweeps(items, context, write)
 
         ended = self._run.engine.spread(self._units(due), commit, SWEPT)
-        rows = self._run.engine.collect(ended, SWEPT, title).to_pylist()
-        names = ("bytes_after", "segments_after", "operations")
-        return {row["ordinal"]: Outcome.of(row, names) for row in rows}
+        rows = read_rows(SweptRow, self._run.engine.collect(ended, SWEPT, title))
+        return {row.ordinal: Outcome.of(row) for row in rows}
 
     def _units(self, due: Sequence[SweepWork]) -> list[list[SweepWork]]:
         """Return what each task is given."""
@@ -99,32 +98,6 @@ class SweepStages:
         touched = any(outcomes[work.ref.ordinal].was_touched for work in due)
         root.settle_commits({}, is_whole=not touched)
         root.settle_log_starts(entries)
-
-
-def find_due_sweeps(plans: pa.Table) -> list[SweepWork]:
-    """Return the partitions of which something goes, in the table's order.
-
-    Args:
-        plans: Rows of ``schemas.RETENTION_PLAN``; a row's number is its ordinal.
-    """
-    numbers = [
-        n for n, status in enumerate(plans["status"].to_pylist()) if status == Status.PLANNED
-    ]
-    names = ["root", "directory", "topic", "partition", "log_start_checkpoint", "high_watermark"]
-    names += ["removed", "log_start_offset", "first_base_offset", "is_replicated"]
-    rows = plans.select(names).take(pa.array(numbers, pa.int64())).to_pylist()
-    return [
-        SweepWork(
-            ref=PartitionRef.of(number, row),
-            log_start_checkpoint=row["log_start_checkpoint"] or 0,
-            high_watermark=row["high_watermark"],
-            removed=tuple(row["removed"]),
-            log_start_offset=row["log_start_offset"],
-            first_base_offset=row["first_base_offset"],
-            is_replicated=row["is_replicated"],
-        )
-        for number, row in zip(numbers, rows, strict=True)
-    ]
 
 
 def drop_stale_log_starts(run: Run, plans: pa.Table) -> None:

@@ -24,11 +24,12 @@ from pylog_spark.operations.verify_report import (
 )
 from pylog_spark.operations.verify_stages import verify_targets
 from pylog_spark.options import JobOptions
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import FINDING, RESULT, VERIFIED, Action, Status, rows_to_batch
+from pylog_spark.schemas import FINDING, RESULT, VERIFIED, Action, Status
 from pylog_spark.tasks.verification import FINDING_ROW, PARTITION_ROW
 from pylog_spark.tasks.verified_roots import observe_roots
 from storage_core.clock import Clock

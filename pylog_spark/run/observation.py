@@ -11,11 +11,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.job import brokers_of
 from pylog_spark.run.plan_table import refuse_duplicates
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import NOT_OF_THIS_STEP
-from pylog_spark.schemas import OBSERVED, PARTITION, rows_to_batch
+from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks.listing import directory_row
 from pylog_spark.tasks.observation import (
     ObservationContext,

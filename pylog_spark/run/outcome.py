@@ -1,10 +1,9 @@
 """What became of one partition, whatever was done to it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pylog_spark.schemas import Reason, Status
+from pylog_spark.schemas import CommitRow, Failure, Reason, Status, SweptRow
 from storage_core.errors import describe_failure
 
 
@@ -27,26 +26,26 @@ class Outcome:
     rounds: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], names: tuple[str, ...]) -> "Outcome":
-        """Return the outcome that the row of a commit tells.
-
-        Args:
-            row: Of a schema with ``duration_ms``, ``touched`` and an error.
-            names: Columns that are taken over where there is no error.
-        """
-        outcome = cls(duration_ms=row["duration_ms"] or 0)
-        if row["error_class"] is not None:
-            outcome.fail(row)
-            outcome.was_touched = bool(row["touched"])
-        else:
-            outcome.columns = {"status": Status.DONE.value} | {name: row[name] for name in names}
+    def of(cls, row: CommitRow | SweptRow) -> "Outcome":
+        """Return the outcome that the row of a commit tells."""
+        outcome = cls(duration_ms=row.duration_ms)
+        if row.failure:
+            outcome.fail(row.failure)
+            outcome.was_touched = row.touched
+            return outcome
+        outcome.columns = {
+            "status": Status.DONE.value,
+            "bytes_after": row.bytes_after,
+            "segments_after": row.segments_after,
+            "operations": row.operations,
+        }
         return outcome
 
     @classmethod
     def failed(cls, error: Exception) -> "Outcome":
         """Return what becomes of a partition of which an error keeps the run away."""
         outcome = cls()
-        outcome.fail(describe_failure(error))
+        outcome.fail(Failure(**describe_failure(error)))
         return outcome
 
     @classmethod
@@ -76,10 +75,9 @@ class Outcome:
             rounds=former.rounds + self.rounds,
         )
 
-    def fail(self, row: Mapping[str, Any]) -> None:
+    def fail(self, failure: Failure) -> None:
         """Take over the error of a row."""
-        error = {name: row[name] for name in ("error_class", "error")}
-        self.columns = {"status": Status.FAILED.value, **error}
+        self.columns = {"status": Status.FAILED.value, **asdict(failure)}
 
     def refuse(self, reason: Reason, why: str) -> None:
         """Leave the partition alone for a reason."""

@@ -12,7 +12,7 @@ exactly the plan that was saved.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from pylog_spark.options import JobOptions, Strategy
 from pylog_spark.options.values import TUNING_KEYS
-from pylog_spark.run.plan_values import read_value
 from pylog_spark.tasks.fingerprints import FileFacts, digest_operations
 from storage_core import __version__
 from storage_core.catalog.topic_catalog import TopicCatalog
@@ -29,6 +28,7 @@ from storage_core.config.cleaner_config import CLEANER_KEYS
 from storage_core.config.values import render
 from storage_core.errors import ConfigError
 from storage_core.json_text import parse_json
+from storage_core.json_values import read_value
 from storage_core.roots.open_root import LogRoot
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.local import write_record
@@ -44,21 +44,6 @@ _LEFT_OUT: Final = frozenset(
 )
 # The files of a hundred thousand partitions.
 _MOST_BYTES: Final = 4 << 30
-
-_ROWS: Final = pa.schema(
-    [
-        pa.field("action", pa.string()),
-        pa.field("root", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("directory", pa.string()),
-        pa.field("status", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("figures", pa.string()),
-        pa.field("plan", pa.string()),
-        pa.field("files", pa.string()),
-    ]
-)
 
 PartitionKey = tuple[str, str, str | None, int | None, str]
 
@@ -97,6 +82,14 @@ class PlannedPartition:
         # Not the generation of a managed one: that it is another one is to be said.
         directory = self.directory.partition(GENERATION_MARK)[0]
         return self.action, self.root, self.topic, self.partition, directory
+
+
+_NAMES: Final = tuple(each.name for each in fields(PlannedPartition))
+# In a table these are texts, as JSON.
+_NESTED: Final = ("figures", "plan", "files")
+_ROWS: Final = pa.schema(
+    [(name, pa.int32() if name == "partition" else pa.string()) for name in _NAMES]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +220,7 @@ def _read_parquet(path: str | Path) -> tuple[dict[str, Any], list[Any]]:
         _check_size(sum(file.metadata.row_group(number).total_byte_size for number in groups))
         table = file.read().select(_ROWS.names)
     header = _parse_header((table.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
-    texts = ("figures", "plan", "files")
-    rows = [row | {name: _parse(row[name]) for name in texts} for row in table.to_pylist()]
+    rows = [row | {name: _parse(row[name]) for name in _NESTED} for row in table.to_pylist()]
     return header, rows
 
 
@@ -293,28 +285,22 @@ def _header(plan: SavedPlan) -> dict[str, Any]:
         "run_id": plan.run_id,
         "action": plan.action,
         "now_ms": plan.now_ms,
-        "roots": [
-            {"location": root.location, "role": root.role.value, "is_said": root.is_said}
-            for root in plan.roots
-        ],
+        "roots": [asdict(root) for root in plan.roots],
         "options": encode_options(plan.options),
         "configs": {place: asdict(catalog) for place, catalog in plan.catalogs.items()},
     }
 
 
 def _row(partition: PlannedPartition) -> dict[str, Any]:
-    names = ("action", "root", "topic", "partition", "directory", "status", "reason")
-    row: dict[str, Any] = {name: getattr(partition, name) for name in names}
-    row |= {"figures": dict(partition.figures), "plan": dict(partition.plan)}
-    return row | {"files": [list(file) for file in partition.files]}
+    # Not by ``asdict``, which copies each of the files, and a plan has so many of them.
+    return {name: getattr(partition, name) for name in _NAMES}
 
 
 def _to_parquet(plan: SavedPlan) -> bytes:
     rows = []
     for partition in plan.partitions:
         row = _row(partition)
-        texts = {name: json.dumps(row[name]) for name in ("figures", "plan", "files")}
-        rows.append(row | texts)
+        rows.append(row | {name: json.dumps(row[name]) for name in _NESTED})
     metadata = {_METADATA_KEY: json.dumps(_header(plan)).encode()}
     table = pa.Table.from_pylist(rows, schema=_ROWS).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()

@@ -3,17 +3,18 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.options import Order
+from pylog_spark.rows import read_rows, rows_to_batch, schema_of
 from pylog_spark.run.outcome import Outcome
-from pylog_spark.schemas import RESULT, Reason, Status, rows_to_batch
+from pylog_spark.schemas import RESULT, Reason, Status
 from storage_core.errors import GuardRefusedError
-from storage_core.filenames import directory_state
+from storage_core.filenames import TopicPartition, directory_state
 from storage_core.store.generations import unpinned
 
 _KEPT_NAMES: Final = (
@@ -35,6 +36,9 @@ RowKey = tuple[str | int | None, ...]
 
 # Each has a list of segments.
 _ROWS_AT_ONCE: Final = 1000
+_ORDINAL: Final = "ordinal"
+
+T = TypeVar("T")
 
 
 def row_key(row: Mapping[str, Any]) -> RowKey:
@@ -213,10 +217,29 @@ def _take(table: pa.Table, numbers: Iterable[int]) -> pa.Table:
     return table.take(pa.array(numbers, pa.int64()))
 
 
-def planned_rows(plans: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield number and row of what is planned, a few at a time: each has a list of segments."""
-    is_planned = pc.equal(plans["status"], Status.PLANNED.value)
-    numbers = pc.indices_nonzero(is_planned).to_numpy()
+def read_planned(kind: type[T], plans: pa.Table) -> Iterator[T]:
+    """Yield what is planned as objects, some rows at a time: each has a list of segments.
+
+    Args:
+        kind: A dataclass; its columns are some of the table's, and ``ordinal``, a row's number.
+        plans: A row a partition directory, with a status.
+    """
+    (numbers,) = np.nonzero(pc.equal(plans["status"], Status.PLANNED.value).to_numpy())
+    columns = plans.select([name for name in schema_of(kind).names if name != _ORDINAL])
     for first in range(0, len(numbers), _ROWS_AT_ONCE):
-        some = numbers[first : first + _ROWS_AT_ONCE]
-        yield from zip(some.tolist(), _take(plans, some).to_pylist(), strict=True)
+        some = pa.array(numbers[first : first + _ROWS_AT_ONCE])
+        yield from read_rows(kind, columns.take(some).append_column(_ORDINAL, some))
+
+
+def offsets_by_root(rows: pa.Table, column: str) -> dict[str, dict[TopicPartition, int]]:
+    """Return a column's offsets as a root writes them down, by partition.
+
+    Args:
+        rows: A row a partition.
+        column: Which one.
+    """
+    offsets: dict[str, dict[TopicPartition, int]] = {}
+    for row in rows.select(["root", "topic", "partition", column]).to_pylist():
+        partition = TopicPartition(row["topic"], row["partition"])
+        offsets.setdefault(row["root"], {})[partition] = row[column]
+    return offsets

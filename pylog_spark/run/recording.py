@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.ledger import Ledger, LedgerTable
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import result_rows
 from pylog_spark.run.run_report import RunSummary
-from pylog_spark.schemas import OPERATION, RESULT, RunEvent, rows_to_batch
+from pylog_spark.schemas import OPERATION, RESULT, RunEvent
 from pylog_spark.tasks.cells import slice_table
 from storage_core import __version__
 from storage_core.clock import Clock

@@ -9,18 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pylog_spark.rows import spark_ddl
 from pylog_spark.run.plan_table import RowKey, row_key
-from pylog_spark.schemas import (
-    CLEANING,
-    CUT,
-    PLAN,
-    RECOVERY,
-    RESULT,
-    RETENTION,
-    Reason,
-    Status,
-    spark_ddl,
-)
+from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RESULT, RETENTION, Reason, Status
 from storage_core.store.generations import GENERATION_MARK
 
 _PLAN_COLUMNS: Final = (

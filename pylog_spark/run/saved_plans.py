@@ -28,6 +28,7 @@ from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import RunContext
 from storage_core.catalog.topic_catalog import TopicCatalog
+from storage_core.json_values import to_json
 from storage_core.store.generations import GENERATION_MARK
 from storage_core.store.open_objects import is_managed
 
@@ -297,7 +298,7 @@ def _with_missing(rows: pa.Table, gone: Sequence[PlannedPartition]) -> pa.Table:
 
 def _compaction_plan_of(row: Row) -> dict[str, Any]:
     """Return what was decided of a row of ``schemas.PLAN``: the round, without its secret key."""
-    plan: dict[str, Any] = json.loads(decode_plan(row["plan"]).to_json())
+    plan: dict[str, Any] = json.loads(to_json(decode_plan(row["plan"])))
     del plan["hash_key"]
     return plan | {"log_start_checkpoint": row["log_start_checkpoint"]}
 

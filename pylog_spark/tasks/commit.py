@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import COMMIT, Action, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import COMMIT, Action
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.partition_ref import PartitionRef

@@ -9,7 +9,6 @@ that is too large for both goes another way (``exchange.py``).
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -17,18 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import (
-    GROUP_MANIFEST,
-    MERGED_INDEX,
-    PARTIAL_INDEX,
-    rows_to_batch,
-    rows_to_batches,
-)
+from pylog_spark.rows import rows_to_batch, rows_to_batches
+from pylog_spark.schemas import GROUP_MANIFEST, MERGED_INDEX, PARTIAL_INDEX
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.key_folder import new_prefix, remove_files
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.run_context import WriteContext
+from storage_core.json_values import to_json
 from storage_core.log.transaction_tracker import TransactionTracker
 from storage_core.maintenance.compaction.index import CompactionIndex
 from storage_core.maintenance.compaction.merged import (
@@ -172,7 +167,7 @@ def _describe_merged(plan: CompactionPlan, merged: MergedIndex) -> dict[str, Any
     return {
         "group_bytes": [sum(sizes[base] for base in g.base_offsets) for g in merged.groups],
         "end_offset": merged.index.end_offset,
-        "numbers": json.dumps(asdict(merged.index.stats)),
+        "numbers": to_json(merged.index.stats),
     }
 
 
@@ -236,6 +231,6 @@ def rewrite_group(
         places = access.keep(plan.location, name, cleaned.base_offsets[0], cleaned.places)
         cleaned = cleaned.moved(places)
     return {
-        "manifest": cleaned.to_json(),
+        "manifest": to_json(cleaned),
         "records": cleaned.stats.source_records,
     }

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, rows_to_batch, rows_to_batches
+from pylog_spark.rows import rows_to_batch, rows_to_batches
+from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.compaction import Item, rewrite_group
 from pylog_spark.tasks.failures import attempt

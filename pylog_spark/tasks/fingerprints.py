@@ -8,7 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from pylog_spark.schemas import FINGERPRINT, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import FINGERPRINT
 from pylog_spark.tasks.failures import attempt
 from storage_core.commit.fingerprint import is_scratch
 from storage_core.store import open_store

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import FORECAST, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import FORECAST
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.verification import Target
 from storage_core.config import CleanerConfig, LogConfig

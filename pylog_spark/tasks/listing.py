@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status, rows_to_batch, rows_to_batches
+from pylog_spark.rows import rows_to_batch, rows_to_batches
+from pylog_spark.schemas import PARTITION, SEGMENT, Reason, Status
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.catalog.roles import Role
 from storage_core.errors import PylogError, describe_failure

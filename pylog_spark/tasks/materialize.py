@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import MATERIALIZED, Reason, Status, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import MATERIALIZED, Reason, Status
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import rows_of

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import MEASURED, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import MEASURED
 from pylog_spark.tasks.failures import attempt
 from pylog_spark.tasks.observe import decode_plan
 from pylog_spark.tasks.record_count import count_if_readable, count_records

@@ -20,8 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import rows_to_batches as batches_of
 from pylog_spark.schemas import OBSERVED, PARTITION, PLAN, RETENTION_PLAN, Reason, Status
-from pylog_spark.schemas import rows_to_batches as batches_of
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.observe import may_be_tiered, observe_partition, refuse_compaction
 from pylog_spark.tasks.retention import (

@@ -32,6 +32,7 @@ from storage_core.checkpoint.checkpoints import Checkpoints
 from storage_core.config import LogConfig
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import HEADER_BYTES, HEADER_UP_TO_MAGIC_BYTES, MAGIC_AT, MAGIC_V2
+from storage_core.json_values import from_json, to_json
 from storage_core.kernels.batch_write import MAX_RECORD_GROWTH_BYTES
 from storage_core.kernels.legacy_scan import MAX_RECORD_OVERHEAD_BYTES, MIN_ENTRY_BYTES
 from storage_core.log.log_segment import SegmentState
@@ -219,7 +220,7 @@ def _begins_with_old_format(store: LogStore, segments: Sequence[SegmentState]) -
 
 def encode_plan(plan: CompactionPlan) -> bytes:
     """Return a plan as it travels in a row: its JSON, ten times smaller."""
-    return zlib.compress(plan.to_json().encode())
+    return zlib.compress(to_json(plan).encode())
 
 
 @lru_cache(maxsize=1)
@@ -228,4 +229,4 @@ def decode_plan(content: bytes) -> CompactionPlan:
 
     The last one is kept: a task asks for it once a segment, and a plan has all segments in it.
     """
-    return CompactionPlan.from_json(zlib.decompress(content).decode())
+    return from_json(CompactionPlan, zlib.decompress(content).decode())

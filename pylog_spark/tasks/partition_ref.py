@@ -1,8 +1,6 @@
 """Which partition a plan, a task and an outcome are about."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from storage_core.filenames import TopicPartition
 
@@ -22,13 +20,3 @@ class PartitionRef:
     root: str
     directory: str
     partition: TopicPartition
-
-    @classmethod
-    def of(cls, ordinal: int, row: Mapping[str, Any]) -> Self:
-        """Return the partition of a row that has root, directory, topic and partition."""
-        return cls(
-            ordinal=ordinal,
-            root=row["root"],
-            directory=row["directory"],
-            partition=TopicPartition(row["topic"], row["partition"]),
-        )

@@ -16,16 +16,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import (
-    RECOVERED,
-    RECOVERY_WORK,
-    SEGMENT_SCAN,
-    Action,
-    Reason,
-    Status,
-    rows_to_batch,
-    rows_to_batches,
-)
+from pylog_spark.rows import rows_to_batch, rows_to_batches
+from pylog_spark.schemas import RECOVERED, RECOVERY_WORK, SEGMENT_SCAN, Action, Reason, Status
 from pylog_spark.tasks.cells import join_rows
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of
 from pylog_spark.tasks.fingerprints import digest_operations

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
 from pylog_spark.tasks.ahead import map_partitions
 from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
@@ -71,7 +72,7 @@ class SweepWork:
 
     Attributes:
         ref: Which one it is.
-        log_start_checkpoint: Its entry in the log-start checkpoint, 0 without one.
+        log_start_checkpoint: Its entry in the log-start checkpoint, None without one.
         high_watermark: Nothing at or above it goes; None for the log's end.
         removed: Base offsets of the segments that go.
         log_start_offset: Where the log starts afterwards.
@@ -80,7 +81,7 @@ class SweepWork:
     """
 
     ref: PartitionRef
-    log_start_checkpoint: int
+    log_start_checkpoint: int | None
     high_watermark: int | None
     removed: tuple[int, ...]
     log_start_offset: int
@@ -283,7 +284,7 @@ def _commit(work: SweepWork, context: RetentionContext, write: WriteContext) -> 
             config=config,
             cleaner=run.cleaner,
             now_ms=run.now_ms,
-            log_start_checkpoint=work.log_start_checkpoint,
+            log_start_checkpoint=work.log_start_checkpoint or 0,
             high_watermark=work.high_watermark,
             max_timestamps=manifest_timestamps(store),
             unlink=_unlinks(context, work.ref.directory),

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pylog_spark.schemas import LISTING_RUN, PARTITION, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import LISTING_RUN, PARTITION
 from pylog_spark.tasks.ahead import map_ahead
 from pylog_spark.tasks.listing import (
     TopicFilter,

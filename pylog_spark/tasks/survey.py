@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import SURVEY, Reason, Status, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import SURVEY, Reason, Status
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
 from pylog_spark.tasks.failures import attempt_row, error_of
 from pylog_spark.tasks.listing import (

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import VERIFIED, rows_to_batches
+from pylog_spark.rows import rows_to_batches
+from pylog_spark.schemas import VERIFIED
 from pylog_spark.tasks.cells import join_rows
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoints import CHECKPOINT_FILES, PartitionCheckpoints

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.operations.retention_waves import find_due_sweeps
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.observation import Step
-from pylog_spark.tasks.retention import RetentionContext, SweepScope, commit_sweeps
+from pylog_spark.tasks.retention import RetentionContext, SweepScope, SweepWork, commit_sweeps
 from pylog_spark.tasks.run_context import WriteContext
 from storage_core.roots import managed
 from storage_core.store.open_objects import open_object_store
@@ -56,7 +56,7 @@ def through(wrapper: WrappedObjects) -> Iterator[None]:
 def sweep(pipeline: ManagedPipeline, write: WriteContext) -> list[dict[str, Any]]:
     """Observe, plan and commit in this process; return the rows of the commits."""
     context = RetentionContext(run=pipeline.run, scope=SweepScope.DELETED)
-    works = find_due_sweeps(observed(pipeline.listed(), pipeline.run, Step.RETAIN))
+    works = list(read_planned(SweepWork, observed(pipeline.listed(), pipeline.run, Step.RETAIN)))
     return [row for batch in commit_sweeps(works, context, write) for row in batch.to_pylist()]
 
 

@@ -20,11 +20,12 @@ import pytest
 from pylog_spark.operations.retention_waves import (
     SweepStages,
     drop_stale_log_starts,
-    find_due_sweeps,
 )
 from pylog_spark.run.disks import Disks
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.run.waves import run_waves
 from pylog_spark.schemas import RETENTION_PLAN
+from pylog_spark.tasks.retention import SweepWork
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.filenames import (
     CLEAN_SHUTDOWN_FILE,
@@ -126,7 +127,9 @@ def sweep(root: BrokerDirectory, *, trash: Path | None = None) -> list[dict[str,
         )
         rows = list(sweeper.observe().values())
         plans = pa.Table.from_pylist(rows, schema=RETENTION_PLAN)
-        waves = run_waves(run, SweepStages(run, sweeper.context), find_due_sweeps(plans))
+        waves = run_waves(
+            run, SweepStages(run, sweeper.context), list(read_planned(SweepWork, plans))
+        )
         columns = [outcome.columns for ended in waves for outcome in ended.values()]
         drop_stale_log_starts(run, plans)
         return columns

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from storage_core.commit import Plan, commit
 from storage_core.config import CleanerConfig, LogConfig, OffsetMapHash
+from storage_core.json_values import from_json, to_json
 from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import load_log
 from storage_core.log.transaction_tracker import TransactionTracker
@@ -245,15 +246,16 @@ def clean_spread(
         commit(Plan(location=store.location, operations=log.operations), store)
         return None
     unlimited = dataclasses.replace(cleaning.cleaner, dedupe_buffer_bytes=None)
-    text = plan_compaction(
+    planned = plan_compaction(
         log,
         cleaning.config,
         unlimited,
         cleanable,
         now_ms=cleaning.request.now_ms,
         hash_key=bytes(range(16)),
-    ).to_json()
-    plan = CompactionPlan.from_json(text)
+    )
+    text = to_json(planned)
+    plan = from_json(CompactionPlan, text)
     step = -1 if backwards else 1
     if way is Way.EXCHANGE:
         groups, stats = _exchange(directory, text, step)
@@ -296,20 +298,20 @@ def _merge(
     step: int,
     merge: Callable[[Path, CompactionPlan, int], Callable[[], MergedIndex]],
 ) -> tuple[list[CleanedGroup], IndexStats]:
-    index_of = merge(directory, CompactionPlan.from_json(text), step)
+    index_of = merge(directory, from_json(CompactionPlan, text), step)
     manifests = [
         _clean_one_group(directory, text, index_of(), number)
         for number in range(len(index_of().groups))[::step]
     ]
     stats = index_of().index.stats
     shutil.rmtree(directory.parent / f"scratch-of-{directory.name}", ignore_errors=True)
-    return [CleanedGroup.from_json(manifest) for manifest in manifests[::step]], stats
+    return [from_json(CleanedGroup, manifest) for manifest in manifests[::step]], stats
 
 
 def _exchange(
     directory: Path, text: str, step: int, buckets: int = 3
 ) -> tuple[list[CleanedGroup], IndexStats]:
-    plan = CompactionPlan.from_json(text)
+    plan = from_json(CompactionPlan, text)
     numbers = range(len(plan.round_segments))[::step]
     sent = [
         message
@@ -338,15 +340,15 @@ def _exchange(
         merged = MergedIndex(index=groups[number].index(), groups=(start,), needs_map=False)
         cleaned.append(_clean_one_group(directory, text, merged, 0, attempt=f"group-{number}"))
     stats = IndexStats(bytes_read=folded.bytes_read, messages_read=folded.messages_read, keys=keys)
-    return [CleanedGroup.from_json(manifest) for manifest in cleaned[::step]], stats
+    return [from_json(CleanedGroup, manifest) for manifest in cleaned[::step]], stats
 
 
 def _clean_one_group(
     directory: Path, plan_text: str, merged: MergedIndex, number: int, attempt: str | None = None
 ) -> str:
-    plan = CompactionPlan.from_json(plan_text)
+    plan = from_json(CompactionPlan, plan_text)
     start = merged.groups[number]
-    return clean_group(
+    cleaned = clean_group(
         LocalStore(directory),
         plan,
         merged.index,
@@ -354,4 +356,5 @@ def _clean_one_group(
         TransactionTracker.from_state(json.loads(start.tracker)),
         scratch=directory,
         attempt=attempt or f"group-{number}",
-    ).to_json()
+    )
+    return to_json(cleaned)

@@ -29,7 +29,8 @@ from pylog_spark.report import (
     write_table,
 )
 from pylog_spark.report_page import write_page, write_run_page
-from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION
 
 
 def row(**values: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark import schemas
+from pylog_spark.rows import spark_ddl
 
 TABLES = {name: table for name, table in vars(schemas).items() if isinstance(table, pa.Schema)}
 
@@ -26,32 +27,4 @@ def test_every_column_says_what_it_means_and_has_a_spark_type(name):
     table = TABLES[name]
     assert len(set(table.names)) == len(table.names)
     assert all(field.metadata[b"comment"] for field in table)
-    assert schemas.spark_ddl(table).count("`") == 2 * len(table.names)
-
-
-def test_ddl_names_types_and_quotes_comments():
-    table = pa.schema(
-        [
-            pa.field("a", pa.list_(pa.int64()), metadata={"comment": "it's"}),
-            pa.field("b", pa.timestamp("us", tz="UTC")),
-        ]
-    )
-    assert schemas.spark_ddl(table) == "`a` ARRAY<BIGINT>, `b` TIMESTAMP"
-    assert "COMMENT 'it\\'s'" in schemas.spark_ddl(table, comments=True)
-
-
-def test_a_type_that_spark_is_not_told_of_is_refused():
-    with pytest.raises(TypeError, match="decimal"):
-        schemas.spark_ddl(pa.schema([("a", pa.decimal128(3))]))
-
-
-def test_rows_leave_unnamed_columns_null():
-    batch = schemas.rows_to_batch(schemas.RESULT, [{"topic": "a", "partition": 3}])
-    assert batch.schema == schemas.RESULT
-    assert batch.to_pylist()[0]["partition"] == 3
-    assert batch.to_pylist()[0]["error"] is None
-
-
-def test_a_column_that_does_not_exist_is_an_error_and_not_lost():
-    with pytest.raises(KeyError, match="bytes_befor"):
-        schemas.rows_to_batch(schemas.RESULT, [{"bytes_befor": 1}])
+    assert spark_ddl(table).count("`") == 2 * len(table.names)

@@ -1,9 +1,8 @@
 """One round of compaction on one partition directory, in process."""
 
-import json
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
@@ -72,10 +71,6 @@ class CleanResult:
     size: int
     cleaner_checkpoint: int | None
     nothing_to_clean: bool
-
-    def to_json(self) -> str:
-        """Return the result as one JSON object on one line."""
-        return json.dumps(asdict(self))
 
 
 @located

@@ -1,9 +1,8 @@
 """The plan of one round of compaction: all that its two passes need, as data."""
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
@@ -173,27 +172,6 @@ class CompactionPlan:
     def segments_below(self, end_offset: int) -> list[SegmentState]:
         """Return the segments that begin below end_offset, oldest first."""
         return [segment for segment in self.segments if segment.base_offset < end_offset]
-
-    def to_json(self) -> str:
-        """Return the plan as one JSON object."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "CompactionPlan":
-        """Return the plan that to_json wrote."""
-        fields = json.loads(text)
-        segments = tuple(
-            SegmentState(
-                **{
-                    **segment,
-                    "aborted": tuple(AbortedTxn(**entry) for entry in segment["aborted"]),
-                }
-            )
-            for segment in fields.pop("segments")
-        )
-        producers = tuple(ActiveProducer(**entry) for entry in fields.pop("producers"))
-        hash_kind = OffsetMapHash(fields.pop("offset_map_hash"))
-        return cls(**fields, segments=segments, producers=producers, offset_map_hash=hash_kind)
 
 
 def plan_compaction(

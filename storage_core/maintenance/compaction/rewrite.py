@@ -1,10 +1,9 @@
 """Pass two: the segments of a group, filtered, become one cleaned segment of scratch files."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -108,10 +107,6 @@ class CleanedGroup:
     files: tuple[ScratchFile, ...]
     stats: RewriteStats
 
-    def to_json(self) -> str:
-        """Return the manifest as one JSON object."""
-        return json.dumps(asdict(self))
-
     @property
     def places(self) -> dict[str, str]:
         """Where its files lie, by suffix."""
@@ -121,16 +116,6 @@ class CleanedGroup:
         """Return the group with its files where they lie now, by suffix."""
         files = tuple(replace(file, path=places[file.suffix]) for file in self.files)
         return replace(self, files=files)
-
-    @classmethod
-    def from_json(cls, text: str) -> "CleanedGroup":
-        """Return the manifest that to_json wrote."""
-        fields = json.loads(text)
-        return cls(
-            base_offsets=tuple(fields["base_offsets"]),
-            files=tuple(ScratchFile(**file) for file in fields["files"]),
-            stats=RewriteStats(**fields["stats"]),
-        )
 
 
 def clean_group(  # noqa: PLR0913  # what is read, what is known of it, and where it goes

@@ -1,8 +1,7 @@
 """Recovery of one partition directory, in process."""
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage_core.commit import Plan, commit
@@ -49,10 +48,6 @@ class RecoverResult:
             deleted_segments=log.repairs.deleted_segments,
             rebuilt_indexes=len(log.repairs.rebuilt),
         )
-
-    def to_json(self) -> str:
-        """Return the result as one JSON object on one line."""
-        return json.dumps(asdict(self))
 
 
 @located

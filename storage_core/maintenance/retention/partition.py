@@ -1,8 +1,7 @@
 """Retention of one partition: a sweep of a log at rest, or of one that is loaded and closed."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage_core.commit import (
@@ -172,10 +171,6 @@ class RetainResult:
     log_end_offset: int
     segments: int
     size: int
-
-    def to_json(self) -> str:
-        """Return the result as one JSON object on one line."""
-        return json.dumps(asdict(self))
 
 
 @located

@@ -227,7 +227,8 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from pylog_spark.engines.choice import Local, open_engine
-from pylog_spark.schemas import CUT, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import CUT
 
 def work(path):
     Path(path, str(os.getpid())).touch()

@@ -20,7 +20,8 @@ from pylog_spark.operations.purge import purge
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.schemas import RESULT, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import RESULT
 from storage_core.clock import ManualClock
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.maintenance.ingest.partition import IngestRules

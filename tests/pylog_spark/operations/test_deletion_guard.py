@@ -9,9 +9,10 @@ import pytest
 from pylog_spark.operations import retain
 from pylog_spark.operations.deletion_guard import FormerLimits, refuse_deletions
 from pylog_spark.options import JobOptions, RunLimits
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.recording import Recorder
-from pylog_spark.schemas import RETENTION_PLAN, rows_to_batch
+from pylog_spark.schemas import RETENTION_PLAN
 from storage_core.clock import ManualClock
 
 HOUR_MS = 3_600_000
@@ -306,7 +307,7 @@ def test_what_is_refused_is_on_record_before_anything_goes(monkeypatch):
         context=None, rows=lambda *_, **__: table, note_changes=lambda *_: None
     )
     monkeypatch.setattr(retain, "settle_plans", lambda *given, **_: given[-1])
-    monkeypatch.setattr(retain, "find_due_sweeps", lambda _: [])
+    monkeypatch.setattr(retain, "read_planned", lambda *_: [])
     monkeypatch.setattr(retain, "RunEvidence", lambda *_: Known(doubts={"a": DOUBT}))
     monkeypatch.setattr(retain, "run_waves", killed_waves)
     with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,8 @@ SCRIPT = """
 import signal, sys, time
 from pathlib import Path
 from pylog_spark.engines.spark_engine import SparkEngine
-from pylog_spark.schemas import CUT, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import CUT
 from pylog_spark.session import build_session
 
 def work(path):

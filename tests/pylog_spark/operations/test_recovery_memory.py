@@ -8,12 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.recover import RecoveryStep
-from pylog_spark.operations.recovery_rows import RecoveryRows
+from pylog_spark.operations.recovered_logs import RecoveredLogs
 from pylog_spark.operations.recovery_waves import find_due_logs
 from pylog_spark.options import JobOptions
 from pylog_spark.run import plan_table
-from pylog_spark.run.disks import Disks
 from pylog_spark.run.job import Job
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.schemas import RECOVERY_WORK
@@ -48,12 +46,9 @@ def logs(count: int = LOGS, segments: int = SEGMENTS) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RECOVERY_WORK)
 
 
-def step_of(partitions: pa.Table) -> RecoveryStep:
+def recovered(partitions: pa.Table) -> RecoveredLogs:
     job = Job(run_id="r", action="recover", roots=(), options=JobOptions(now_ms=1))
-    run = SimpleNamespace(job=job, engine=None, disks=Disks())
-    step = RecoveryStep(run, (), None)
-    step.rows.partitions = partitions
-    return step
+    return RecoveredLogs(SimpleNamespace(job=job), partitions)
 
 
 def peak_beside_the_result(work: Callable[[], Any]) -> tuple[Any, int]:
@@ -67,17 +62,11 @@ def peak_beside_the_result(work: Callable[[], Any]) -> tuple[Any, int]:
     return result, peak - held
 
 
-def result_rows(partitions: pa.Table) -> int:
-    rows = RecoveryRows("r", "recover")
-    rows.partitions = partitions
-    return rows.results().num_rows
-
-
 @pytest.mark.parametrize(
     ("look", "expected"),
     [
-        (lambda logs: len(step_of(logs).unrecovered), LOGS - -(-LOGS // 3)),
-        (result_rows, LOGS),
+        (lambda logs: len(recovered(logs).unrecovered()), LOGS - -(-LOGS // 3)),
+        (lambda logs: recovered(logs).results().num_rows, LOGS),
     ],
     ids=["what was not recovered", "results"],
 )
@@ -111,9 +100,9 @@ def test_what_is_due_has_the_number_of_its_row_wherever_the_rows_are_parted(monk
 
 
 def test_logs_that_are_not_in_order_are_told_with_their_directory_whatever_was_planned():
-    step = step_of(logs(6, 1))
+    listed = recovered(logs(6, 1))
     well = Outcome(columns={"status": "done", "reason": None})
     failed = Outcome(columns={"status": "failed", "reason": None})
-    step.rows.outcomes = {1: well, 2: failed, 5: well}
-    assert step.unrecovered == {"/logs-0/orders-2", "/logs-0/orders-4"}
-    assert [row["root"] for row in step._unwell()] == ["/logs-0", "/logs-0"]
+    listed.outcomes = {1: well, 2: failed, 5: well}
+    assert listed.unrecovered() == {"/logs-0/orders-2", "/logs-0/orders-4"}
+    assert listed.count_unrecovered() == {"/logs-0": 2}

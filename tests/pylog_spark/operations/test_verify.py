@@ -15,9 +15,10 @@ from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.operations.verify_stages import cut_partition
 from pylog_spark.options import JobOptions, Tuning
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
-from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED, rows_to_batch
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED
 from pylog_spark.tasks.cells import cut_batches
 from pylog_spark.tasks.diagnosis import Threads, diagnose_here
 from pylog_spark.tasks.listing import TopicFilter

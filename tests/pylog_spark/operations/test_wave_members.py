@@ -331,7 +331,7 @@ def test_a_recovery_gives_no_tasks_to_a_directory_whose_disk_failed(disk):
     disk.has_failed = True
     disk.roots[disk.root(BAD)].free_bytes()
     run = disk.run(ANY)  # nobody is asked to start a stage
-    stages = RecoveryStages(run, ANY, ANY, may_write=True)
+    stages = RecoveryStages(run, ANY, may_write=True)
     (ended,) = run_waves(run, stages, listed)
     assert says_why(ended[3])
     assert not ended[3].was_touched

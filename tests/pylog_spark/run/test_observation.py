@@ -8,9 +8,10 @@ import pytest
 
 from pylog_spark.discovery import LogRoot
 from pylog_spark.options import JobOptions
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run import observation
 from pylog_spark.run.observation import Observation
-from pylog_spark.schemas import OBSERVED, PARTITION, rows_to_batch
+from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks.observation import SCHEMAS, ObservationContext, Step, encode_rows
 from storage_core.catalog.roles import Role
 

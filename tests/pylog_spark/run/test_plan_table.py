@@ -3,11 +3,12 @@ import pytest
 
 from pylog_spark.operations.compaction_waves import outcome_of_commit
 from pylog_spark.options import Order
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.outcome import Outcome
 from pylog_spark.run.plan_table import refuse_duplicates, result_rows, sort_plans
 from pylog_spark.run.run_report import summarise
-from pylog_spark.schemas import COMMIT, PLAN, RESULT, Reason, rows_to_batch
+from pylog_spark.schemas import PLAN, RESULT, CommitRow, Failure, Reason
 
 
 def plans_of(*rows: dict) -> pa.Table:
@@ -105,10 +106,10 @@ def test_the_same_partition_of_two_brokers_is_no_duplicate():
     assert refuse_duplicates(table, {"/a": (1,), "/b": (2,)}) is table
 
 
-def commit_row(**more) -> dict:
-    row = dict.fromkeys(COMMIT.names) | {"touched": False, "operations": "[]", "duration_ms": 1}
+def commit(**more) -> CommitRow:
+    row = {"touched": False, "operations": "[]", "duration_ms": 1, "next_offset": 7}
     sizes = {"bytes_after": 60, "segments_after": 2, "records_before": 9, "records_after": 5}
-    return row | sizes | {"next_offset": 7} | more
+    return CommitRow(ordinal=0, **row | sizes | more)
 
 
 def test_a_planned_row_shows_its_bound_and_a_skipped_one_its_size():
@@ -123,7 +124,7 @@ def test_a_planned_row_shows_its_bound_and_a_skipped_one_its_size():
 
 
 def test_a_done_row_has_what_the_commit_said():
-    outcome = outcome_of_commit(commit_row())
+    outcome = outcome_of_commit(commit())
     (row,) = results_of(plans_of(planned("a", 1.0)), {0: outcome})
     assert row["status"] == "done"
     assert (row["bytes_before"], row["bytes_after"]) == (100, 60)
@@ -135,8 +136,8 @@ def test_a_done_row_has_what_the_commit_said():
 
 @pytest.mark.parametrize("touched", [False, True])
 def test_a_failed_row_keeps_its_size_unless_files_were_touched(touched):
-    row = commit_row(error_class="StorageError", error="disk", touched=touched)
-    outcome = outcome_of_commit(row)
+    failure = Failure(error_class="StorageError", error="disk")
+    outcome = outcome_of_commit(commit(failure=failure, touched=touched))
     (row,) = results_of(plans_of(planned("a", 1.0)), {0: outcome})
     assert (row["status"], row["error"]) == ("failed", "disk")
     assert row["bytes_after"] == (None if touched else 100)

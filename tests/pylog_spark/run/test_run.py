@@ -10,11 +10,12 @@ from pylog_spark.discovery import LogRoot
 from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.options import JobOptions
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.job import new_job
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run import Run
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import RESULT, rows_to_batch
+from pylog_spark.schemas import RESULT
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import ManualClock

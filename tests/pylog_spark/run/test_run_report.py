@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.run_report import merge_steps, summarise_steps
-from pylog_spark.schemas import RESULT, rows_to_batch
+from pylog_spark.schemas import RESULT
 
 DELETED = "/log/x-0.0123456789abcdef0123456789abcdef-delete"
 

@@ -4,12 +4,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import row_reader
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.tasks.commit import CompactionWork, clean_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
@@ -62,17 +62,13 @@ class ManagedPipeline:
     def works(self) -> list[CompactionWork]:
         due = [row for row in self.observe() if row["status"] == "planned"]
         return [
-            CompactionWork(
-                ref=PartitionRef.of(ordinal, row),
-                log_start_checkpoint=row["log_start_checkpoint"],
-                plan=row["plan"],
-            )
+            row_reader(CompactionWork)(row | {"ordinal": ordinal})
             for ordinal, row in enumerate(due)
         ]
 
     def sweeps(self) -> list[SweepWork]:
         """Return the partitions of which something has expired."""
-        return find_due_sweeps(observed(self.listed(), self.run, Step.RETAIN))
+        return list(read_planned(SweepWork, observed(self.listed(), self.run, Step.RETAIN)))
 
     def sweep(self, works: list[SweepWork], context: WriteContext) -> list[dict[str, Any]]:
         """Let go what has expired."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pylog_spark.schemas import OBSERVED, PARTITION, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks.observation import (
     ObservationContext,
     Step,

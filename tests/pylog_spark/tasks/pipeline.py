@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import row_reader
 from pylog_spark.schemas import EXCHANGE, GROUP_MANIFEST, PARTIAL_INDEX
 from pylog_spark.tasks.cells import PART, cut_batches, with_part
 from pylog_spark.tasks.commit import (
@@ -22,13 +23,13 @@ from pylog_spark.tasks.compaction import index_segments, merge_partitions, rewri
 from pylog_spark.tasks.exchange import Route, answer_keys, rewrite_exchanged, send_keys
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import observe_partition
-from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.lock import LockProof, read_boot_id
 from storage_core.commit.claim import create_claim
 from storage_core.commit.scratch import claim_path, create_scratch
 from storage_core.config import CleanerConfig
+from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.index import IndexStats
 from storage_core.maintenance.compaction.merged import MergedIndex
 from storage_core.maintenance.compaction.rewrite import CleanedGroup
@@ -77,12 +78,7 @@ class Pipeline:
         self.encoded = {number: plan["plan"] for number, plan in enumerate(self.plans)}
 
     def work(self, ordinal: int) -> CompactionWork:
-        plan = self.plans[ordinal]
-        return CompactionWork(
-            ref=PartitionRef.of(ordinal, plan),
-            log_start_checkpoint=plan["log_start_checkpoint"],
-            plan=plan["plan"],
-        )
+        return row_reader(CompactionWork)(self.plans[ordinal] | {"ordinal": ordinal})
 
     def allow_commits(self) -> None:
         for plan in self.plans:
@@ -148,7 +144,7 @@ class Pipeline:
                 continue
             cleaned = CleanedPartition(
                 end_offset=between["end_offset"],
-                groups=tuple(CleanedGroup.from_json(row["manifest"]) for row in own),
+                groups=tuple(from_json(CleanedGroup, row["manifest"]) for row in own),
                 records=sum(row["records"] for row in own),
                 index=IndexStats(**json.loads(between["numbers"])),
                 spent_secs=0.0,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.tasks import observe
 from pylog_spark.tasks.compaction import index_segments, rewrite_groups
 from pylog_spark.tasks.exchange import Route, send_keys
 from pylog_spark.tasks.key_folder import remove_wave
@@ -13,6 +14,7 @@ from pylog_spark.tasks.observe import decode_plan
 from storage_core.commit.claim import revoke_claim
 from storage_core.config import CleanerConfig
 from storage_core.filenames import LOG_SUFFIX
+from storage_core.json_values import from_json
 from storage_core.maintenance.compaction.exchanged_index import encode_start
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan
@@ -96,13 +98,12 @@ def test_keys_that_are_exchanged_by_hash_leave_the_same(tmp_path, names, now_ms,
 def plans_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the length of each plan that is decoded from now on."""
     read = []
-    from_json = CompactionPlan.from_json
 
-    def counted(text: str) -> CompactionPlan:
+    def counted(kind: type[CompactionPlan], text: str) -> CompactionPlan:
         read.append(len(text))
-        return from_json(text)
+        return from_json(kind, text)
 
-    monkeypatch.setattr(CompactionPlan, "from_json", counted)
+    monkeypatch.setattr(observe, "from_json", counted)
     decode_plan.cache_clear()
     return read
 

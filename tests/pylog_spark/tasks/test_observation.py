@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import OBSERVED, PARTITION, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import OBSERVED, PARTITION
 from pylog_spark.tasks import observation
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observation import (

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
-from pylog_spark.schemas import PLAN, rows_to_batch
+from pylog_spark.rows import rows_to_batch
+from pylog_spark.schemas import PLAN
 from pylog_spark.tasks import observe as observe_module
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observe import decode_plan, observe_partition

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.rows import row_reader
 from pylog_spark.tasks.observation import Step
-from pylog_spark.tasks.partition_ref import PartitionRef
 from pylog_spark.tasks.recovery import (
     RecoveryContext,
     RecoveryLimits,
@@ -111,13 +111,7 @@ def test_what_a_recovery_would_cut_of_a_mirror_at_a_url_is_reported(origin, mirr
         run = context(origin, root, unclean_roots=frozenset({root}))
         looked = [row for b in observe_recovery(iter(listed(root)), run) for row in b.to_pylist()]
         works = [
-            RecoveryWork(
-                ref=PartitionRef.of(ordinal, row),
-                is_clean=row["is_clean"],
-                recovery_point=0,
-                log_start_offset=row["log_start_offset"],
-                high_watermark=row["high_watermark"],
-            )
+            row_reader(RecoveryWork)(row | {"ordinal": ordinal, "recovery_point": 0})
             for ordinal, row in enumerate(looked)
         ]
         told = RecoveryContext(run=run, limits=limits, write=None)

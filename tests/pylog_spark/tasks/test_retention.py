@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.operations.retention_waves import find_due_sweeps
 from pylog_spark.options import HighWatermarkSource
+from pylog_spark.run.plan_table import read_planned
 from pylog_spark.schemas import RETENTION_PLAN, SWEPT
 from pylog_spark.tasks.listing import TopicFilter, list_partitions
 from pylog_spark.tasks.observation import Step
 from pylog_spark.tasks.retention import (
     RetentionContext,
     SweepScope,
+    SweepWork,
     commit_sweeps,
 )
 from pylog_spark.tasks.run_context import RunContext, WriteContext
@@ -84,7 +85,7 @@ class Sweeper:
 
     def commit(self, row: dict[str, Any]) -> dict[str, Any]:
         planned = pa.Table.from_pylist([row], schema=RETENTION_PLAN)
-        (batch,) = commit_sweeps(find_due_sweeps(planned), self.context, self.write)
+        (batch,) = commit_sweeps(list(read_planned(SweepWork, planned)), self.context, self.write)
         assert batch.schema.equals(SWEPT)
         return dict(batch.to_pylist()[0])
 

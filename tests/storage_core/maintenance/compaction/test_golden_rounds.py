@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_core.config import CleanerConfig
+from storage_core.json_values import to_json
 from storage_core.maintenance.compaction import key_exchange, key_files, partial
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.partition import CleanResult
@@ -46,7 +47,7 @@ def check_answer(golden: Golden, result: CleanResult) -> None:
         assert result.nothing_to_clean
         assert result.next_offset is None
         return
-    numbers = json.loads(result.to_json())
+    numbers = json.loads(to_json(result))
     expected = expected_numbers(golden)
     assert {name: numbers[name] for name in expected} == expected
     assert not result.nothing_to_clean

@@ -25,6 +25,7 @@ from storage_core.filenames import (
 )
 from storage_core.formats.batch_v2 import Codec
 from storage_core.formats.control import ControlType
+from storage_core.json_values import to_json
 from storage_core.log import segment_split
 from storage_core.maintenance.compaction.candidates import choose_range
 from storage_core.maintenance.compaction.commit import plan_split
@@ -71,7 +72,7 @@ def small_log(directory: Path) -> Path:
 def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
     directory = small_log(tmp_path / "t-0")
     result = clean(directory, overrides={"min.cleanable.dirty.ratio": 1 - is_due})
-    assert list(json.loads(result.to_json())) == [
+    assert list(json.loads(to_json(result))) == [
         "next_offset",
         "messages_read",
         "messages_written",
@@ -84,7 +85,7 @@ def test_the_answer_has_exactly_these_keys(tmp_path, is_due):
         "cleaner_checkpoint",
         "nothing_to_clean",
     ]
-    assert "\n" not in result.to_json()
+    assert "\n" not in to_json(result)
 
 
 def test_the_numbers_are_those_of_the_log(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from storage_core.config import CleanerConfig, OffsetMapHash
 from storage_core.index.transaction_index import AbortedTxn
+from storage_core.json_values import from_json, to_json
 from storage_core.log.producer_snapshot import ProducerEntry
 from storage_core.log.transaction_tracker import TransactionRows
 from storage_core.maintenance.compaction.merged import start_groups
@@ -171,11 +172,11 @@ def test_a_plan_survives_its_way_through_json():
         producers=(ProducerEntry(producer_id=5, producer_epoch=2, last_offset=9),),
         high_watermark=33,
     )
-    again = CompactionPlan.from_json(plan.to_json())
+    again = from_json(CompactionPlan, to_json(plan))
     assert again == plan
     assert again.producers == (ActiveProducer(producer_id=5, producer_epoch=2, last_data_offset=9),)
     assert (again.delete_retention_ms, again.high_watermark, again.max_keys) == (7, 33, 18)
-    assert set(json.loads(plan.to_json())) == {
+    assert set(json.loads(to_json(plan))) == {
         field.name for field in dataclasses.fields(CompactionPlan)
     }
 

@@ -1,0 +1,140 @@
+"""The logs of a compaction and what became of each, round by round, as rows and as totals."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import pyarrow as pa
+
+from pylog_spark.rows import table_of
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.plan_table import RowKey, result_rows, row_keys
+from pylog_spark.run.run import Run
+from pylog_spark.run.waves import Outcomes
+from pylog_spark.schemas import Action, CleaningRow, PartitionName, Reason, Status
+from storage_core.maintenance.compaction.statistics import (
+    CleanedLog,
+    CleanerStats,
+    total_of,
+)
+
+_ACTION = Action.COMPACT.value
+
+
+class CleanedLogs:
+    """The partitions that a run compacts, and what became of each.
+
+    Args:
+        run: The run; its record is told of what has ended.
+        plans: Rows of ``schemas.PLAN``; their numbers are the ordinals.
+        outcomes: What became of them, by their number, where nothing is cleaned.
+
+    Attributes:
+        plans: The same.
+        outcomes: By number, of all rounds together.
+    """
+
+    def __init__(self, run: Run, plans: pa.Table, outcomes: Outcomes | None = None) -> None:
+        self._run = run
+        self.plans = plans
+        self.outcomes: Outcomes = outcomes or {}
+
+    def record(self, plans: pa.Table, outcomes: Outcomes) -> None:
+        """Tell the ledger what became of partitions in a wave.
+
+        Args:
+            plans: Rows of ``schemas.PLAN``, of the round.
+            outcomes: By the number of the row.
+        """
+        self._run.recorder.outcomes(plans, outcomes, action=_ACTION)
+        rows = _cleanings(plans, outcomes, run_id=self._run.job.run_id)
+        self._run.recorder.cleanings(rows)
+
+    def record_others(self) -> None:
+        """Tell the ledger of the partitions that no round was about."""
+        numbers = range(self.plans.num_rows)
+        self.record(self.plans, {n: Outcome() for n in numbers if n not in self.outcomes})
+
+    def end_round(self, plans: pa.Table, ended: Outcomes) -> set[RowKey]:
+        """Take what became of partitions in a round; return those that need another one.
+
+        These are the partitions of which a segment was split in place of the round, and, where a
+        run goes on until all is clean, those whose offset map was full before.
+
+        Args:
+            plans: Rows of ``schemas.PLAN``, of the round.
+            ended: By the number of the row.
+        """
+        numbers = {key: number for number, key in enumerate(row_keys(self.plans))}
+        keys = row_keys(plans)
+        ends = plans["first_uncleanable_offset"]
+        again = set()
+        for ordinal, outcome in ended.items():
+            number = numbers[keys[ordinal]]
+            self.outcomes[number] = outcome.after(self.outcomes.get(number))
+            point = outcome.next_offset
+            is_split = outcome.columns.get("reason") == Reason.SEGMENT_SPLIT.value
+            is_unfinished = (
+                self._run.job.options.until_clean
+                and point is not None
+                and plans["first_dirty_offset"][ordinal].as_py() < point < ends[ordinal].as_py()
+            )
+            if is_split or is_unfinished:
+                again.add(keys[ordinal])
+        return again
+
+    def results(self) -> pa.Table:
+        """Return the rows of ``schemas.RESULT``, in the order of the plans."""
+        run_id = self._run.job.run_id
+        return result_rows(self.plans, self.outcomes, run_id=run_id, action=_ACTION)
+
+    def cleanings(self) -> pa.Table:
+        """Return the rows of ``schemas.CLEANING``: what each round on each partition did."""
+        return _cleanings(self.plans, self.outcomes, run_id=self._run.job.run_id)
+
+    def totals(self) -> dict[str, int]:
+        """Return the numbers of all that was due, by the names that Kafka's gauges have."""
+        names = ["status", "cleanable_ratio", "cleanable_bytes", "compaction_delay_ms"]
+        logs = []
+        for number, row in enumerate(self.plans.select(names).to_pylist()):
+            if row["status"] != Status.PLANNED:
+                continue
+            outcome = self.outcomes.get(number, Outcome())
+            logs.append(
+                CleanedLog(
+                    cleanable_ratio=row["cleanable_ratio"],
+                    cleanable_bytes=row["cleanable_bytes"],
+                    compaction_delay_ms=row["compaction_delay_ms"] or 0,
+                    has_failed=outcome.columns.get("status") == Status.FAILED.value,
+                    stats=CleanerStats.from_json(outcome.rounds[-1]) if outcome.rounds else None,
+                )
+            )
+        return {name.replace("_", "-"): value for name, value in asdict(total_of(logs)).items()}
+
+
+def _cleanings(plans: pa.Table, outcomes: Mapping[int, Outcome], *, run_id: str) -> pa.Table:
+    """Return a row for each round on each partition.
+
+    Args:
+        plans: Rows of ``schemas.PLAN``.
+        outcomes: What became of them, by their number.
+        run_id: The run.
+    """
+    rows = []
+    for number, outcome in sorted(outcomes.items()):
+        if not outcome.rounds:
+            continue
+        of_plan = ("root", "topic", "partition", "cleanable_ratio", "compaction_delay_ms")
+        root, topic, partition, ratio, delay_ms = (plans[name][number].as_py() for name in of_plan)
+        rows += [
+            CleaningRow(
+                run_id=run_id,
+                name=PartitionName(root=root, topic=topic, partition=partition),
+                round=index,
+                cleanable_ratio=ratio,
+                compaction_delay_ms=delay_ms,
+                **json.loads(text),
+            )
+            for index, text in enumerate(outcome.rounds, 1)
+        ]
+    return table_of(CleaningRow, rows)

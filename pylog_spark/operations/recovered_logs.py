@@ -1,0 +1,275 @@
+"""The logs of a recovery and what became of each, as rows for people and for the ledger."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pylog_spark.rows import rows_to_batch, table_of
+from pylog_spark.run.outcome import Outcome
+from pylog_spark.run.run import Run
+from pylog_spark.run.saved_plans import note_operations
+from pylog_spark.run.waves import Outcomes
+from pylog_spark.schemas import (
+    RESULT,
+    Action,
+    CutRow,
+    PartitionName,
+    Reason,
+    RecoveryRow,
+    Status,
+)
+from pylog_spark.tasks.run_context import RunContext
+from storage_core.maintenance.verification.findings import Severity
+
+_ACTION: Final = Action.RECOVER.value
+_OUTCOME: Final = ("status", "reason", "error_class", "error")
+# What results tell of a partition beside its outcome; not its segments, of which all have too many.
+_KEPT_NAMES: Final = ("root", "topic", "partition", "directory", *_OUTCOME)
+_NUMBERS: Final = ("bytes", "segments", "duration_ms")
+# What does not keep a directory from being marked clean: no broker loads it by the marker, or at
+# all.
+_NOT_LOADED: Final = frozenset(
+    {Reason.INTERNAL_METADATA, Reason.DELETE_DIRECTORY, Reason.STRAY_DIRECTORY}
+)
+# Partitions that a note names; the rows have all.
+_MOST_NAMED: Final = 10
+
+Row = dict[str, Any]
+
+
+class RecoveredLogs:
+    """The partitions that a run recovers, and what became of each.
+
+    Args:
+        run: The run; its record is told of what has ended, unless it is dry.
+        partitions: Rows of ``schemas.RECOVERY_WORK``; their numbers are the ordinals.
+
+    Attributes:
+        partitions: The same.
+        outcomes: By ordinal; of what was begun, with the columns of ``schemas.RECOVERED``.
+    """
+
+    def __init__(self, run: Run, partitions: pa.Table) -> None:
+        self._run = run
+        self.partitions = partitions
+        self.outcomes: Outcomes = {}
+        self._recorded: set[int] = set()
+
+    def leave_idle(self, loaded: Outcomes) -> frozenset[int]:
+        """Leave logs alone in which nothing is to be repaired; return which these are.
+
+        Args:
+            loaded: What became of some that were loaded, and not written to.
+        """
+        idle = {
+            ordinal: outcome
+            for ordinal, outcome in loaded.items()
+            if outcome.columns["status"] == Status.PLANNED and not outcome.columns["is_repaired"]
+        }
+        for outcome in idle.values():
+            skipped = {"status": Status.SKIPPED, "reason": Reason.NOTHING_TO_RECOVER}
+            outcome.columns |= skipped
+        self.outcomes |= idle
+        return frozenset(idle)
+
+    def end(self, ended: Outcomes) -> None:
+        """Take what became of the partitions of a wave; tell the record, and a plan to be saved."""
+        self.outcomes |= ended
+        directories = self.partitions["directory"]
+        texts = {
+            directories[ordinal].as_py(): outcome.columns["operations"]
+            for ordinal, outcome in ended.items()
+            if "operations" in outcome.columns
+        }
+        note_operations(self._run, _ACTION, texts)
+        if not self._run.job.options.dry_run:
+            self.record(ended)
+
+    def record(self, ordinals: Iterable[int]) -> None:
+        """Tell the ledger of partitions that it does not know of yet."""
+        fresh = [ordinal for ordinal in ordinals if ordinal not in self._recorded]
+        self._recorded |= set(fresh)
+        self._run.recorder.results(_results(self._result_rows(fresh)))
+        ended = {n: self.outcomes[n] for n in fresh if n in self.outcomes}
+        texts = {
+            ordinal: outcome.columns["operations"]
+            for ordinal, outcome in ended.items()
+            if outcome.columns["status"] == Status.DONE
+        }
+        self._run.recorder.operations(self.partitions, texts)
+        for outcome in ended.values():
+            # Of no use any more, and for many partitions too much to keep.
+            outcome.columns.pop("operations", None)
+
+    def unrecovered(self) -> frozenset[str]:
+        """Return the partition directories that are not in order."""
+        return frozenset(row["directory"] for row in self._unwell())
+
+    def count_unrecovered(self) -> Counter[str]:
+        """Return how many logs of each root are not in order."""
+        return Counter(row["root"] for row in self._unwell())
+
+    def _unwell(self) -> Iterator[Mapping[str, Any]]:
+        """Yield root and directory, among others, of each log that is not in order."""
+        # But not its segments: all logs have too many of them to be made objects at once.
+        rows = self.partitions.select(["root", "directory", "status", "reason"]).to_pylist()
+        for ordinal, row in enumerate(rows):
+            outcome = self.outcomes.get(ordinal)
+            columns = row if outcome is None else outcome.columns
+            is_idle = columns.get("reason") in {*_NOT_LOADED, Reason.NOTHING_TO_RECOVER}
+            if columns["status"] != Status.DONE and not is_idle:
+                yield row
+
+    def results(self) -> pa.Table:
+        """Return the rows of ``schemas.RESULT``, worst first."""
+        rows = self._result_rows(range(self.partitions.num_rows))
+        order = {Status.FAILED.value: 0, Status.SKIPPED.value: 2}
+        rows.sort(
+            key=lambda row: (
+                order.get(row["status"], 1),
+                row["topic"] is None,
+                row["topic"] or "",
+                row["partition"] or 0,
+                row["root"],
+            )
+        )
+        return _results(rows)
+
+    def _result_rows(self, ordinals: Iterable[int]) -> list[Row]:
+        listed = list(ordinals)
+        columns = self.partitions.select([*_KEPT_NAMES, *_NUMBERS])
+        rows = []
+        for ordinal, partition in zip(
+            listed, columns.take(pa.array(listed, pa.int64())).to_pylist(), strict=True
+        ):
+            row = {name: partition[name] for name in _KEPT_NAMES}
+            row |= {
+                "run_id": self._run.job.run_id,
+                "action": _ACTION,
+                "bytes_before": partition["bytes"],
+                "bytes_after": partition["bytes"],
+                "segments_before": partition["segments"],
+                "segments_after": partition["segments"],
+                "duration_ms": partition["duration_ms"],
+            }
+            outcome = self.outcomes.get(ordinal)
+            if outcome is not None:
+                ended = outcome.columns
+                row |= {name: ended.get(name) for name in _OUTCOME}
+                row["duration_ms"] += outcome.duration_ms
+                if ended["status"] in {Status.DONE, Status.PLANNED}:
+                    row["bytes_after"] = ended["bytes_after"]
+                    row["segments_after"] = ended["segments_after"]
+            rows.append(row)
+        return rows
+
+    def cuts(self) -> pa.Table:
+        """Return the rows of ``schemas.CUT``: what was cut, or would be."""
+        rows = []
+        for ordinal, outcome in sorted(self.outcomes.items()):
+            salvage = outcome.columns.get("salvage")
+            rows += [
+                CutRow(
+                    name=self._name(ordinal),
+                    status=outcome.columns["status"],
+                    file=cut["file"],
+                    position=cut["position"],
+                    size_bytes=cut["size_bytes"],
+                    records=cut["records"],
+                    first_offset=cut["first_offset"],
+                    is_whole_segment=cut["is_whole_segment"],
+                    salvaged_to=None if salvage is None else json.loads(salvage)["directory"],
+                    reason=cut["reason"],
+                )
+                for cut in _cuts(outcome)
+            ]
+        return table_of(CutRow, rows)
+
+    def recoveries(self) -> pa.Table:
+        """Return the rows of ``schemas.RECOVERY``: what was loaded, and where each log ends."""
+        return table_of(
+            RecoveryRow,
+            (
+                RecoveryRow(
+                    name=self._name(ordinal),
+                    log_start_offset=outcome.columns["log_start_offset"],
+                    log_end_offset=outcome.columns["log_end_offset"],
+                    high_watermark=self.partitions["high_watermark"][ordinal].as_py(),
+                    rebuilt_segments=outcome.columns["rebuilt_segments"],
+                    steps=outcome.columns["steps"],
+                    operations=outcome.columns.get("operations"),
+                    directory=self.partitions["directory"][ordinal].as_py(),
+                )
+                for ordinal, outcome in sorted(self.outcomes.items())
+                if outcome.columns.get("log_end_offset") is not None
+            ),
+        )
+
+    def _name(self, ordinal: int) -> PartitionName:
+        names = ("root", "topic", "partition")
+        return PartitionName(**{name: self.partitions[name][ordinal].as_py() for name in names})
+
+    def worst_cut(self) -> Severity | None:
+        """Return how bad the worst cut is, None without any."""
+        cuts = [cut for outcome in self.outcomes.values() for cut in _cuts(outcome)]
+        if not cuts:
+            return None
+        is_bad = any(self._low_ends()) or any(cut["records"] for cut in cuts)
+        return Severity.ERROR if is_bad else Severity.WARN
+
+    def has_missing_tail(self) -> bool:
+        """Whether the tail of a log was gone before: it ends below what was acknowledged, uncut."""
+        return any(not _cuts(self.outcomes[ordinal]) for ordinal, _, _ in self._low_ends())
+
+    def _low_ends(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (ordinal, log end offset, high watermark) where the end is below what was acked."""
+        for ordinal, outcome in sorted(self.outcomes.items()):
+            mark = self.partitions["high_watermark"][ordinal].as_py()
+            end = outcome.columns.get("log_end_offset")
+            if mark is not None and end is not None and end < mark:
+                yield ordinal, end, mark
+
+    def low_end_notes(self) -> Iterator[str]:
+        """Yield what to start first where logs end below what was acknowledged."""
+        low = [
+            f"{name.topic}-{name.partition} at {end} instead of {mark}"
+            for ordinal, end, mark in self._low_ends()
+            for name in [self._name(ordinal)]
+        ]
+        if low:
+            more = f" and {len(low) - _MOST_NAMED} more" if len(low) > _MOST_NAMED else ""
+            yield (
+                f"{len(low)} logs end, or would end, below their checkpointed high watermark: "
+                f"{', '.join(low[:_MOST_NAMED])}{more}; it is lowered to the end. Start the "
+                "brokers that hold their other replicas first, and keep "
+                "unclean.leader.election.enable off, so that this one fetches from them what it "
+                "lost"
+            )
+
+    def guessed_config_notes(self, context: RunContext) -> Iterator[str]:
+        """Yield of which topics no source knows the config; recovery takes the defaults for them.
+
+        Args:
+            context: What tasks are told; it has the catalogues.
+        """
+        rows = self.partitions.select(["root", "topic", "status"]).to_pylist()
+        planned = {(row["root"], row["topic"]) for row in rows if row["status"] == Status.PLANNED}
+        unknown = sorted({t for root, t in planned if context.catalogs[root].find(t) is None})
+        if unknown:
+            more = "" if len(unknown) == 1 else f" and {len(unknown) - 1} more topics"
+            yield (
+                f"no source knows the config of {unknown[0]}{more}: recovered with Kafka's "
+                "defaults, which decide only how dense rebuilt indexes are"
+            )
+
+
+def _results(rows: Iterable[Row]) -> pa.Table:
+    return pa.Table.from_batches([rows_to_batch(RESULT, rows)], schema=RESULT)
+
+
+def _cuts(outcome: Outcome) -> list[Row]:
+    cuts: list[Row] = json.loads(outcome.columns.get("cuts") or "[]")
+    return cuts

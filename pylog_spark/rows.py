@@ -1,0 +1,212 @@
+"""A table's row is a dataclass; its Arrow schema, its objects and its rows follow from that.
+
+A field is a column: its annotation says the type, ``column`` what it means. A field whose type is a
+dataclass itself stands for the columns of that one, in its place. All columns may be null to Arrow.
+To Python those may be ``None`` that are null in a row without an error, too: whoever reads a row
+asks for its error first.
+
+Objects are made of rows that somebody works through one by one. Whole columns, of which no object
+is ever made, stay in Arrow.
+"""
+
+import enum
+import itertools
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field, fields, is_dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+from pylog_spark.text import valid_texts
+
+T = TypeVar("T")
+
+Text = str | None
+Number = int | None
+Int32 = Annotated[int, pa.int32()] | None
+Real = float | None
+Truth = bool | None
+Binary = bytes | None
+Time = datetime | None
+Texts = tuple[str, ...] | None
+Numbers = tuple[int, ...] | None
+
+_ARROW_TYPES: Final[Mapping[type, pa.DataType]] = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    datetime: pa.timestamp("us", tz="UTC"),
+}
+_SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+_ROWS_IN_A_BATCH: Final = 256
+
+
+def column(comment: str) -> Any:
+    """Return a field of a row that is null unless it is named; the comment says what it means."""
+    return field(default=None, metadata={"comment": comment})
+
+
+def schema_of(kind: Any) -> pa.Schema:
+    """Return the columns of a dataclass, each with what it means as its comment.
+
+    Raises:
+        TypeError: An annotation is of no type that a column may have.
+    """
+    return pa.schema(list(_columns(kind)))
+
+
+def table_of(kind: type[T], values: Iterable[T]) -> pa.Table:
+    """Return objects of a dataclass as a table."""
+    schema = schema_of(kind)
+    places = [attrgetter(path) for path in _paths(kind)]
+    rows = [
+        dict(zip(schema.names, (place(value) for place in places), strict=True)) for value in values
+    ]
+    return pa.Table.from_batches([rows_to_batch(schema, rows)], schema=schema)
+
+
+def read_rows(kind: type[T], table: pa.Table) -> Iterator[T]:
+    """Yield the rows of a table as objects of a dataclass.
+
+    Args:
+        kind: The dataclass; it need not have all columns of the table.
+        table: It has all columns of the dataclass.
+    """
+    yield from map(row_reader(kind), table.select(schema_of(kind).names).to_pylist())
+
+
+def row_reader(kind: type[T]) -> Callable[[Mapping[str, Any]], T]:
+    """Return what makes an object of a row, which may have more columns than the dataclass."""
+    makers: list[tuple[str, Callable[[Any], Any]]] = []
+    plain, nested = [], []
+    for name, hint in get_type_hints(kind).items():
+        inner = _without_none(hint)
+        if isinstance(inner, type) and is_dataclass(inner):
+            nested.append((name, row_reader(inner)))
+            continue
+        plain.append(name)
+        if get_origin(inner) is tuple:
+            makers.append((name, tuple))
+        elif issubclass(inner, enum.Enum):
+            makers.append((name, inner))
+
+    def read(row: Mapping[str, Any]) -> T:
+        values = {name: row[name] for name in plain}
+        for name, make in makers:
+            if values[name] is not None:
+                values[name] = make(values[name])
+        values |= {name: read_inner(row) for name, read_inner in nested}
+        return kind(**values)
+
+    return read
+
+
+def _columns(kind: Any) -> Iterator[pa.Field]:
+    """Yield the columns of a dataclass, in the order of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        plain = _without_none(hints[each.name])
+        if is_dataclass(plain):
+            yield from schema_of(plain)
+        else:
+            comment = {"comment": each.metadata.get("comment", "")}
+            yield pa.field(each.name, _arrow_type(plain), metadata=comment)
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in {types.UnionType, Union}:
+        return hint
+    (plain,) = (each for each in get_args(hint) if each is not types.NoneType)
+    return plain
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    if get_origin(kind) is Annotated:
+        return get_args(kind)[1]
+    if get_origin(kind) is tuple:
+        return pa.list_(_arrow_type(get_args(kind)[0]))
+    base = str if isinstance(kind, type) and issubclass(kind, enum.StrEnum) else kind
+    if base not in _ARROW_TYPES:
+        raise TypeError(f"no Arrow type for {kind}")
+    return _ARROW_TYPES[base]
+
+
+def _paths(kind: Any) -> Iterator[str]:
+    """Yield, for each column of a dataclass, the path of attributes to its value."""
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        if is_dataclass(hints[each.name]):
+            yield from (f"{each.name}.{path}" for path in _paths(hints[each.name]))
+        else:
+            yield each.name
+
+
+def rows_to_batch(schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return rows as one record batch; columns that a row does not name are null.
+
+    Texts that are no UTF-8, such as names of files that Kafka did not write, are spelled out.
+
+    Raises:
+        KeyError: A row names a column that the table does not have.
+    """
+    listed = list(rows)
+    unknown = {name for row in listed for name in row} - set(schema.names)
+    if unknown:
+        raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
+    try:
+        return pa.RecordBatch.from_pylist(listed, schema=schema)
+    except UnicodeEncodeError:
+        return pa.RecordBatch.from_pylist([valid_texts(row) for row in listed], schema=schema)
+
+
+def rows_to_batches(
+    schema: pa.Schema, rows: Iterable[Mapping[str, Any]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows in batches of a few hundred: one batch a row costs Spark more than the row itself.
+
+    Raises:
+        KeyError: A row names a column that the table does not have.
+    """
+    iterator = iter(rows)
+    while chunk := list(itertools.islice(iterator, _ROWS_IN_A_BATCH)):
+        yield rows_to_batch(schema, chunk)
+
+
+def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:
+    """Return a table's columns as Spark's DDL text, all of them nullable.
+
+    Args:
+        schema: Of one of our tables.
+        comments: Whether each column carries its comment, as a table that people open should.
+
+    Raises:
+        TypeError: A column has a type that no table here uses.
+    """
+    return ", ".join(_ddl_column(field, comments=comments) for field in schema)
+
+
+def _ddl_column(field: pa.Field, *, comments: bool) -> str:
+    comment = (field.metadata or {}).get(b"comment", b"").decode()
+    tail = f" COMMENT '{comment.replace(chr(39), chr(92) + chr(39))}'" if comments else ""
+    return f"`{field.name}` {_spark_type(field.type)}{tail}"
+
+
+def _spark_type(arrow_type: pa.DataType) -> str:
+    if pa.types.is_list(arrow_type):
+        return f"ARRAY<{_spark_type(arrow_type.value_type)}>"
+    if arrow_type not in _SPARK_TYPES:
+        raise TypeError(f"no Spark type for {arrow_type}")
+    return _SPARK_TYPES[arrow_type]
