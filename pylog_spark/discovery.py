@@ -165,10 +165,12 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     count = 0
     for root in roots:
         path = local_path(root.location)
-        if path is None or root.role is Role.MANAGED:
+        if path is None:
             return None
-        with storage_errors(path):
-            count += len(folder_names(path))
+        # A managed root that is to be made is not there yet.
+        if path.exists() or root.role is not Role.MANAGED:
+            with storage_errors(path):
+                count += len(folder_names(path))
     return count
 
 

@@ -40,7 +40,6 @@ class Tasks(enum.Enum):
     LEDGER_ONLY = enum.auto()  # this machine, and only where there is a ledger to write
     HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
     HERE_IF_FEW_AND_DRY = enum.auto()  # the same for a dry run, Spark for the job itself
-    SPARK = enum.auto()  # Spark, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +120,6 @@ class Work(Generic[SubjectT, ReportT]):
     def _are_here(self, call: Call[SubjectT]) -> bool:
         """Whether this machine does the tasks, without Spark."""
         options = call.options
-        if self.tasks is Tasks.SPARK:
-            return False
         if options.engine is not EngineChoice.AUTO:
             return options.engine is EngineChoice.LOCAL
         from pylog_spark.session import has_session  # noqa: PLC0415  # finds Java

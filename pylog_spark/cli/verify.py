@@ -32,17 +32,17 @@ def _prepare(line: CommandLine) -> Call[list[str]]:
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
-    return Call(line=line, options=options, subject=[root.location for root in roots])
+    return Call(line=line, options=options, subject=[root.location for root in roots], roots=roots)
 
 
-def _verify(call: Call[list[str]], session: Any) -> VerifyReport:
+def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
     request = VerifyRequest(
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
         shown=call.line[SHOW],
     )
-    report = verify(session, call.line[ROOTS], call.options, request)
+    report = verify(place, call.line[ROOTS], call.options, request)
     return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
@@ -96,7 +96,8 @@ def _write_tables(report: VerifyReport) -> None:
     console.print(
         Text(
             f"run {report.run_id}: {report.summary.done} partitions, "
-            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}: {found}"
+            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
+            f"engine {report.engine}: {found}"
         ),
         soft_wrap=True,
     )
@@ -109,6 +110,6 @@ VERIFY: Final = Work(
     prepare=_prepare,
     operate=_verify,
     show=_show,
-    tasks=Tasks.SPARK,
+    tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )

@@ -7,12 +7,13 @@ is finished by the next one with the same generations; what is whole is not writ
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import new_job
@@ -37,9 +38,6 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
@@ -47,7 +45,7 @@ _NEXT_STEP: Final = (
 
 
 def materialize(
-    spark: "SparkSession",
+    place: Place,
     managed: str,
     directory: str | Path,
     options: JobOptions,
@@ -57,7 +55,8 @@ def materialize(
     """Write the chosen partitions of a managed root into a directory.
 
     Args:
-        spark: The session; its executors have to see the directory.
+        place: Where it runs: a Spark session, whose executors have to see the directory, or this
+            machine (``Local``).
         managed: Path or URL of the managed root.
         directory: Absent, empty, or begun by a former run from the same root.
         options: Which topics; its dry run writes nothing.
@@ -71,7 +70,7 @@ def materialize(
     """
     root, root_id, path = _resolve(managed, directory)
     job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock)
-    with Run(spark, job) as run:
+    with Run(place, job) as run:
         if options.dry_run:
             details = _plan(run, path, read_target(path, root=root.location, root_id=root_id))
         else:
@@ -87,8 +86,8 @@ def materialize(
     return run.report(TransferReport, results, notes=_notes(path, details), details=details)
 
 
-def check_target(managed: str, directory: str | Path) -> None:
-    """Refuse a directory that may not be written; asks the managed root who it is.
+def check_target(managed: str, directory: str | Path) -> LogRoot:
+    """Return the managed root, unless the directory may not be written; asks it who it is.
 
     Raises:
         ConfigError: The managed root is none.
@@ -97,6 +96,7 @@ def check_target(managed: str, directory: str | Path) -> None:
     """
     root, root_id, path = _resolve(managed, directory)
     read_target(path, root=root.location, root_id=root_id)
+    return root
 
 
 def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:

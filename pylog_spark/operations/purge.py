@@ -40,7 +40,7 @@ def purge(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    spark: "Place | None" = None,
+    place: Place | None = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
@@ -48,7 +48,7 @@ def purge(
     Args:
         roots: Log directories and managed roots; none for the trash alone.
         options: The trash, the time, which topics, the ledger, and whether this is a dry run.
-        spark: The session that writes the ledger; None where ``deltalake`` does.
+        place: What writes the ledger: a Spark session, or this machine, which None stands for.
         clock: For the name of the run, and the times in the ledger.
 
     Raises:
@@ -65,7 +65,7 @@ def purge(
         raise ConfigError("--trash", options.trash, "no such directory")
     check_roots(log_roots, options)
     job = new_job(Action.PURGE.value, log_roots, options, clock=clock)
-    with Run(spark or Local(), job) as run:
+    with Run(place or Local(), job) as run:
         run.notes += dump_notes(options)
         run.hold_roots()
         results = purge_step(run, build_catalogs(log_roots, options))

@@ -32,7 +32,7 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
-    spark: "Place | None" = None,
+    place: Place | None = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
@@ -41,7 +41,7 @@ def undo(
         run_id: The run, as its report and the ledger name it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        spark: The session that writes the ledger; None where ``deltalake`` does.
+        place: What writes the ledger: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
 
     Raises:
@@ -54,7 +54,7 @@ def undo(
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
     job = new_job(Action.UNDO.value, touched, options, clock=clock, request=request)
-    with Run(spark or Local(), job) as run:
+    with Run(place or Local(), job) as run:
         tables = list(_undo_roots(run, run_id))
     results = pa.concat_tables(tables) if tables else RESULT.empty_table()
     return run.report(RunReport, results)
