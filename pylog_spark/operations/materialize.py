@@ -12,12 +12,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import count_directories, discover_partitions, resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import new_job
-from pylog_spark.run.planning import WorkItem, choose_unit_bytes, count_look_tasks, pack_units
+from pylog_spark.run.planning import (
+    WorkItem,
+    are_looked_at_here,
+    choose_unit_bytes,
+    count_look_tasks,
+    pack_units,
+)
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import MATERIALIZED, Action, Status, rows_to_batch
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
@@ -118,8 +124,12 @@ def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
 
     partitions = discover_partitions(engine, job.roots, job.topics)
     spread = partitions.deal_out(count_look_tasks(None, slots=engine.slots))
-    frame = engine.map_rows(spread, plan, MATERIALIZED)
-    details = engine.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
+    details = engine.collect(
+        engine.map_rows(spread, plan, MATERIALIZED),
+        MATERIALIZED,
+        f"{job.title}: plan {job.places}",
+        is_look=are_looked_at_here(count_directories(job.roots)),
+    )
     return sort_details(details, "bytes")
 
 

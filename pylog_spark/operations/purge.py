@@ -2,8 +2,8 @@
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
-generations and objects that no manifest within the grace period names. No records are read, and a
-Spark session is needed only to write the ledger.
+generations and objects that no manifest within the grace period names. No records are read, and
+there are no tasks: a Spark session, if any, writes the ledger.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def purge(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    place: Place | None = None,
+    place: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
@@ -52,7 +52,8 @@ def purge(
         clock: For the name of the run, and the times in the ledger.
 
     Raises:
-        ConfigError: There is nothing to purge, a root is no directory, or a ledger has no session.
+        ConfigError: There is nothing to purge, a root is no directory, or the ledger cannot be
+            written there.
         GuardRefusedError: A root's role was not said or is read-only, or it is in use.
         StorageError: The disk of the only root failed.
         PylogError: The cluster's metadata or a root's own files cannot be read.

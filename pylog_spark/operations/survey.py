@@ -1,7 +1,7 @@
 """Say what retention and compaction would do to any number of partitions, by their listings alone.
 
-The catalogue of files is a DataFrame that stays with the executors; the driver gets one row of
-numbers a partition, and keeps it as columns. Nothing is opened, nothing is locked, nothing written.
+The catalogue of files stays where tasks are; the driver gets one row of numbers a partition, and
+keeps it as columns. Nothing is opened, nothing is locked, nothing written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import count_directories, discover_partitions, resolve_roots
 from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.root_listing import ListingOpener
@@ -65,7 +66,10 @@ def survey(
             opener=opener,
         )
         found = run.engine.collect(
-            partitions.map(work, SURVEY), SURVEY, f"{job.title}: look at {job.places}"
+            partitions.map(work, SURVEY),
+            SURVEY,
+            f"{job.title}: look at {job.places}",
+            is_look=are_looked_at_here(count_directories(log_roots)),
         )
     details = sort_details(found, "due_bytes")
     results = transfer_results(

@@ -1,7 +1,7 @@
 """Undo a run: put back what it replaced, cut or removed, in log directories and managed roots.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
-in the root itself. So a Spark session is needed only to write the ledger.
+in the root itself. So there are no tasks: a Spark session, if any, writes the ledger.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
-    place: Place | None = None,
+    place: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
@@ -46,7 +46,7 @@ def undo(
 
     Raises:
         ConfigError: There is no trash, or it does not know the run; the ledger would lie inside of
-            a log directory, or has no session.
+            a log directory, or cannot be written there.
         GuardRefusedError: A log directory is in use, or the run's trash is.
         CheckpointError: The trash cannot be understood.
         StorageError: The disk of the only root failed, or the trash cannot be read.

@@ -15,8 +15,8 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
-    MOST_LOOKS_HERE,
     WorkItem,
+    are_looked_at_here,
     are_read_here,
     choose_unit_bytes,
     pack_units,
@@ -123,7 +123,7 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
         engine.map_rows(dealt, measure, _SIZES),
         _SIZES,
         f"{job.title} {job.places}: list segments",
-        is_look=len(targets) <= MOST_LOOKS_HERE,
+        is_look=are_looked_at_here(len(targets)),
     )
     known = dict(
         zip(

@@ -167,6 +167,15 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
     return most if rows is None else max(1, min(most, -(-rows // LOOKS_PER_TASK)))
 
 
+def are_looked_at_here(partitions: int | None) -> bool:
+    """Whether partitions are looked at about as soon as processes have started that could do it.
+
+    Args:
+        partitions: How many there are at most; None where that is not known.
+    """
+    return partitions is not None and partitions <= MOST_LOOKS_HERE
+
+
 def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
     """Whether items are read about as soon as processes have started that could do it."""
     return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE

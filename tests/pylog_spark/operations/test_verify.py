@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
@@ -19,7 +20,6 @@ from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED, rows_to_batch
 from pylog_spark.tasks.cells import cut_batches
-from pylog_spark.tasks.diagnosis import Threads, diagnose_here
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import (
     Stretch,
@@ -243,18 +243,28 @@ def test_a_ledger_inside_of_a_log_directory_is_refused(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_the_doctor_says_the_same_on_spark_and_in_process(spark, tmp_path):
+def test_the_doctor_says_the_same_on_both_engines(spark, tmp_path):
     path = Golden("broker-dir-unclean").unpack(tmp_path / "broker")
     now_ms = Golden("broker-dir-unclean").case["clock_ms"]
-    on_spark = diagnose(
-        spark, [path], replace(OPTIONS, now_ms=now_ms), VerifyRequest(), broker_threads=2
-    )
-    roots = observe_roots([(str(path), Role.BROKER)], TopicFilter(), is_live=False)
-    here = diagnose_here(
-        roots, VerifyOptions(now_ms=now_ms), Threads(of_broker=2, ours=on_spark.pace.our_tasks)
-    )
-    assert on_spark.verdict == here.verdict
+    options = replace(OPTIONS, now_ms=now_ms)
+    found = {
+        place: diagnose(place, [path], options, VerifyRequest(), broker_threads=2)
+        for place in (spark, Local(2))
+    }
+    on_spark, here = found.values()
     assert on_spark.verdict.advice is Advice.START_BROKER
-    assert on_spark.start == here.start
-    assert on_spark.counts == here.counts
-    assert on_spark.roots == here.roots
+    timed = {"engine": "", "pace": None, "forecasts": ()}
+    assert replace(on_spark, **timed) == replace(here, **timed)
+    assert (on_spark.engine, here.engine) == ("spark", "local")
+    untimed = [[{**row, "duration_ms": 0} for row in each.forecasts] for each in (on_spark, here)]
+    assert untimed[0] == untimed[1]
+
+
+def test_the_commands_of_the_doctor_are_those_of_all_findings_however_few_are_shown(tmp_path):
+    root = damaged(tmp_path / "log")
+    few, many = (
+        diagnose(Local(1), [root.path], OPTIONS, VerifyRequest(shown=n), broker_threads=2)
+        for n in (0, 1000)
+    )
+    assert few.verdict.commands
+    assert few == many
