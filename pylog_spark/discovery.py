@@ -167,22 +167,19 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     """
     count = 0
     for root in roots:
-        path = _local_folder(root)
+        path = local_path(root.location)
         if path is None:
             return None
-        with storage_errors(path):
-            count += len(folder_names(path))
+        # A managed root that is to be made is not there yet.
+        if path.exists() or root.role is not Role.MANAGED:
+            with storage_errors(path):
+                count += len(folder_names(path))
     return count
 
 
 def are_local(roots: Sequence[LogRoot]) -> bool:
-    """Whether all roots are Kafka's own directories on disks of this machine."""
-    return all(_local_folder(root) is not None for root in roots)
-
-
-def _local_folder(root: LogRoot) -> Path | None:
-    """Return the path of one of Kafka's own directories on this machine, None for other roots."""
-    return None if root.role is Role.MANAGED else local_path(root.location)
+    """Whether all roots are on disks of this machine."""
+    return all(local_path(root.location) is not None for root in roots)
 
 
 def _root_rows(roots: Sequence[LogRoot]) -> list[pa.RecordBatch]:

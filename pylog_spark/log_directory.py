@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Self
 
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.engines.choice import Local, Place
-from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
@@ -22,6 +19,9 @@ from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
@@ -32,8 +32,8 @@ class Inspection:
         segments: A row of ``schemas.SEGMENT`` for each segment.
     """
 
-    partitions: DataFrame
-    segments: DataFrame
+    partitions: "DataFrame"
+    segments: "DataFrame"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,8 @@ class LogDirectory:
         resolve_roots([path], said=chosen.role)
         return cls(path=str(path), options=chosen, _place=place)
 
-    @property
-    def _session(self) -> SparkSession:
-        """The session that makes DataFrames.
+    def _require_session(self) -> "SparkSession":
+        """Return the session that makes DataFrames.
 
         Raises:
             ConfigError: The work is done on this machine, without Spark.
@@ -98,14 +97,17 @@ class LogDirectory:
 
     def inspect(self) -> Inspection:
         """Return what lies in the directory, as DataFrames."""
+        # A run on this machine needs no pyspark.
+        from pylog_spark.engines.spark_engine import SparkEngine  # noqa: PLC0415
+
         roots = resolve_roots([self.path], said=self.options.role)
         topics = TopicFilter(topics=self.options.include, exclude=self.options.exclude)
-        engine = SparkEngine(self._session, tag="pylog-inspect")
+        engine = SparkEngine(self._require_session(), tag="pylog-inspect")
         partitions = discover_partitions(engine, roots, topics, file_list=self.options.file_list)
         segments = discover_segments(partitions)
         return Inspection(partitions=partitions.frame, segments=segments.frame)
 
-    def verify(self, *, deep: bool = False, live: bool = False) -> DataFrame:
+    def verify(self, *, deep: bool = False, live: bool = False) -> "DataFrame":
         """Check every partition and return the findings, of ``schemas.FINDING``; none is best.
 
         Spark keeps the rows as long as the session lives; ``verify_with_report`` can let them go.
@@ -117,14 +119,15 @@ class LogDirectory:
         Raises:
             StorageError: The directory cannot be listed.
         """
+        self._require_session()
         return self.verify_with_report(deep=deep, live=live).findings_frame()
 
     def verify_with_report(self, *, deep: bool = False, live: bool = False) -> VerifyReport:
         """Do what ``verify`` does, and return all that is known of the run."""
         request = VerifyRequest(is_deep=deep, is_live=live)
-        return verify(self._session, [self.path], self.options, request)
+        return verify(self._place, [self.path], self.options, request)
 
-    def compact(self, *, dry_run: bool = False) -> DataFrame:
+    def compact(self, *, dry_run: bool = False) -> "DataFrame":
         """Compact every partition that is due and return the result rows.
 
         Args:
@@ -134,9 +137,10 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
-        return self.compact_with_report(dry_run=dry_run).results_frame(self._session)
+        session = self._require_session()
+        return self.compact_with_report(dry_run=dry_run).results_frame(session)
 
-    def recover(self, *, dry_run: bool = False) -> DataFrame:
+    def recover(self, *, dry_run: bool = False) -> "DataFrame":
         """Recover every partition, as a broker does after a crash, and return the result rows.
 
         Args:
@@ -146,9 +150,10 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said, or the directory is in use.
         """
-        return self.recover_with_report(dry_run=dry_run).results_frame(self._session)
+        session = self._require_session()
+        return self.recover_with_report(dry_run=dry_run).results_frame(session)
 
-    def retain(self, *, dry_run: bool = False) -> DataFrame:
+    def retain(self, *, dry_run: bool = False) -> "DataFrame":
         """Remove the segments that have expired and return the result rows.
 
         Args:
@@ -158,7 +163,8 @@ class LogDirectory:
             ConfigError: The options contradict the directory.
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
-        return self.retain_with_report(dry_run=dry_run).results_frame(self._session)
+        session = self._require_session()
+        return self.retain_with_report(dry_run=dry_run).results_frame(session)
 
     def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""

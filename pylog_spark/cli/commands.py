@@ -219,6 +219,7 @@ _SURVEY: Final = Command(
         TOPIC_DUMP,
         ASSUME_DEFAULTS,
         NOW_MS,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),
@@ -250,6 +251,7 @@ _VERIFY: Final = Command(
         NOW_MS,
         LEDGER,
         REPORT,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),
@@ -278,15 +280,15 @@ _DOCTOR: Final = Command(
         replace(SERVER_PROPERTIES, panel=None, help="The broker's own file: its recovery threads."),
         SETTINGS_OF_RUN,
         NOW_MS,
-        replace(MASTER, panel=None, help="Work on Spark there, however small the logs are."),
+        replace(ENGINE, panel=None),
+        replace(MASTER, panel=None),
         replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
     ),
     help="""
     Say what is wrong, what a broker's start would do and how long it would take, what to run.
 
-    Nothing is written, no lock is taken. Logs of a few GiB are read in this process, larger ones
-    on Spark. The exit status is 1 for findings as bad as --fail-on says, 4 if a partition could
-    not be looked at.
+    Nothing is written, no lock is taken. The exit status is 1 for findings as bad as --fail-on
+    says, 4 if a partition could not be looked at.
     """,
     example="Example: `pylog doctor /var/lib/kafka`",
 )
@@ -496,6 +498,7 @@ _INGEST: Final = Command(
         FILE_LIST,
         CONFIG_FILES,
         LEDGER,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),
@@ -521,6 +524,7 @@ _MATERIALIZE: Final = Command(
         DRY_RUN,
         CONFIG_FILES,
         LEDGER,
+        ENGINE,
         MASTER,
         OUTPUT,
     ),

@@ -1,10 +1,9 @@
 """``pylog doctor``: what state log directories are in, and what to do next."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import typer
 from rich.console import Console
@@ -12,8 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.cli.finding_tables import finding_table, write_counts
-from pylog_spark.cli.runner import Call, Work, load_options, start_session
+from pylog_spark.cli.runner import Call, Tasks, Work, load_options
+from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.doctor import diagnose
+from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW
@@ -26,16 +28,11 @@ from pylog_spark.report import (
     size_text,
     write_table,
 )
-from pylog_spark.tasks.diagnosis import Diagnosis, Threads, diagnose_here, is_small
-from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.verification import Target
-from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
+from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.text import printable
 from storage_core.catalog.roles import Role, guess_role, local_path
-from storage_core.config import BrokerConfig
-from storage_core.errors import ConfigError, StorageError
+from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
-from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.verdict import Advice, RootState
 from storage_core.roots.open_root import check_log_directory
 from storage_core.store.open_objects import MANAGED_PREFIX, is_managed
@@ -52,67 +49,30 @@ _STYLES: Final = {
 _SHOWN_FORECASTS: Final = 20
 
 
-class _Broker(NamedTuple):
-    """The broker about which a person asks: its settings, and its log directories."""
-
-    config: BrokerConfig
-    places: list[Path]
-
-
-def _prepare(line: CommandLine) -> Call[_Broker]:
+def _prepare(line: CommandLine) -> Call[None]:
     options = load_options(line)
-    broker = _Broker(broker_config(options), _check_places(line[ROOTS], options.role))
-    return Call(line=line, options=options, subject=broker)
+    places = _check_places(line[ROOTS], options.role)
+    roots = resolve_roots(places, said=options.role)
+    return Call(line=line, options=options, subject=None, roots=roots)
 
 
-def _diagnose(call: Call[_Broker], _session: None) -> Diagnosis:
-    options = call.options
-    observed = observe_roots(
-        [(str(path), options.role or guess_role(path)) for path in call.subject.places],
-        TopicFilter(topics=options.include, exclude=options.exclude),
-        is_live=False,
+def _diagnose(call: Call[None], place: Any) -> Diagnosis:
+    return diagnose(
+        place,
+        [root.location for root in call.roots],
+        call.options,
+        VerifyRequest(is_deep=call.line[DEEP], shown=call.line[SHOW]),
+        broker_threads=broker_config(call.options).num_recovery_threads_per_data_dir,
     )
-    _check_readable(observed.targets)
-    # Only now it is known how much there is to read, and whether Spark pays for it.
-    if options.master is None and is_small(observed.targets):
-        return _diagnose_here(observed, call)
-    return _diagnose_on_spark(call)
 
 
-def _show(call: Call[_Broker], diagnosis: Diagnosis) -> int:
+def _show(call: Call[None], diagnosis: Diagnosis) -> int:
     shown = call.line[SHOW]
     if call.as_json:
         typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
     else:
         _write(diagnosis, shown)
     return _exit_code(diagnosis, call.line[FAIL_ON])
-
-
-def _diagnose_here(observed: VerifiedRoots, call: Call[_Broker]) -> Diagnosis:
-    broker = call.subject.config
-    return diagnose_here(
-        observed,
-        VerifyOptions(
-            now_ms=call.options.now_ms,
-            is_deep=call.line[DEEP],
-            transaction_timeout_ms=broker.transaction_max_timeout_ms,
-        ),
-        Threads(of_broker=broker.num_recovery_threads_per_data_dir, ours=os.cpu_count() or 1),
-    )
-
-
-def _diagnose_on_spark(call: Call[_Broker]) -> Diagnosis:
-    # Small logs are looked at without Spark, which takes seconds to import.
-    from pylog_spark.operations.doctor import diagnose  # noqa: PLC0415
-    from pylog_spark.operations.verify_report import VerifyRequest  # noqa: PLC0415
-
-    return diagnose(
-        start_session(DOCTOR.name, call.options, delta=False),
-        call.subject.places,
-        call.options,
-        VerifyRequest(is_deep=call.line[DEEP], shown=call.line[SHOW]),
-        broker_threads=call.subject.config.num_recovery_threads_per_data_dir,
-    )
 
 
 def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
@@ -130,19 +90,6 @@ def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
         check_log_directory(root, path)
         places.append(path.absolute())
     return places
-
-
-def _check_readable(targets: Sequence[Target]) -> None:
-    """Refuse to judge files that this process may not read: a broker, as another user, may.
-
-    Raises:
-        StorageError: There is such a file.
-    """
-    for target in targets:
-        for entry in [Path(target.directory), *Path(target.directory).glob("*")]:
-            if not os.access(entry, os.R_OK):
-                reason = "this process may not read it: run it as the directory's owner, or as root"
-                raise StorageError(str(entry), reason)
 
 
 def _exit_code(diagnosis: Diagnosis, fail_on: FailOn) -> int:
@@ -168,6 +115,7 @@ def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
         "partitions": list(diagnosis.forecasts),
         "failed": list(diagnosis.failed),
         "read_bytes": diagnosis.read_bytes,
+        "engine": diagnosis.engine,
     }
 
 
@@ -261,4 +209,10 @@ def _root_line(root: RootState) -> str:
     )
 
 
-DOCTOR: Final = Work(name="doctor", prepare=_prepare, operate=_diagnose, show=_show)
+DOCTOR: Final = Work(
+    name="doctor",
+    prepare=_prepare,
+    operate=_diagnose,
+    show=_show,
+    tasks=Tasks.HERE_IF_FEW,
+)

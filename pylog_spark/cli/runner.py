@@ -42,7 +42,6 @@ class Tasks(enum.Enum):
     LEDGER_ONLY = enum.auto()  # this machine, and only where there is a ledger to write
     HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
     HERE_IF_DRY = enum.auto()  # this machine for a dry run, Spark for the job itself
-    SPARK = enum.auto()  # Spark, always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +122,6 @@ class Work(Generic[SubjectT, ReportT]):
     def _are_here(self, call: Call[SubjectT]) -> bool:
         """Whether this machine does the tasks, without Spark."""
         options = call.options
-        if self.tasks is Tasks.SPARK:
-            return False
         if options.engine is not EngineChoice.AUTO:
             return options.engine is EngineChoice.LOCAL
         from pylog_spark.session import has_session  # noqa: PLC0415  # finds Java
@@ -134,7 +131,7 @@ class Work(Generic[SubjectT, ReportT]):
         return self.tasks is Tasks.LEDGER_ONLY or self._is_look(call)
 
     def _is_look(self, call: Call[SubjectT]) -> bool:
-        """Whether a command is no job, but a dry run or about few partitions, on this machine."""
+        """Whether a command is a dry run, or no job and about few partitions, on this machine."""
         from pylog_spark.discovery import are_local, count_directories  # noqa: PLC0415  # Arrow
 
         if call.options.dry_run:

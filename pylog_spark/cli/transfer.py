@@ -71,13 +71,13 @@ def _prepare_ingest(line: CommandLine) -> Call[IngestRules]:
         sync_has_stopped=line[SYNC_STOPPED], in_place=line[IN_PLACE], settle_ms=line[SETTLE]
     )
     options = load_options(line)
-    check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
-    return Call(line=line, options=options, subject=rules)
+    roots = check_places(line[MIRROR], line[MANAGED], rules, dry_run=options.dry_run)
+    return Call(line=line, options=options, subject=rules, roots=roots)
 
 
-def _ingest(call: Call[IngestRules], session: Any) -> TransferReport:
+def _ingest(call: Call[IngestRules], place: Any) -> TransferReport:
     mirror = call.line[MIRROR]
-    report = ingest(session, mirror, call.line[MANAGED], call.options, rules=call.subject)
+    report = ingest(place, mirror, call.line[MANAGED], call.options, rules=call.subject)
     if report.results.num_rows:
         return report
     return report.with_empty_roots([mirror], are_topics_chosen=call.are_topics_chosen)
@@ -85,13 +85,13 @@ def _ingest(call: Call[IngestRules], session: Any) -> TransferReport:
 
 def _prepare_materialize(line: CommandLine) -> Call[None]:
     options = load_options(line)
-    check_target(line[MANAGED], line[TARGET])
-    return Call(line=line, options=options, subject=None)
+    root = check_target(line[MANAGED], line[TARGET])
+    return Call(line=line, options=options, subject=None, roots=[root])
 
 
-def _materialize(call: Call[None], session: Any) -> TransferReport:
+def _materialize(call: Call[None], place: Any) -> TransferReport:
     managed = call.line[MANAGED]
-    report = materialize(session, managed, call.line[TARGET], call.options)
+    report = materialize(place, managed, call.line[TARGET], call.options)
     if report.results.num_rows:
         return report
     return report.with_empty_roots([managed], are_topics_chosen=call.are_topics_chosen)
@@ -100,11 +100,12 @@ def _materialize(call: Call[None], session: Any) -> TransferReport:
 def _prepare_survey(line: CommandLine) -> Call[list[str]]:
     options = load_options(line.with_switch(DRY_RUN))
     roots = resolve_roots(line[ROOTS], said=options.role)
-    return Call(line=line, options=options, subject=[root.location for root in roots])
+    locations = [root.location for root in roots]
+    return Call(line=line, options=options, subject=locations, roots=roots)
 
 
-def _survey(call: Call[list[str]], session: Any) -> TransferReport:
-    report = survey(session, call.line[ROOTS], call.options)
+def _survey(call: Call[list[str]], place: Any) -> TransferReport:
+    report = survey(place, call.line[ROOTS], call.options)
     return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
@@ -154,7 +155,7 @@ def _write_table(report: TransferReport) -> None:
         report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
     )
     footer = [f"and {more:,} more; --output json shows all"] if more else []
-    footer += [f"{what}: {counts} in {seconds:.1f} s", *report.notes]
+    footer += [f"{what}: {counts} in {seconds:.1f} s, engine {report.engine}", *report.notes]
     write_table(Console(), table, footer=footer)
 
 
@@ -176,19 +177,19 @@ INGEST: Final = Work(
     prepare=_prepare_ingest,
     operate=_ingest,
     show=_show,
-    tasks=Tasks.SPARK,
+    tasks=Tasks.HERE_IF_DRY,
 )
 MATERIALIZE: Final = Work(
     name="materialize",
     prepare=_prepare_materialize,
     operate=_materialize,
     show=_show,
-    tasks=Tasks.SPARK,
+    tasks=Tasks.HERE_IF_DRY,
 )
 SURVEY: Final = Work(
     name="survey",
     prepare=_prepare_survey,
     operate=_survey,
     show=_show,
-    tasks=Tasks.SPARK,
+    tasks=Tasks.HERE_IF_FEW,
 )

@@ -29,7 +29,7 @@ def _prepare_undo(line: CommandLine) -> Call[list[str]]:
 
 
 def _undo(call: Call[list[str]], place: Any) -> RunReport:
-    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], spark=place)
+    report = undo(call.line[RUN_ID], call.options, roots=call.line[ROOTS], place=place)
     notes = _notes_of_nothing_to_undo(report, call)
     return report.with_notes(notes)
 
@@ -43,7 +43,7 @@ def _prepare_purge(line: CommandLine) -> Call[tuple[str, ...]]:
 
 
 def _purge(call: Call[tuple[str, ...]], place: Any) -> RunReport:
-    report = purge(call.line[ROOTS], call.options, spark=place)
+    report = purge(call.line[ROOTS], call.options, place=place)
     return report.with_notes(call.subject)
 
 

@@ -14,13 +14,7 @@ from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import (
-    has_several_roots,
-    json_line,
-    partition_name,
-    size_text,
-    write_table,
-)
+from pylog_spark.report import has_several_roots, json_line, partition_name, size_text, write_table
 from pylog_spark.report_page import write_page
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.text import printable
@@ -32,17 +26,17 @@ def _prepare(line: CommandLine) -> Call[list[str]]:
     roots = resolve_roots(line[ROOTS], said=options.role)
     check_outside(REPORT.label, line[REPORT], roots)
     check_ledger(roots, options.ledger)
-    return Call(line=line, options=options, subject=[root.location for root in roots])
+    return Call(line=line, options=options, subject=[root.location for root in roots], roots=roots)
 
 
-def _verify(call: Call[list[str]], session: Any) -> VerifyReport:
+def _verify(call: Call[list[str]], place: Any) -> VerifyReport:
     request = VerifyRequest(
         is_deep=call.line[DEEP],
         is_live=call.line[LIVE],
         fail_on=call.line[FAIL_ON].severity,
         shown=call.line[SHOW],
     )
-    report = verify(session, call.line[ROOTS], call.options, request)
+    report = verify(place, call.line[ROOTS], call.options, request)
     return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
 
 
@@ -96,7 +90,8 @@ def _write_tables(report: VerifyReport) -> None:
     console.print(
         Text(
             f"run {report.run_id}: {report.summary.done} partitions, "
-            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}: {hint}"
+            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
+            f"engine {report.engine}: {hint}"
         ),
         soft_wrap=True,
     )
@@ -109,6 +104,6 @@ VERIFY: Final = Work(
     prepare=_prepare,
     operate=_verify,
     show=_show,
-    tasks=Tasks.SPARK,
+    tasks=Tasks.HERE_IF_FEW,
     asks_ledger=True,
 )

@@ -10,7 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from pylog_spark.tasks.cells import PART, cut_batches, join_table, with_part
 _log: Final = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 60.0
 _SIGNAL_SECONDS: Final = 0.5
+# The column of rows that says which task gets them; see ``Rows.to_units``.
+UNIT: Final = "unit"
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -78,7 +80,7 @@ class Rows(Protocol):
         ...
 
     def to_units(self, units: int) -> Self:
-        """Return the rows dealt out by their column ``unit``: those of each in one task.
+        """Return the rows dealt out by their column ``UNIT``: those of each in one task.
 
         Where the engine can (Spark 4.1 and later, local processes) unit i is task i, so that they
         start in the units' order.
@@ -93,8 +95,21 @@ class Rows(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver(Generic[RowsT]):
+    """Rows that outlive the run whose tasks made them.
+
+    Attributes:
+        rows: The rows.
+        free: Frees what they are made of: to be called when nobody will ask for them any more.
+    """
+
+    rows: RowsT
+    free: Callable[[], None] = field(repr=False)
+
+
 class Engine(ABC, Generic[RowsT]):
-    """Runs the stages of one run; a context manager that frees what it published.
+    """Runs the stages of one run; a context manager that frees what it published and kept.
 
     After an error no task works any more when the block is left: whoever holds locks gives them
     back after that.
@@ -129,7 +144,7 @@ class Engine(ABC, Generic[RowsT]):
 
     @abstractmethod
     def release(self) -> None:
-        """Free everything published so far; stages that read it must have been collected."""
+        """Free everything published and kept so far; what reads it must have been collected."""
 
     @abstractmethod
     def each(
@@ -195,6 +210,31 @@ class Engine(ABC, Generic[RowsT]):
     @abstractmethod
     def _compute(self, rows: RowsT, *, is_look: bool) -> pa.Table:
         """Run stages and return the rows, as they are."""
+
+    def keep(self, rows: RowsT, description: str, *, is_look: bool = False) -> RowsT:
+        """Return the same rows for several readers: the tasks run once, not once for each of them.
+
+        They run now, or when somebody reads the first time; their rows stay where tasks are.
+
+        Args:
+            rows: What to run.
+            description: What is shown while it runs.
+            is_look: As for ``collect``.
+        """
+        self.describe(description)
+        return self._keep(rows, is_look=is_look)
+
+    @abstractmethod
+    def _keep(self, rows: RowsT, *, is_look: bool) -> RowsT:
+        """Return the same rows, which are computed once, until ``release``."""
+
+    @abstractmethod
+    def hand_over(self, rows: RowsT) -> HandedOver[RowsT] | None:
+        """Let rows, and all that was published and kept for them, outlive the run.
+
+        Returns:
+            The rows; None where no rows outlive their run.
+        """
 
     @abstractmethod
     def _thread(self, target: Callable[[], None]) -> threading.Thread:

@@ -107,7 +107,7 @@ class LocalRows:
         return self._dealt(by_keys(keys, tasks, dict(lanes or {})), tasks)
 
     def to_units(self, units: int) -> "LocalRows":
-        """Return the rows dealt out by their column ``unit``."""
+        """Return the rows dealt out by their column ``UNIT``."""
         return self._dealt(by_unit, units)
 
     def sort_within(self, *names: str) -> "LocalRows":
@@ -133,6 +133,7 @@ class LocalEngine(Engine[LocalRows]):
         self._slots = slots or _count_processors()
         self._folder: Path | None = None
         self._published: list[Path] = []
+        self._kept: list[list[Piece]] = []
         self._own = OwnLanes(self._slots)
         self._processes = ProcessLanes(self._slots)
         self._running: list[RunningStage] = []
@@ -165,10 +166,12 @@ class LocalEngine(Engine[LocalRows]):
         return LocalPublished(str(file))
 
     def release(self) -> None:
-        """Free everything published so far; stages that read it must have been collected."""
+        """Free everything published and kept so far; what reads it must have been collected."""
         for file in self._published:
             file.unlink(missing_ok=True)
         self._published.clear()
+        _remove_files(self._kept)
+        self._kept.clear()
 
     def each(
         self,
@@ -184,6 +187,16 @@ class LocalEngine(Engine[LocalRows]):
         batches = [piece.read(rows.schema) for pieces in made for piece in pieces]
         _remove_files(made)  # what was read of them stays readable
         return pa.Table.from_batches(batches, rows.schema)
+
+    def _keep(self, rows: LocalRows, *, is_look: bool) -> LocalRows:
+        """Return the same rows, which are computed once, until ``release``."""
+        made = self._run(rows, to_driver, is_look=is_look)
+        self._kept += made
+        return LocalRows((_Branch(units=made, begin=read_pieces(rows.schema)),), rows.schema)
+
+    def hand_over(self, rows: LocalRows) -> None:
+        """Return None: rows lie in files of the run, which go with it."""
+        del rows
 
     def _run(self, rows: LocalRows, sink: Sink, *, is_look: bool) -> list[list[Piece]]:
         """Return what each of the tasks has made; those of a branch wait for no other branch."""

@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.engines.engine import ArrowWork
+from pylog_spark.engines.engine import UNIT, ArrowWork
 
 # So many bytes of a task's rows travel with its answer; the others go through a file.
 _MOST_CARRIED_BYTES: Final = 256 * 1024
-_UNIT: Final = "unit"
 
 # What a worker has loaded, by file: values that are published, stages.
 _loaded: dict[str, Any] = {}
@@ -88,8 +87,8 @@ def _evenly(
 
 
 def by_unit(batch: pa.RecordBatch, _task: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows by their column ``unit``."""
-    return _dealt(batch, batch.column(_UNIT).to_numpy())
+    """Yield the rows by their column ``UNIT``."""
+    return _dealt(batch, batch.column(UNIT).to_numpy())
 
 
 def by_keys(keys: Sequence[str], tasks: int, lanes: dict[str, range]) -> Sink:

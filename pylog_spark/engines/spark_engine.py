@@ -8,25 +8,31 @@ a session has none (Spark Connect).
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import pyarrow as pa
-from pyspark import InheritableThread
+from pyspark import InheritableThread, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody gives it
 
-from pylog_spark.engines.engine import AnyEngine, ArrowWork, Engine, Inline, Published, run_apart
+from pylog_spark.engines.engine import (
+    UNIT,
+    ArrowWork,
+    Engine,
+    HandedOver,
+    Inline,
+    Published,
+    run_apart,
+)
 from pylog_spark.engines.session_facts import count_slots, heap_bytes, is_connect
 from pylog_spark.rows import spark_ddl
-from pylog_spark.tasks.cells import slice_table
 from pylog_spark.tasks.worker import freeze_modules
 
 _log: Final = logging.getLogger(__name__)
 _DESCRIPTION: Final = "spark.job.description"
-_UNIT: Final = "unit"
 
 T = TypeVar("T")
 
@@ -76,10 +82,10 @@ class SparkRows:
         for root, lane in lanes.items():
             share = F.lit(lane.start) + F.pmod(F.hash(*keys), F.lit(len(lane)))
             unit = F.when(F.col("root") == root, share).otherwise(unit)
-        return SparkRows(_to_units(self.frame.withColumn(_UNIT, unit), tasks).drop(_UNIT))
+        return SparkRows(_to_units(self.frame.withColumn(UNIT, unit), tasks).drop(UNIT))
 
     def to_units(self, units: int) -> "SparkRows":
-        """Return the rows dealt out by their column ``unit``."""
+        """Return the rows dealt out by their column ``UNIT``."""
         return SparkRows(_to_units(self.frame, units))
 
     def sort_within(self, *names: str) -> "SparkRows":
@@ -89,19 +95,8 @@ class SparkRows:
 
 def _to_units(frame: DataFrame, units: int) -> DataFrame:
     if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(units, _UNIT)
-    return frame.repartition(units, _UNIT)
-
-
-def require_spark(engine: AnyEngine) -> "SparkEngine":
-    """Return the engine of a run whose stages are written for DataFrames.
-
-    Raises:
-        TypeError: It is another.
-    """
-    if not isinstance(engine, SparkEngine):
-        raise TypeError(f"expected the engine of a Spark session, found {engine.name}")
-    return engine
+        return frame.repartitionById(units, UNIT)
+    return frame.repartition(units, UNIT)
 
 
 class SparkEngine(Engine[SparkRows]):
@@ -118,6 +113,7 @@ class SparkEngine(Engine[SparkRows]):
         self._spark = spark
         self._tag = tag
         self._broadcasts: list[Any] = []
+        self._kept: list[DataFrame] = []
         self.can_broadcast = not is_connect(spark)
 
     def __enter__(self) -> Self:
@@ -158,34 +154,18 @@ class SparkEngine(Engine[SparkRows]):
         self._broadcasts.append(broadcast)
         return broadcast
 
-    def hand_over(self) -> Callable[[], None]:
-        """Let what was published so far outlive the run: a DataFrame needs it that is kept.
-
-        Returns:
-            What frees it; to be called when nobody will ask for the DataFrame's rows any more.
-        """
-        kept = tuple(self._broadcasts)
+    def hand_over(self, rows: SparkRows) -> HandedOver[SparkRows]:
+        """Let rows, and all that was published and kept for them, outlive the run."""
+        kept, broadcasts = tuple(self._kept), tuple(self._broadcasts)
+        self._kept.clear()
         self._broadcasts.clear()
-
-        def free() -> None:
-            for broadcast in kept:
-                broadcast.destroy()
-
-        return free
+        return HandedOver(rows, lambda: _free(kept, broadcasts))
 
     def release(self) -> None:
-        """Free everything published so far; stages that read it must have been collected."""
-        for broadcast in self._broadcasts:
-            broadcast.destroy()
+        """Free everything published and kept so far; what reads it must have been collected."""
+        _free(self._kept, self._broadcasts)
+        self._kept.clear()
         self._broadcasts.clear()
-
-    def frame_of(self, rows: pa.RecordBatch) -> DataFrame:
-        """Return rows that the driver has as a DataFrame."""
-        plain = pa.Table.from_batches([rows]).replace_schema_metadata()
-        ddl = spark_ddl(rows.schema)
-        parts = list(slice_table(plain)) or [plain]
-        frames = [self._spark.createDataFrame(part, ddl) for part in parts]
-        return reduce(DataFrame.unionByName, frames)
 
     def each(
         self,
@@ -207,6 +187,14 @@ class SparkEngine(Engine[SparkRows]):
     def _compute(self, rows: SparkRows, *, is_look: bool) -> pa.Table:
         del is_look  # tasks run where the executors are
         return rows.frame.toArrow()
+
+    def _keep(self, rows: SparkRows, *, is_look: bool) -> SparkRows:
+        """Return the same rows, which are computed once, until ``release``."""
+        del is_look
+        # Not in memory, which tasks need.
+        frame = rows.frame.persist(StorageLevel.DISK_ONLY)
+        self._kept.append(frame)
+        return SparkRows(frame)
 
     def _thread(self, target: Callable[[], None]) -> threading.Thread:
         """Return a thread of Spark's own kind, which takes over tags and properties of this one.
@@ -237,3 +225,10 @@ class SparkEngine(Engine[SparkRows]):
             if stage is not None and stage.numTasks == tasks:
                 return int(stage.numCompletedTasks)
         return 0
+
+
+def _free(kept: Iterable[DataFrame], broadcasts: Iterable[Any]) -> None:
+    for frame in kept:
+        frame.unpersist()
+    for broadcast in broadcasts:
+        broadcast.destroy()

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pylog_spark.engines.choice import Local, Place
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger.tables import SCHEMAS, LedgerTable
 from pylog_spark.rows import rows_to_batch
 
@@ -39,6 +40,23 @@ class Ledger(ABC):
 
         Raises:
             PylogError: The location cannot be written.
+            pyspark.errors.PySparkException: The same, where Spark writes.
+        """
+
+    @abstractmethod
+    def append_rows(
+        self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
+    ) -> None:
+        """Append rows of tasks, once; with Spark they do not pass through the driver.
+
+        Args:
+            table: Which table.
+            engine: What the tasks run on: that of the ledger's own place.
+            rows: Rows of the engine with the table's columns.
+            number: As for ``append``.
+
+        Raises:
+            PylogError: As ``append``.
             pyspark.errors.PySparkException: The same, where Spark writes.
         """
 

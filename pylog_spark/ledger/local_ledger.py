@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, local_folder, table_location, why_spark
 from pylog_spark.schemas import ALLOWED_BY, Action
@@ -67,6 +68,16 @@ class LocalLedger(Ledger):
                     app_transactions=[Transaction(application, number)]
                 ),
             )
+
+    def append_rows(
+        self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
+    ) -> None:
+        """Append rows of tasks, once; what is large of them lies in files."""
+        self.append(
+            table,
+            engine.collect(rows, SCHEMAS[table], f"write {table}", is_look=True),
+            number=number,
+        )
 
 
 def last_limits(

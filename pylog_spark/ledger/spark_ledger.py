@@ -15,7 +15,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.engines.session_facts import has_delta, is_connect
+from pylog_spark.engines.spark_engine import SparkRows
 from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
 from pylog_spark.rows import spark_ddl
@@ -84,15 +86,18 @@ class SparkLedger(Ledger):
         """Append rows to a table, once: a second call with the same number adds nothing (Delta)."""
         self._save(self._frame(table, rows), table, number)
 
-    def append_frame(self, table: LedgerTable, frame: DataFrame, *, number: int) -> None:
-        """Append the rows of a DataFrame, which do not pass through the driver; see ``append``.
+    def append_rows(
+        self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
+    ) -> None:
+        """Append rows of tasks, which do not pass through the driver, once.
 
-        Args:
-            table: Which table.
-            frame: Rows with the table's columns.
-            number: As for ``append``.
+        Raises:
+            TypeError: They are no rows of a session.
         """
-        self._save(frame, table, number)
+        if not isinstance(rows, SparkRows):
+            raise TypeError(f"expected rows of a Spark session, found those of {engine.name}")
+        engine.describe(f"write {table}")
+        self._save(rows.frame, table, number)
 
     def _save(self, frame: DataFrame, table: LedgerTable, number: int) -> None:
         writer = frame.write.format(self.format).mode("append")

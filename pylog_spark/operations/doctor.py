@@ -1,33 +1,35 @@
-"""The doctor on Spark: a verification, then a forecast of a broker's start for every partition."""
+"""The doctor: a verification, then a forecast of a broker's start for every partition."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.engines.engine import AnyEngine
-from pylog_spark.operations.verify import verify_step
-from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.verify import Verification, observe_targets, verify_step
+from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import new_job
-from pylog_spark.run.planning import WorkItem, choose_unit_bytes, pack_units
+from pylog_spark.run.planning import WorkItem, are_read_here, choose_unit_bytes, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import FORECAST, Action
 from pylog_spark.tasks.diagnosis import Diagnosis, Threads, put_together, to_foretell
 from pylog_spark.tasks.forecast import forecast_partitions
 from pylog_spark.tasks.verification import Target
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.errors import StorageError
 
 _TITLE: Final = "pylog doctor"
+# Commands are those of so many of the worst findings.
+_MOST_CURED: Final = 10_000
 
 
 def diagnose(
-    spark: "SparkSession",
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     request: VerifyRequest,
@@ -37,7 +39,7 @@ def diagnose(
     """Verify log directories and say what to do about them; nothing is written to them.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: Which topics, which role.
         request: How to look.
@@ -45,47 +47,48 @@ def diagnose(
 
     Raises:
         ConfigError: A root is no directory, or is there twice.
-        StorageError: A root cannot be listed.
+        StorageError: A root cannot be listed, or this process may not read a file in it.
         pyspark.errors.PySparkException: Spark failed.
     """
     log_roots = resolve_roots(roots, said=options.role)
     job = new_job(Action.VERIFY.value, log_roots, replace(options, ledger=None))
-    with Run(spark, job) as run:
-        report = verify_step(run, request)
-        report.release()
-        forecasts = _foretell(run.engine, report, options)
-        slots = run.engine.slots
+    request = replace(request, shown=max(request.shown, _MOST_CURED))
+    with Run(place, job) as run:
+        observed = observe_targets(run, request)
+        _check_readable(observed.targets)
+        found = verify_step(run, request, observed)
+        forecasts = _foretell(run, observed, found)
     return put_together(
-        report.roots,
-        findings=report.findings,
-        counts=[(count.severity, count.code, count.count) for count in report.counts],
-        verified=report.verified,
+        observed,
+        findings=found.worst,
+        counts=[(count.severity, count.code, count.count) for count in found.counts],
+        verified=found.partitions,
         forecasts=forecasts.to_pylist(),
-        threads=Threads(of_broker=broker_threads, ours=slots),
+        threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
+        engine=run.engine.name,
     )
 
 
-def _foretell(engine: AnyEngine, report: VerifyReport, options: JobOptions) -> pa.Table:
-    targets = to_foretell(report.roots.targets)
+def _check_readable(targets: Sequence[Target]) -> None:
+    """Refuse to judge files that this process may not read: a broker, as another user, may.
+
+    Raises:
+        StorageError: There is such a file.
+    """
+    for target in targets:
+        for entry in [Path(target.directory), *Path(target.directory).glob("*")]:
+            if not os.access(entry, os.R_OK):
+                reason = "this process may not read it: run it as the directory's owner, or as root"
+                raise StorageError(str(entry), reason)
+
+
+def _foretell(run: Run, observed: VerifiedRoots, found: Verification) -> pa.Table:
+    """Return a row of ``schemas.FORECAST`` for each partition that a broker loads."""
+    targets = to_foretell(observed.targets)
     if not targets:
         return FORECAST.empty_table()
-    sizes = {row["ordinal"]: row["bytes"] or 0 for row in report.verified}
-    units = _units(engine, targets, sizes, options)
-    now_ms = options.now_ms
-
-    def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
-        return forecast_partitions(unit, now_ms)
-
-    foretold = engine.spread(units, work, FORECAST)
-    return engine.collect(foretold, FORECAST, f"{_TITLE}: what a broker's start would do")
-
-
-def _units(
-    engine: AnyEngine,
-    targets: Sequence[Target],
-    sizes: Mapping[int, int],
-    options: JobOptions,
-) -> list[tuple[Target, ...]]:
+    engine, options = run.engine, run.job.options
+    sizes = {row["ordinal"]: row["bytes"] or 0 for row in found.partitions}
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
     unit_bytes = choose_unit_bytes(
         sum(item.size_bytes for item in items),
@@ -93,5 +96,15 @@ def _units(
         least_bytes=options.tuning.unit_min_bytes,
         most_bytes=options.tuning.unit_max_bytes,
     )
-    units = pack_units(items, unit_bytes=unit_bytes)
-    return [tuple(unit.values) for unit in units]
+    now_ms = options.now_ms
+
+    def work(unit: tuple[Target, ...]) -> Iterator[pa.RecordBatch]:
+        return forecast_partitions(unit, now_ms)
+
+    units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
+    return engine.collect(
+        engine.spread(units, work, FORECAST),
+        FORECAST,
+        f"{_TITLE}: what a broker's start would do",
+        is_look=are_read_here(items),
+    )

@@ -13,19 +13,23 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
 
 from pylog_spark.discovery import discover_partitions, resolve_roots
-from pylog_spark.engines.spark_engine import SparkRows, map_in_arrow, require_spark
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.planning import count_look_tasks
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import INGEST, Action, Status
-from pylog_spark.tasks.ingest import IngestContext, compare_with_manifests, ingest_partitions
-from pylog_spark.tasks.listing import LISTING_COLUMNS
+from pylog_spark.tasks.ingest import (
+    INGESTED,
+    IngestContext,
+    compare_with_manifests,
+    ingest_partitions,
+    only_planned,
+    without_files,
+)
 from storage_core.catalog.roles import Role, local_path
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError, GuardRefusedError
@@ -42,7 +46,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def ingest(
-    spark: SparkSession,
+    place: Place,
     mirror: str,
     managed: str,
     options: JobOptions,
@@ -53,7 +57,7 @@ def ingest(
     """Take the closed segments of a mirror that a managed root does not have yet.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         mirror: Path or URL of the mirror.
         managed: Path or URL of the managed root; made if it is not there.
         options: Which topics, who attests high watermarks, an inventory; its dry run plans all of
@@ -69,9 +73,9 @@ def ingest(
         pyspark.errors.PySparkException: Spark failed.
     """
     rules = rules or IngestRules()
-    source, target = _resolve(mirror, managed, rules, dry_run=options.dry_run)
+    source, target = check_places(mirror, managed, rules, dry_run=options.dry_run)
     job = new_job(Action.INGEST.value, (source, target), options, clock=clock)
-    with Run(spark, job) as run:
+    with Run(place, job) as run:
         lease = None if options.dry_run else _hold(run, target)
         if rules.in_place and lease is not None:
             record_adopted(open_object_store(target.location), source.location)
@@ -90,19 +94,16 @@ def ingest(
     return run.report(TransferReport, results, notes=_notes(details), details=details)
 
 
-def check_places(mirror: str, managed: str, rules: IngestRules, *, dry_run: bool) -> None:
-    """Refuse places that no ingest can be between; asks the managed root's store what is there.
+def check_places(
+    mirror: str, managed: str, rules: IngestRules, *, dry_run: bool
+) -> tuple[LogRoot, LogRoot]:
+    """Return mirror and managed root of an ingest; asks the managed root's store what is there.
 
     Raises:
         ConfigError: As ``ingest``.
+        GuardRefusedError: The place of a new managed root is not empty, or is switched off.
         StorageError: A store failed.
     """
-    _resolve(mirror, managed, rules, dry_run=dry_run)
-
-
-def _resolve(
-    mirror: str, managed: str, rules: IngestRules, *, dry_run: bool
-) -> tuple[LogRoot, LogRoot]:
     (source,) = resolve_roots([mirror], said=Role.MIRROR)
     path = local_path(managed)
     if path is not None:
@@ -146,48 +147,31 @@ def _hold(run: Run, target: LogRoot) -> LeaseProof:
 
 def _take(run: Run, source: LogRoot, context: IngestContext) -> pa.Table:
     """Return a row of ``schemas.INGEST`` for each partition, without its files."""
-    job, engine = run.job, require_spark(run.engine)
+    job, engine = run.job, run.engine
     partitions = discover_partitions(
         engine, [source], job.topics, file_list=job.options.file_list, with_files=True
-    ).frame
+    )
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return compare_with_manifests(batches, context)
 
     def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ingest_partitions(batches, context)
+        return without_files(ingest_partitions(batches, context))
 
     tasks = count_look_tasks(None, slots=engine.slots)
-    compared = map_in_arrow(partitions.repartition(tasks), compare, INGEST)
+    title = f"{job.title}: look for what is new in {source.location}"
     # The first look has to be the first one: what is lost of it is looked at again, and waited for.
-    looked = compared.persist(StorageLevel.DISK_ONLY)
-    try:
-        title = f"{job.title}: look for what is new in {source.location}"
-        known = engine.collect(SparkRows(_plain(looked)), _PLAIN, title)
-        planned = pc.equal(known["status"], Status.PLANNED.value)
-        new = pc.sum(planned).as_py() or 0
-        if not new:
-            return sort_details(known, "taken_bytes")
-        time.sleep(context.rules.settle_ms / 1000)
-        frame = looked.where(looked["status"] == Status.PLANNED.value)
-        spread = map_in_arrow(frame.repartition(min(new, tasks)), take, INGEST)
-        taken = engine.collect(
-            SparkRows(_plain(spread)), _PLAIN, f"{job.title}: take what is new into {context.root}"
-        )
-    finally:
-        looked.unpersist()
+    looked = engine.keep(partitions.deal_out(tasks).map(compare, INGEST), title)
+    known = engine.collect(looked.map(without_files, INGESTED), INGESTED, title)
+    planned = pc.equal(known["status"], Status.PLANNED.value)
+    new = pc.sum(planned).as_py() or 0
+    if not new:
+        return sort_details(known, "taken_bytes")
+    time.sleep(context.rules.settle_ms / 1000)
+    spread = looked.map(only_planned, INGEST).deal_out(min(new, tasks)).map(take, INGESTED)
+    taken = engine.collect(spread, INGESTED, f"{job.title}: take what is new into {context.root}")
     others = known.filter(pc.invert(planned))
     return sort_details(pa.concat_tables([taken, others]), "taken_bytes")
-
-
-# What the driver holds of each partition: its files stay with the executors.
-_PLAIN: Final = pa.schema(
-    [field for field in INGEST if field.name not in {*LISTING_COLUMNS, "listed_ms"}]
-)
-
-
-def _plain(frame: DataFrame) -> DataFrame:
-    return frame.select(_PLAIN.names)
 
 
 def _results(details: pa.Table, job: Job) -> pa.Table:

@@ -7,17 +7,24 @@ is finished by the next one with the same generations; what is whole is not writ
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import count_directories, discover_partitions, resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.job import new_job
-from pylog_spark.run.planning import WorkItem, choose_unit_bytes, count_look_tasks, pack_units
+from pylog_spark.run.planning import (
+    WorkItem,
+    are_looked_at_here,
+    choose_unit_bytes,
+    count_look_tasks,
+    pack_units,
+)
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import MATERIALIZED, Action, Status
 from pylog_spark.tasks.materialize import MaterializeContext, plan_materialize, write_partition
@@ -38,9 +45,6 @@ from storage_core.roots.open_root import LogRoot
 from storage_core.store import open_object_store
 from storage_core.store.managed_root import find_root
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _NEXT_STEP: Final = (
     "it has no meta.properties: `kafka-storage.sh format` writes that; a broker that starts on it "
     "recovers from the recovery points on"
@@ -48,7 +52,7 @@ _NEXT_STEP: Final = (
 
 
 def materialize(
-    spark: "SparkSession",
+    place: Place,
     managed: str,
     directory: str | Path,
     options: JobOptions,
@@ -58,7 +62,8 @@ def materialize(
     """Write the chosen partitions of a managed root into a directory.
 
     Args:
-        spark: The session; its executors have to see the directory.
+        place: Where it runs: a Spark session, whose executors have to see the directory, or this
+            machine (``Local``).
         managed: Path or URL of the managed root.
         directory: Absent, empty, or begun by a former run from the same root.
         options: Which topics; its dry run writes nothing.
@@ -72,7 +77,7 @@ def materialize(
     """
     root, root_id, path = _resolve(managed, directory)
     job = new_job(Action.MATERIALIZE.value, [root], options, clock=clock)
-    with Run(spark, job) as run:
+    with Run(place, job) as run:
         if options.dry_run:
             details = _plan(run, path, read_target(path, root=root.location, root_id=root_id))
         else:
@@ -88,8 +93,8 @@ def materialize(
     return run.report(TransferReport, results, notes=_notes(path, details), details=details)
 
 
-def check_target(managed: str, directory: str | Path) -> None:
-    """Refuse a directory that may not be written; asks the managed root who it is.
+def check_target(managed: str, directory: str | Path) -> LogRoot:
+    """Return the managed root, unless the directory may not be written; asks it who it is.
 
     Raises:
         ConfigError: The managed root is none.
@@ -98,6 +103,7 @@ def check_target(managed: str, directory: str | Path) -> None:
     """
     root, root_id, path = _resolve(managed, directory)
     read_target(path, root=root.location, root_id=root_id)
+    return root
 
 
 def _resolve(managed: str, directory: str | Path) -> tuple[LogRoot, str, Path]:
@@ -119,8 +125,12 @@ def _plan(run: Run, path: Path, state: TargetState) -> pa.Table:
 
     partitions = discover_partitions(engine, job.roots, job.topics)
     spread = partitions.deal_out(count_look_tasks(None, slots=engine.slots))
-    frame = engine.map_rows(spread, plan, MATERIALIZED)
-    details = engine.collect(frame, MATERIALIZED, f"{job.title}: plan {job.places}")
+    details = engine.collect(
+        engine.map_rows(spread, plan, MATERIALIZED),
+        MATERIALIZED,
+        f"{job.title}: plan {job.places}",
+        is_look=are_looked_at_here(count_directories(job.roots)),
+    )
     return sort_details(details, "bytes")
 
 

@@ -2,8 +2,8 @@
 
 In a broker's directory that are ``.deleted`` files and directories of deleted partitions, which
 the broker would remove itself; in the trash, what runs replaced or removed; in a managed root,
-generations and objects that no manifest within the grace period names. No records are read, and a
-Spark session is needed only to write the ledger.
+generations and objects that no manifest within the grace period names. No records are read, and
+there are no tasks: a Spark session, if any, writes the ledger.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def purge(
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
-    spark: "Place | None" = None,
+    place: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Purge log directories, managed roots and the trash, under their locks.
@@ -49,11 +49,12 @@ def purge(
     Args:
         roots: Log directories and managed roots; none for the trash alone.
         options: The trash, the time, which topics, the ledger, and whether this is a dry run.
-        spark: The session that writes the ledger; None where ``deltalake`` does.
+        place: What writes the ledger: a Spark session, or this machine, which None stands for.
         clock: For the name of the run, and the times in the ledger.
 
     Raises:
-        ConfigError: There is nothing to purge, a root is no directory, or a ledger has no session.
+        ConfigError: There is nothing to purge, a root is no directory, or the ledger cannot be
+            written there.
         GuardRefusedError: A root's role was not said or is read-only, or it is in use.
         StorageError: The disk of the only root failed.
         PylogError: The cluster's metadata or a root's own files cannot be read.
@@ -66,7 +67,7 @@ def purge(
         raise ConfigError("--trash", options.trash, "no such directory")
     check_roots(log_roots, options)
     job = new_job(Action.PURGE.value, log_roots, options, clock=clock)
-    with Run(spark or Local(), job) as run:
+    with Run(place or Local(), job) as run:
         run.notes += dump_notes(options)
         run.hold_roots()
         results = purge_step(run, build_catalogs(log_roots, options))

@@ -1,21 +1,23 @@
 """Say what retention and compaction would do to any number of partitions, by their listings alone.
 
-The catalogue of files is a DataFrame that stays with the executors; the driver gets one row of
-numbers a partition, and keeps it as columns. Nothing is opened, nothing is locked, nothing written.
+The catalogue of files stays where tasks are; the driver gets one row of numbers a partition, and
+keeps it as columns. Nothing is opened, nothing is locked, nothing written.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 
-from pylog_spark.discovery import discover_partitions, resolve_roots
+from pylog_spark.discovery import count_directories, discover_partitions, resolve_roots
+from pylog_spark.engines.choice import Place
 from pylog_spark.operations.transfer import TransferReport, sort_details, transfer_results
 from pylog_spark.options import JobOptions
 from pylog_spark.run.catalogs import dump_notes
 from pylog_spark.run.job import new_job, run_context
+from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import SURVEY, Action
 from pylog_spark.tasks.root_listing import ListingOpener
@@ -23,12 +25,9 @@ from pylog_spark.tasks.survey import CheckpointReader, survey_partitions
 from storage_core.roots.open_root import root_checkpoints
 from storage_core.store.listing import open_listing
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def survey(
-    spark: "SparkSession",
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     *,
@@ -38,7 +37,7 @@ def survey(
     """Survey every partition of some roots.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths or URLs.
         options: Which topics, what is known of them, an inventory.
         opener: Returns the listing of a URL; a value that pickles.
@@ -56,7 +55,7 @@ def survey(
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return survey_partitions(batches, context, read_checkpoints)
 
-    with Run(spark, job) as run:
+    with Run(place, job) as run:
         # The tasks that list survey, too: the files of a partition never travel.
         partitions = discover_partitions(
             run.engine,
@@ -67,7 +66,10 @@ def survey(
             opener=opener,
         )
         found = run.engine.collect(
-            partitions.map(work, SURVEY), SURVEY, f"{job.title}: look at {job.places}"
+            partitions.map(work, SURVEY),
+            SURVEY,
+            f"{job.title}: look at {job.places}",
+            is_look=are_looked_at_here(count_directories(log_roots)),
         )
     details = sort_details(found, "due_bytes")
     results = transfer_results(

@@ -1,7 +1,7 @@
 """Undo a run: put back what it replaced, cut or removed, in log directories and managed roots.
 
 Of a local log directory everything that is needed lies in the trash of the run, of a managed root
-in the root itself. So a Spark session is needed only to write the ledger.
+in the root itself. So there are no tasks: a Spark session, if any, writes the ledger.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def undo(
     options: JobOptions,
     *,
     roots: Sequence[str] = (),
-    spark: "Place | None" = None,
+    place: "Place | None" = None,
     clock: Clock | None = None,
 ) -> RunReport:
     """Undo what a run did to partitions of local log directories or of managed roots.
@@ -41,12 +41,12 @@ def undo(
         run_id: The run, as its report and the ledger name it.
         options: The trash it was given, which topics, the ledger, and whether this is a dry run.
         roots: Managed roots that it worked on; local log directories stand in the trash.
-        spark: The session that writes the ledger; None where ``deltalake`` does.
+        place: What writes the ledger: a Spark session, or this machine, which None stands for.
         clock: For the name of this run, and the times in the ledger.
 
     Raises:
         ConfigError: There is no trash, or it does not know the run; the ledger would lie inside of
-            a log directory, or has no session.
+            a log directory, or cannot be written there.
         GuardRefusedError: A log directory is in use, or the run's trash is.
         CheckpointError: The trash cannot be understood.
         StorageError: The disk of the only root failed, or the trash cannot be read.
@@ -54,7 +54,7 @@ def undo(
     touched = check_undo(run_id, options, roots)
     request = {"undoes": run_id}
     job = new_job(Action.UNDO.value, touched, options, clock=clock, request=request)
-    with Run(spark or Local(), job) as run:
+    with Run(place or Local(), job) as run:
         tables = list(_undo_roots(run, run_id))
     results = pa.concat_tables(tables) if tables else RESULT.empty_table()
     return run.report(RunReport, results)

@@ -1,27 +1,20 @@
 """Verify log directories: every batch, every index, every small file; nothing is written to them.
 
-One job: a task a unit of segments, then one a partition that was cut into several units. Findings
-stay where Spark keeps its rows; the driver gets their counts, the worst of them, and a row a
-partition.
+One stage: a task a unit of segments; then one a partition that was cut into several units. Findings
+stay where tasks are; the driver gets their counts, the worst of them, and a row a partition.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pylog_spark.discovery import resolve_roots
-from pylog_spark.engines.spark_engine import require_spark
-from pylog_spark.operations.verify_report import (
-    FindingCount,
-    VerifyReport,
-    VerifyRequest,
-    recorded_findings,
-)
+from pylog_spark.engines.choice import Place
+from pylog_spark.operations.verify_report import FindingCount, VerifyReport, VerifyRequest
 from pylog_spark.operations.verify_stages import verify_targets
 from pylog_spark.options import JobOptions
 from pylog_spark.rows import rows_to_batch
@@ -29,25 +22,35 @@ from pylog_spark.run.exit_rule import is_as_bad
 from pylog_spark.run.guards import check_ledger
 from pylog_spark.run.job import Job, new_job
 from pylog_spark.run.run import Run
-from pylog_spark.schemas import FINDING, RESULT, VERIFIED, Action, Status
-from pylog_spark.tasks.verification import FINDING_ROW, PARTITION_ROW
-from pylog_spark.tasks.verified_roots import observe_roots
+from pylog_spark.schemas import RECORDED_FINDING, RESULT, Action, Status
+from pylog_spark.tasks.findings import (
+    FINDING_COUNT,
+    RANKED_FINDING,
+    VERIFIED_PARTITION,
+    WORST_FIRST,
+    count_findings,
+    first_rows,
+    rank_findings,
+    recorded_findings,
+    verified_partitions,
+)
+from pylog_spark.tasks.verified_roots import VerifiedRoots, observe_roots
 from storage_core.clock import Clock
 from storage_core.maintenance.verification.findings import Severity
 
 
 def verify(
-    spark: SparkSession,
+    place: Place,
     roots: Sequence[str | Path],
     options: JobOptions,
     request: VerifyRequest | None = None,
     *,
     clock: Clock | None = None,
 ) -> VerifyReport:
-    """Verify every partition of log directories.
+    """Verify every partition of log directories, record what was found, and report it.
 
     Args:
-        spark: The session.
+        place: Where it runs: a Spark session, or this machine (``Local``).
         roots: Paths of log directories.
         options: Which topics, which role, where the ledger is.
         request: How deep to look, and what makes the run fail.
@@ -62,89 +65,112 @@ def verify(
     check_ledger(log_roots, options.ledger)
     request = request or VerifyRequest()
     job = new_job(Action.VERIFY.value, log_roots, options, clock=clock, request=asdict(request))
-    with Run(spark, job) as run:
-        return verify_step(run, request)
+    with Run(place, job) as run:
+        observed = observe_targets(run, request)
+        found = verify_step(run, request, observed)
+        results = _results(job, found.partitions)
+        run.recorder.results(results)
+        recorded = found.rows.map(partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING)
+        run.recorder.findings(run.engine, recorded)
+        worst = Severity(found.counts[0].severity) if found.counts else None
+        return run.report(
+            VerifyReport,
+            results,
+            has_findings=is_as_bad(worst, request.fail_on),
+            verified=found.partitions,
+            counts=found.counts,
+            findings=tuple(
+                {"run_id": job.run_id, **{name: row[name] for name in RECORDED_FINDING.names[1:]}}
+                for row in found.worst
+            ),
+            roots=observed,
+            read_bytes=sum(row["read_bytes"] or 0 for row in found.partitions),
+            read_ms=sum(row["read_ms"] or 0 for row in found.partitions),
+            _findings=run.engine.hand_over(recorded),
+        )
 
 
-def verify_step(run: Run, request: VerifyRequest) -> VerifyReport:
-    """Verify every partition of the roots of a run that is open, and report it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What a verification found, while its run is open.
 
-    Args:
-        run: The run; what was found is in its record when this returns.
-        request: How deep to look, and what makes the run fail.
+    Attributes:
+        rows: Of ``schemas.VERIFIED``, in pieces, where tasks have them.
+        partitions: The rows of partitions, by root and name.
+        counts: Findings by severity and code, worst first.
+        worst: The worst findings, of ``tasks.findings.RANKED_FINDING``; as many as were asked for.
+    """
+
+    rows: Any
+    partitions: tuple[dict[str, Any], ...]
+    counts: tuple[FindingCount, ...]
+    worst: tuple[dict[str, Any], ...]
+
+
+def observe_targets(run: Run, request: VerifyRequest) -> VerifiedRoots:
+    """Return the log directories of a run, and the partitions that it verifies.
 
     Raises:
         StorageError: A root cannot be listed.
+    """
+    roots = [(root.location, root.role) for root in run.job.roots]
+    return observe_roots(roots, run.job.topics, is_live=request.is_live)
+
+
+def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verification:
+    """Verify every partition of the roots of a run that is open.
+
+    Args:
+        run: The run.
+        request: How deep to look.
+        roots: Of ``observe_targets``.
+
+    Raises:
         pyspark.errors.PySparkException: Spark failed.
     """
-    job, engine = run.job, require_spark(run.engine)
-    roots = observe_roots(
-        [(root.location, root.role) for root in job.roots], job.topics, is_live=request.is_live
+    title = f"{run.job.title} {run.job.places}"
+    rows = verify_targets(run, request, roots)
+    partitions = run.engine.collect(
+        rows.map(verified_partitions, VERIFIED_PARTITION),
+        VERIFIED_PARTITION,
+        f"{title}: verify",
+        is_look=True,
     )
-    of_roots = engine.frame_of(rows_to_batch(VERIFIED, roots.rows))
-    frame = of_roots
-    kept: list[DataFrame] = []
-    if roots.targets:
-        frame = frame.unionByName(verify_targets(run, request, roots.targets, kept))
-    # Everything below asks for some of these rows: they are computed once. Memory first, then disk.
-    frame = frame.persist()
-    kept.append(frame)
-    counts, findings, verified = _collect(run, request, frame)
-    results = _results(job, verified)
-    run.recorder.results(results)
-    run.recorder.findings(recorded_findings(frame, job.run_id))
-    worst = Severity(counts[0].severity) if counts else None
-    return run.report(
-        VerifyReport,
-        results,
-        has_findings=is_as_bad(worst, request.fail_on),
-        verified=tuple(verified),
-        counts=tuple(counts),
-        findings=tuple(findings),
-        roots=roots,
-        read_bytes=sum(row["read_bytes"] or 0 for row in verified),
-        read_ms=sum(row["read_ms"] or 0 for row in verified),
-        _frame=frame,
-        _free=_freeing(kept, engine.hand_over()),
+    counted = run.engine.collect(
+        rows.map(count_findings, FINDING_COUNT),
+        FINDING_COUNT,
+        f"{title}: count findings",
+        is_look=True,
+    )
+    # Each task chooses among its own findings, and one among these.
+    first = partial(first_rows, most=request.shown)
+    ranked = rows.map(rank_findings, RANKED_FINDING)
+    chosen = ranked.sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
+    chosen = chosen.deal_out(1).sort_within(*WORST_FIRST).map(first, RANKED_FINDING)
+    worst = run.engine.collect(
+        chosen, RANKED_FINDING, f"{title}: choose the worst findings", is_look=True
+    )
+    by_name = sorted(
+        partitions.to_pylist(),
+        key=lambda row: (row["root"], row["topic"] or "", row["partition"] or 0),
+    )
+    return Verification(
+        rows=rows,
+        partitions=tuple(by_name),
+        counts=_sum_counts(counted),
+        worst=tuple(worst.drop_columns(["badness"]).to_pylist()),
     )
 
 
-def _freeing(kept: Sequence[DataFrame], free_published: Callable[[], None]) -> Callable[[], None]:
-    def free() -> None:
-        for frame in kept:
-            frame.unpersist()
-        free_published()
-
-    return free
-
-
-def _collect(
-    run: Run, request: VerifyRequest, frame: DataFrame
-) -> tuple[list[FindingCount], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return counts of the findings, the worst of them, and the rows of the partitions."""
-    job, engine = run.job, require_spark(run.engine)
-    is_finding = F.col("row") == FINDING_ROW
-    engine.describe(f"{job.title} {job.places}: verify")
-    names = ["ordinal", "root", "topic", "partition", "segments", "bytes", "records"]
-    names += ["log_start_offset", "log_end_offset", "read_bytes", "read_ms"]
-    verified = frame.where(F.col("row") == PARTITION_ROW).select(*names, "error_class", "error")
-    rows: list[dict[str, Any]] = verified.toArrow().to_pylist()
-    engine.describe(f"{job.title} {job.places}: count findings")
-    counted = frame.where(is_finding).groupBy("severity", "code").count().toArrow().to_pylist()
-    rank = F.create_map(*[F.lit(value) for s in Severity for value in (s.value, s.rank)])
-    worst = (
-        frame.where(is_finding)
-        .orderBy(
-            rank[F.col("severity")].desc(), "root", "topic", "partition", "file", "position", "code"
-        )
-        .limit(request.shown)
-        .select("root", *FINDING.names)
-    )
-    found = [{"run_id": job.run_id, **row} for row in worst.toArrow().to_pylist()]
-    counts = [FindingCount(**row) for row in counted]
+def _sum_counts(counted: pa.Table) -> tuple[FindingCount, ...]:
+    """Return how many findings there are of each severity and code, worst first."""
+    sums = counted.group_by(["severity", "code"]).aggregate([("count", "sum")])
+    counts = [
+        FindingCount(severity=row["severity"], code=row["code"], count=row["count_sum"])
+        for row in sums.to_pylist()
+    ]
     counts.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
-    rows.sort(key=lambda row: (row["root"], row["topic"] or "", row["partition"] or 0))
-    return counts, found, rows
+    return tuple(counts)
 
 
 def _results(job: Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -1,17 +1,19 @@
 """What a verification is asked for, and what it answers."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
-
+from pylog_spark.engines.engine import HandedOver
 from pylog_spark.run.run_report import Report
-from pylog_spark.schemas import FINDING, RECORDED_FINDING
-from pylog_spark.tasks.verification import FINDING_ROW
+from pylog_spark.schemas import FINDING
 from pylog_spark.tasks.verified_roots import VerifiedRoots
+from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pylog_spark.engines.spark_engine import SparkRows
 
 # So many findings are handed to whoever looks at a report; the ledger and the DataFrame have all.
 DEFAULT_SHOWN: Final = 1000
@@ -62,19 +64,20 @@ class VerifyReport(Report):
     roots: VerifiedRoots
     read_bytes: int
     read_ms: int
-    _frame: DataFrame = field(repr=False)
-    _free: Callable[[], None] = field(repr=False)
+    _findings: "HandedOver[SparkRows] | None" = field(repr=False)
 
-    def findings_frame(self) -> DataFrame:
-        """Return all findings as a DataFrame of ``schemas.FINDING``."""
-        return self._frame.where(F.col("row") == FINDING_ROW).select(*FINDING.names)
+    def findings_frame(self) -> "DataFrame":
+        """Return all findings as a DataFrame of ``schemas.FINDING``.
+
+        Raises:
+            ConfigError: No session has them: the run was this machine's.
+        """
+        if self._findings is None:
+            reason = "keeps no findings beyond the run: ask for more in the request (shown)"
+            raise ConfigError("PLACE", "Local", reason)
+        return self._findings.rows.frame.select(*FINDING.names)
 
     def release(self) -> None:
         """Let Spark forget the findings; their DataFrame cannot be read any more."""
-        self._free()
-
-
-def recorded_findings(frame: DataFrame, run_id: str) -> DataFrame:
-    """Return all findings among rows of ``schemas.VERIFIED`` as ``schemas.RECORDED_FINDING``."""
-    findings = frame.where(F.col("row") == FINDING_ROW)
-    return findings.select(F.lit(run_id).alias("run_id"), *RECORDED_FINDING.names[1:])
+        if self._findings is not None:
+            self._findings.free()

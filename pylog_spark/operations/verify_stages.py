@@ -6,36 +6,43 @@ in the second stage.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pylog_spark.engines.engine import Published
-from pylog_spark.engines.spark_engine import SparkRows, map_in_arrow, require_spark
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
+from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.planning import (
     ITEM_OVERHEAD_BYTES,
     LOOK_TASKS_PER_SLOT,
     WorkItem,
+    are_looked_at_here,
+    are_read_here,
     choose_unit_bytes,
     pack_units,
 )
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import VERIFIED
-from pylog_spark.tasks.cells import PART
+from pylog_spark.tasks.cells import PART, with_part
 from pylog_spark.tasks.verification import (
-    FACTS_ROW,
     Stretch,
     Target,
+    facts_of_stretches,
     fold_verified,
     measure_segments,
     verify_stretches,
 )
+from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.maintenance.verification.options import VerifyOptions
 
+_PLACES: Final = pa.schema(
+    [
+        pa.field("ordinal", pa.int64()),
+        pa.field("directory", pa.string()),
+        pa.field("root", pa.string()),
+    ]
+)
 _SIZES: Final = pa.schema(
     [
         pa.field("ordinal", pa.int64()),
@@ -46,71 +53,79 @@ _SIZES: Final = pa.schema(
 )
 
 
-def verify_targets(
-    run: Run, request: VerifyRequest, targets: Sequence[Target], kept: list[DataFrame]
-) -> DataFrame:
-    """Return the rows of all targets; what is kept for them is added to the list."""
-    engine = require_spark(run.engine)
-    stretches = _cut(run, targets)
+def verify_targets(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Any:
+    """Return all rows of a verification, in pieces, to be read several times.
+
+    Args:
+        run: The run.
+        request: How deep to look.
+        roots: The log directories: what was found in them, and the partitions to be verified.
+    """
+    job, engine = run.job, run.engine
+    of_roots = engine.spread([rows_to_batch(VERIFIED, roots.rows)], _as_they_are, VERIFIED)
+    if not roots.targets:
+        return of_roots
+    items = _cut(run, roots.targets)
     options = VerifyOptions(
-        now_ms=run.job.options.now_ms,
+        now_ms=job.options.now_ms,
         is_deep=request.is_deep,
         is_live=request.is_live,
-        transaction_timeout_ms=broker_config(run.job.options).transaction_max_timeout_ms,
+        transaction_timeout_ms=broker_config(job.options).transaction_max_timeout_ms,
     )
 
     def work(unit: tuple[Stretch, ...]) -> Iterator[pa.RecordBatch]:
         return verify_stretches(unit, options)
 
-    verified = engine.spread(_units(run, stretches), work, VERIFIED).frame
-    is_cut = {stretch.target.ordinal for stretch, _ in stretches if not stretch.is_whole}
+    title = f"{job.title} {job.places}: verify"
+    verified = engine.spread(_units(run, items), work, VERIFIED)
+    is_look = are_read_here(items)
+    rows = engine.keep(of_roots.union(verified), title, is_look=is_look)
+    is_cut = {item.value.target.ordinal for item in items if not item.value.is_whole}
     if not is_cut:
-        return _whole_rows(verified)
-    # Facts are read twice, once to be put together and once to be left out.
-    verified = verified.persist()
-    kept.append(verified)
-    parts = engine.publish(
-        {target.ordinal: target for target in targets if target.ordinal in is_cut}
+        return rows
+    targets = engine.publish(
+        {target.ordinal: target for target in roots.targets if target.ordinal in is_cut}
     )
-    facts = verified.where(F.col("row") == FACTS_ROW)
-    if run.disks.per_disk is None:
-        facts = facts.repartition(min(len(is_cut), LOOK_TASKS_PER_SLOT * engine.slots), "ordinal")
-    else:
-        facts = run.disks.deal_out(engine, SparkRows(facts), key="ordinal").frame
-    folded = _fold(facts.sortWithinPartitions("ordinal", "first_offset", PART), parts, options)
-    others = verified.where(F.col("row") != FACTS_ROW)
-    return _whole_rows(others).unionByName(folded)
 
-
-def _whole_rows(verified: DataFrame) -> DataFrame:
-    """Return the rows that are no facts: of one of more than a megabyte its first piece counts."""
-    return verified.where(F.col(PART) == 0).drop(PART)
-
-
-def _fold(
-    facts: DataFrame, targets: Published[dict[int, Target]], options: VerifyOptions
-) -> DataFrame:
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from fold_verified(batches, targets.value, options)
+        return fold_verified(batches, targets.value, options)
 
-    return map_in_arrow(facts, fold, VERIFIED)
+    facts = rows.map(facts_of_stretches, with_part(VERIFIED))
+    if run.disks.per_disk is None:
+        tasks = min(len(is_cut), LOOK_TASKS_PER_SLOT * engine.slots)
+        facts = facts.deal_by(["ordinal"], tasks)
+    else:
+        facts = run.disks.deal_out(engine, facts, key="ordinal")
+    folded = engine.map_rows(facts.sort_within("ordinal", "first_offset", PART), fold, VERIFIED)
+    return rows.union(engine.keep(folded, title, is_look=is_look))
 
 
-def _cut(run: Run, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
-    """Return stretches with their bytes: a small partition whole, a big one in several."""
-    job, engine = run.job, require_spark(run.engine)
-    places = [
-        {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
-        for target in targets
-    ]
+def _as_they_are(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield rows
+
+
+def _cut(run: Run, targets: Sequence[Target]) -> list[WorkItem[Stretch]]:
+    """Return the stretches of partitions: a small one whole, a big one in several."""
+    job, engine = run.job, run.engine
+    places = pa.RecordBatch.from_pylist(
+        [
+            {"ordinal": target.ordinal, "directory": target.directory, "root": target.root}
+            for target in targets
+        ],
+        _PLACES,
+    )
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return measure_segments(batches, _SIZES)
 
-    listed = SparkRows(engine.frame_of(pa.RecordBatch.from_pylist(places)))
-    dealt = run.disks.deal_out(engine, listed, count=len(places))
-    frame = engine.map_rows(dealt, measure, _SIZES)
-    sizes = engine.collect(frame, _SIZES, f"{job.title} {job.places}: list segments")
+    listed = engine.each([places], _as_they_are, _PLACES)
+    dealt = run.disks.deal_out(engine, listed, count=len(targets))
+    sizes = engine.collect(
+        engine.map_rows(dealt, measure, _SIZES),
+        _SIZES,
+        f"{job.title} {job.places}: list segments",
+        is_look=are_looked_at_here(len(targets)),
+    )
     known = dict(
         zip(
             sizes["ordinal"].to_pylist(),
@@ -125,9 +140,9 @@ def _cut(run: Run, targets: Sequence[Target]) -> list[tuple[Stretch, int]]:
     )
     unit_bytes = _unit_bytes(run, sum(sum(of) for *_, of in known.values()))
     return [
-        stretch
+        WorkItem(value=stretch, size_bytes=size, disk=run.disks.of(target.root))
         for target in targets
-        for stretch in cut_partition(
+        for stretch, size in cut_partition(
             replace(target, directory=known[target.ordinal][0]),
             *known[target.ordinal][1:],
             unit_bytes=unit_bytes,
@@ -181,12 +196,7 @@ def _unit_bytes(run: Run, total_bytes: int) -> int:
     )
 
 
-def _units(run: Run, stretches: Sequence[tuple[Stretch, int]]) -> list[tuple[Stretch, ...]]:
-    items = [
-        WorkItem(value=stretch, size_bytes=size, disk=run.disks.of(stretch.target.root))
-        for stretch, size in stretches
-    ]
-    total = sum(size for _, size in stretches)
-    unit_bytes = _unit_bytes(run, total)
+def _units(run: Run, items: Sequence[WorkItem[Stretch]]) -> list[tuple[Stretch, ...]]:
+    unit_bytes = _unit_bytes(run, sum(item.size_bytes for item in items))
     units = pack_units(items, unit_bytes=unit_bytes, per_disk=run.disks.per_disk)
     return [tuple(unit.values) for unit in units]

@@ -35,6 +35,8 @@ LOOKS_PER_TASK: Final = 16
 LOOK_TASKS_PER_SLOT: Final = 4
 # So many partitions are looked at about as soon as processes have started that could do it.
 MOST_LOOKS_HERE: Final = 2000
+# The same of bytes that are read and checked.
+MOST_READ_HERE: Final = 128 * 1024 * 1024
 # A map that is published lies on the heap several times while it is.
 _LEAST_HEAP_PER_MAP: Final = 32
 
@@ -163,6 +165,20 @@ def count_look_tasks(rows: int | None, *, slots: int) -> int:
     """
     most = LOOK_TASKS_PER_SLOT * slots
     return most if rows is None else max(1, min(most, -(-rows // LOOKS_PER_TASK)))
+
+
+def are_looked_at_here(partitions: int | None) -> bool:
+    """Whether partitions are looked at about as soon as processes have started that could do it.
+
+    Args:
+        partitions: How many there are at most; None where that is not known.
+    """
+    return partitions is not None and partitions <= MOST_LOOKS_HERE
+
+
+def are_read_here(items: Iterable[WorkItem[T]]) -> bool:
+    """Whether items are read about as soon as processes have started that could do it."""
+    return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items) <= MOST_READ_HERE
 
 
 def choose_buckets(*, entry_bytes: int, bucket_bytes: int, slots: int) -> int:

@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger import Ledger, LedgerTable
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.run.outcome import Outcome
@@ -18,9 +19,6 @@ from pylog_spark.schemas import OPERATION, RESULT, RunEvent
 from pylog_spark.tasks.cells import slice_table
 from storage_core import __version__
 from storage_core.clock import Clock
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # What is behind a result row, beside the columns of ``schemas.RESULT``: steps of plans, described.
 STEPS: Final = "steps"
@@ -129,13 +127,16 @@ class Recorder:
         self.results(result_rows(plans, outcomes, run_id=run_id, action=action, only=outcomes))
         self.operations(plans, {n: each.columns.get("operations") for n, each in outcomes.items()})
 
-    def findings(self, frame: "DataFrame") -> None:
-        """Write findings, rows of ``schemas.RECORDED_FINDING``, from where Spark keeps them."""
-        from pylog_spark.ledger.spark_ledger import SparkLedger  # noqa: PLC0415  # Spark
+    def findings(self, engine: Engine[RowsT], rows: RowsT) -> None:
+        """Write findings, rows of ``schemas.RECORDED_FINDING``, from where tasks have them.
 
-        if isinstance(self.ledger, SparkLedger):
+        Args:
+            engine: That of the run.
+            rows: The findings.
+        """
+        if self.ledger is not None:
             number = self._next(LedgerTable.FINDINGS)
-            self.ledger.append_frame(LedgerTable.FINDINGS, frame, number=number)
+            self.ledger.append_rows(LedgerTable.FINDINGS, engine, rows, number=number)
 
     def operations(self, partitions: pa.Table, texts: Mapping[int, str | None]) -> None:
         """Write the operations that commits applied.

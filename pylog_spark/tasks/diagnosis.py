@@ -1,8 +1,4 @@
-"""What is wrong with log directories and what to do: findings and forecasts put together.
-
-Here stands also the way to make both in this process, one partition after the other: for what one
-machine reads in seconds, a Spark session would take longer to start than the work takes.
-"""
+"""What is wrong with log directories and what to do: findings and forecasts put together."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,22 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pylog_spark.tasks.forecast import forecast_row, to_forecast
-from pylog_spark.tasks.verification import (
-    FINDING_ROW,
-    PARTITION_ROW,
-    Stretch,
-    Target,
-    verify_stretch,
-)
+from pylog_spark.tasks.forecast import to_forecast
+from pylog_spark.tasks.verification import Target
 from pylog_spark.tasks.verified_roots import VerifiedRoots
 from storage_core.checkpoint.lock import LockState, query_lock
 from storage_core.errors import PylogError
 from storage_core.filenames import CLUSTER_METADATA_TOPIC
-from storage_core.maintenance.verification.files import sort_files
 from storage_core.maintenance.verification.finding_kinds import command_of
 from storage_core.maintenance.verification.findings import Code, Severity
-from storage_core.maintenance.verification.options import VerifyOptions
 from storage_core.maintenance.verification.verdict import (
     Pace,
     RootState,
@@ -35,12 +23,6 @@ from storage_core.maintenance.verification.verdict import (
     forecast_start,
     measure_pace,
 )
-from storage_core.store import LocalStore
-
-# What one process reads in the time that a Spark session takes to start.
-MAX_LOCAL_BYTES: Final = 4 << 30
-# Opening a segment's files and checking them costs 1 ms, in which as many bytes are read.
-SEGMENT_BYTES: Final = 1 << 20
 
 _PROGRAM: Final = "pylog "
 _OF_WHOLE_LOGS: Final = f"{_PROGRAM}recover "
@@ -58,11 +40,12 @@ class Diagnosis:
         roots: The log directories.
         start: What a broker's start would do.
         pace: What its times rest on.
-        findings: Of ``schemas.FINDING`` and more, worst first; of Spark only as many as are shown.
+        findings: Of ``schemas.FINDING`` and more, worst first; as many as were asked for.
         counts: Findings by (severity, code), worst first.
         forecasts: Of ``schemas.FORECAST``, partitions with most to lose first.
         failed: Names and errors of partitions that could not be verified.
         read_bytes: Bytes of batches that were read and checked.
+        engine: What did the tasks: ``spark`` or ``local``, which is this machine.
     """
 
     verdict: Verdict
@@ -74,6 +57,7 @@ class Diagnosis:
     forecasts: tuple[Row, ...]
     failed: tuple[Row, ...]
     read_bytes: int
+    engine: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,60 +73,12 @@ class Threads:
     ours: int
 
 
-def is_small(targets: Iterable[Target], *, limit_bytes: int = MAX_LOCAL_BYTES) -> bool:
-    """Whether the logs of partitions are small and few enough to be read in this process.
-
-    Args:
-        targets: The partitions.
-        limit_bytes: Bytes of logs; each segment counts as SEGMENT_BYTES more.
-    """
-    total = 0
-    for target in targets:
-        try:
-            files = sort_files(LocalStore(Path(target.directory)).list_files())
-            total += files.size_bytes + SEGMENT_BYTES * len(files.segments)
-        except PylogError:
-            continue  # verifying it meets the same error, and reports it
-        if total > limit_bytes:
-            return False
-    return True
-
-
-def diagnose_here(roots: VerifiedRoots, options: VerifyOptions, threads: Threads) -> Diagnosis:
-    """Verify partitions and foretell a broker's start in this process.
-
-    Args:
-        roots: The log directories and their partitions.
-        options: How to look.
-        threads: What the forecast counts with.
-    """
-    rows = [
-        *roots.rows,
-        *(
-            row
-            for target in roots.targets
-            for row in verify_stretch(Stretch(target=target), options)
-        ),
-    ]
-    forecasts = [forecast_row(target, options.now_ms) for target in to_foretell(roots.targets)]
-    findings = [row for row in rows if row["row"] == FINDING_ROW]
-    counted = Counter((row["severity"], row["code"]) for row in findings)
-    return put_together(
-        roots,
-        findings=sorted(findings, key=_badness),
-        counts=[(severity, code, count) for (severity, code), count in counted.items()],
-        verified=[row for row in rows if row["row"] == PARTITION_ROW],
-        forecasts=forecasts,
-        threads=threads,
-    )
-
-
 def to_foretell(targets: Iterable[Target]) -> list[Target]:
     """Return the partitions that a broker's LogManager loads."""
     return [target for target in targets if target.partition.topic != CLUSTER_METADATA_TOPIC]
 
 
-def put_together(
+def put_together(  # noqa: PLR0913  # all that a diagnosis is made of
     roots: VerifiedRoots,
     *,
     findings: Sequence[Row],
@@ -150,6 +86,7 @@ def put_together(
     verified: Sequence[Row],
     forecasts: Sequence[Row],
     threads: Threads,
+    engine: str,
 ) -> Diagnosis:
     """Return the diagnosis.
 
@@ -160,6 +97,7 @@ def put_together(
         verified: Rows of the partitions.
         forecasts: Of ``schemas.FORECAST``.
         threads: What the forecast counts with.
+        engine: What did the tasks.
     """
     ordered = sorted(counts, key=lambda count: (-Severity(count[0]).rank, -count[2], count[1]))
     read_bytes = sum(row.get("read_bytes") or 0 for row in verified)
@@ -195,6 +133,7 @@ def put_together(
         forecasts=tuple(sorted(forecasts, key=_loss, reverse=True)),
         failed=tuple(failed),
         read_bytes=read_bytes,
+        engine=engine,
     )
 
 
@@ -246,11 +185,6 @@ def _cures(findings: Iterable[Row]) -> list[str]:
         _THEN.join((*dict.fromkeys(removals), command))
         for command, removals in (*first.items(), *last.items())
     ]
-
-
-def _badness(row: Row) -> tuple[Any, ...]:
-    place = (row["root"], row["topic"] or "", row["partition"] or 0, row["file"] or "")
-    return (-Severity(row["severity"]).rank, *place, row["position"] or 0)
 
 
 def _loss(row: Row) -> tuple[Any, ...]:

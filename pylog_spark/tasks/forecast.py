@@ -45,26 +45,22 @@ def forecast_row(target: Target, now_ms: int) -> dict[str, Any]:
 
 
 def to_forecast(row: dict[str, Any]) -> PartitionForecast:
-    """Return a row as what the verdict is made of."""
-    counted = {
-        name: row[name] or 0
-        for name in (
-            "read_bytes",
-            "rebuilt_segments",
-            "split_segments",
-            "cut_bytes",
-            "cut_records",
-            "deleted_segments",
-            "lost_below_high_watermark",
-        )
-        if name in row
-    }
+    """Return a row of ``schemas.FORECAST`` as what the verdict is made of."""
+    counted = (
+        "read_bytes",
+        "rebuilt_segments",
+        "split_segments",
+        "cut_bytes",
+        "cut_records",
+        "deleted_segments",
+        "lost_below_high_watermark",
+    )
     return PartitionForecast(
         root=row["root"],
         name=f"{row['topic']}-{row['partition']}",
-        log_end_offset=row.get("log_end_offset"),
-        error=row.get("error") or "",
-        **counted,
+        log_end_offset=row["log_end_offset"],
+        error=row["error"] or "",
+        **{name: row[name] or 0 for name in counted},
     )
 
 

@@ -6,12 +6,13 @@ is taken. A task that runs twice finds its own commit in the manifest and return
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
@@ -57,6 +58,10 @@ _REFUSALS: Final = frozenset(
         Reason.UNFINISHED_SWAP,
     }
 )
+# What the driver holds of each partition: its files stay where tasks are.
+INGESTED: Final = pa.schema(
+    [field for field in INGEST if field.name not in {*LISTING_COLUMNS, "listed_ms"}]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,18 @@ def compare_with_manifests(
     """
     compared = map_ahead(lambda row: _compare(row, context), rows_of(batches))
     yield from rows_to_batches(INGEST, compared)
+
+
+def only_planned(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield those rows of ``schemas.INGEST`` that are planned."""
+    for batch in batches:
+        yield batch.filter(pc.equal(batch["status"], Status.PLANNED.value))
+
+
+def without_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of ``schemas.INGEST`` without what a listing says of their files."""
+    for batch in batches:
+        yield batch.select(INGESTED.names)
 
 
 def ingest_partitions(

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import VERIFIED
@@ -148,6 +149,12 @@ def verify_stretch(stretch: Stretch, options: VerifyOptions) -> list[Row]:
     except Exception as error:  # noqa: BLE001  # the row carries it; other partitions go on
         failed = _partition_row(target) if stretch.is_whole else _facts_row(stretch, [])
         return [failed | describe_failure(error)]
+
+
+def facts_of_stretches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the facts among rows of ``schemas.VERIFIED``, in pieces as they come."""
+    for batch in batches:
+        yield batch.filter(pc.equal(batch["row"], FACTS_ROW))
 
 
 def fold_verified(

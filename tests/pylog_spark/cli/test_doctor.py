@@ -1,18 +1,12 @@
 """``pylog doctor``: a verdict, its reasons, the next command."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pylog_spark.exit_code import ExitCode
-from pylog_spark.tasks.diagnosis import is_small
-from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.tasks.verified_roots import observe_roots
-from storage_core.catalog.roles import Role
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.filenames import CLEAN_SHUTDOWN_FILE, REPLICATION_FILE
 from tests.kit.builders import encode_batch
@@ -28,7 +22,9 @@ def root(tmp_path: Path) -> LogRoot:
 
 
 def ask(pylog, *arguments) -> tuple[int, dict[str, Any]]:
-    result = pylog("doctor", *arguments, "--output", "json")
+    """Return exit status and diagnosis, on this machine though another test has a session."""
+    place = () if "--master" in arguments else ("--engine", "local")
+    result = pylog("doctor", *arguments, *place, "--output", "json")
     return result.exit_code, json.loads(result.stdout)
 
 
@@ -107,7 +103,7 @@ def test_a_directory_in_use_is_told_apart_and_its_lock_stays(pylog, root):
 
 def test_a_person_reads_the_verdict_first(pylog, root):
     root.file(20, ".index").unlink()
-    result = pylog("doctor", root.path, *CLOCK)
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.exit_code == ExitCode.DONE
     assert result.stdout.splitlines()[0].startswith("Just start the broker: it mends this")
     assert "A broker's start would recover 1 partitions" in result.stdout
@@ -140,32 +136,11 @@ def test_wrong_roots_are_wrong_usage(pylog, root, twice):
     assert pylog("doctor", *places).exit_code == ExitCode.USAGE
 
 
-def test_large_logs_are_for_spark(root):
-    roots = observe_roots([(str(root.path), Role.BROKER)], TopicFilter(), is_live=False)
-    assert is_small(roots.targets)
-    # Many small segments take as long as a few large ones.
-    assert not is_small(roots.targets, limit_bytes=3 << 20)
-
-
-def test_small_logs_need_no_spark(root):
-    """Neither a session nor the package, which takes seconds to import."""
-    program = (
-        "import sys\n"
-        "sys.modules['pyspark'] = None\n"
-        "from pylog_spark.cli.program import run\n"
-        f"sys.exit(run(['doctor', {str(root.path)!r}, '--now-ms', '{NOW_MS}']))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Just start the broker." in done.stdout
-
-
 @pytest.mark.spark
 def test_a_master_asks_for_spark(spark, pylog, root):
     status, answer = ask(pylog, root.path, *CLOCK, "--master", "local[2]")
     assert (status, answer["advice"]) == (ExitCode.DONE, "start-broker")
+    assert answer["engine"] == "spark"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +165,7 @@ def test_files_that_this_process_may_not_read_are_not_held_against_the_broker(
     pylog, root, monkeypatch
 ):
     monkeypatch.setattr("os.access", lambda path, _: Path(path) != root.file(30))
-    result = pylog("doctor", root.path, *CLOCK)
+    result = pylog("doctor", root.path, *CLOCK, "--engine", "local")
     assert result.exit_code == ExitCode.FAILED
     assert f"{root.file(30)}: this process may not read it" in result.stderr
     assert result.stdout == ""

@@ -16,13 +16,16 @@ from pylog_spark.options.option import CommandLine
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
 
-JOBS = [jobs.RUN, jobs.RECOVER, jobs.RETAIN, jobs.COMPACT]
-# On Spark alone, by whether a dry run asks the ledger, too.
-ASKS_LEDGER = [verify.VERIFY]
-WRITES_LEDGER = [transfer.INGEST, transfer.MATERIALIZE, transfer.SURVEY]
+UPKEEP = [jobs.RUN, jobs.RECOVER, jobs.RETAIN, jobs.COMPACT]
+JOBS = [*UPKEEP, transfer.INGEST, transfer.MATERIALIZE]
+LOOKS = [verify.VERIFY, transfer.SURVEY, doctor.DOCTOR]
+# By whether a dry run asks the ledger, too.
+ASKS_LEDGER = [*UPKEEP, jobs.APPLY, verify.VERIFY]
+WRITES_LEDGER = [transfer.INGEST, transfer.MATERIALIZE, transfer.SURVEY, doctor.DOCTOR]
 LEDGER_ONLY = [upkeep.UNDO, upkeep.PURGE]
-NO_TASKS = [explain.EXPLAIN, doctor.DOCTOR]
-ALL = [*JOBS, jobs.APPLY, *ASKS_LEDGER, *WRITES_LEDGER, *LEDGER_ONLY, *NO_TASKS]
+NO_TASKS = [explain.EXPLAIN]
+WITH_TASKS = [*JOBS, jobs.APPLY, *LOOKS]
+ALL = [*WITH_TASKS, *LEDGER_ONLY, *NO_TASKS]
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def test_where_somebody_has_a_session_it_is_taken(
     said = {"dry_run": dry_run, "ledger": str(tmp_path / "ledger") if has_ledger else None}
     place = place_of(monkeypatch, work, [few], has_session=True, **said)
     writes = has_ledger and not dry_run
-    if work in [*JOBS, jobs.APPLY, *ASKS_LEDGER]:
+    if work in ASKS_LEDGER:
         assert place == (work.name, has_ledger)
     elif work in WRITES_LEDGER:
         assert place == (work.name, writes)
@@ -92,32 +95,42 @@ def test_without_one_what_is_no_job_needs_no_spark(monkeypatch, few, tmp_path, w
     dry = place_of(monkeypatch, work, [few], ledger=ledger, dry_run=True)
     if work in JOBS:
         assert (for_good, dry) == ((work.name, True), Local())
-    elif work is jobs.APPLY:
+    elif work in [jobs.APPLY, *LOOKS]:
         assert (for_good, dry) == (Local(), Local())
     elif work in LEDGER_ONLY:
         assert (for_good, dry) == (Local(), None)
-    elif work in NO_TASKS:
-        assert (for_good, dry) == (None, None)
     else:
-        assert for_good == (work.name, True)
+        assert (for_good, dry) == (None, None)
 
 
-@names([*JOBS, jobs.APPLY])
+@names(WITH_TASKS)
 def test_spark_looks_at_what_is_much_or_elsewhere(monkeypatch, few, tmp_path, work):
     remote = LogRoot(location="s3://bucket/log", role=Role.MIRROR, is_said=True)
     on_spark = (work.name, False)
     assert place_of(monkeypatch, work, [few, remote], dry_run=True) == on_spark
     assert place_of(monkeypatch, work, [few], dry_run=True, master="local[2]") == on_spark
+    managed = LogRoot(location=few.location, role=Role.MANAGED, is_said=True)
+    to_be_made = replace(managed, location=f"{few.location}-new")
+    assert place_of(monkeypatch, work, [few, managed, to_be_made], dry_run=True) == Local()
 
 
-def test_spark_applies_what_is_much_and_this_machine_looks_at_it(monkeypatch, few):
+@names([jobs.APPLY, *LOOKS])
+def test_spark_takes_what_is_much_and_this_machine_what_is_not_there_yet(monkeypatch, few, work):
+    to_be_made = LogRoot(location=f"{few.location}-new", role=Role.MANAGED, is_said=True)
+    assert place_of(monkeypatch, work, [few, to_be_made]) == Local()
     monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
-    assert place_of(monkeypatch, jobs.APPLY, [few]) == (jobs.APPLY.name, False)
-    for work in [*JOBS, jobs.APPLY]:
-        assert place_of(monkeypatch, work, [few], dry_run=True) == Local()
+    assert place_of(monkeypatch, work, [few]) == (work.name, False)
 
 
-@names([*JOBS, jobs.APPLY, *LEDGER_ONLY])
+@names(WITH_TASKS)
+def test_dry_runs_over_local_directories_are_done_here_however_many_they_are(
+    monkeypatch, few, work
+):
+    monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
+    assert place_of(monkeypatch, work, [few], dry_run=True) == Local()
+
+
+@names([*WITH_TASKS, *LEDGER_ONLY])
 def test_a_ledger_that_only_spark_opens_takes_spark(monkeypatch, few, tmp_path, work):
     (tmp_path / "old" / "runs").mkdir(parents=True)
     (tmp_path / "old" / "runs" / "part-0.parquet").touch()
@@ -125,7 +138,7 @@ def test_a_ledger_that_only_spark_opens_takes_spark(monkeypatch, few, tmp_path, 
         assert place_of(monkeypatch, work, [few], ledger=ledger) == (work.name, True)
 
 
-@names([*JOBS, jobs.APPLY, *LEDGER_ONLY])
+@names([*WITH_TASKS, *LEDGER_ONLY])
 def test_an_engine_that_is_said_wins(monkeypatch, few, tmp_path, work):
     ledger = str(tmp_path / "ledger")
     local = {"ledger": ledger, "engine": EngineChoice.LOCAL, "has_session": True}

@@ -1,5 +1,6 @@
 """The local engine: which task gets which rows, and what becomes of tasks whose process dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from tests.pylog_spark.broker_roots import (
     broker_directory,
     differences_from_kafka,
 )
+from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
 
 ROWS = pa.schema([("root", pa.string()), ("number", pa.int64()), ("unit", pa.int32())])
 SEEN = pa.schema([("number", pa.int64()), ("task", pa.string()), ("place", pa.int64())])
@@ -122,6 +124,36 @@ def test_large_cells_go_in_pieces_through_files_that_are_gone_afterwards(tmp_pat
         assert [set(cell.as_py()) for cell in found["cell"]] == [{0}, {1}, {2}]
         assert {len(cell.as_py()) for cell in found["cell"]} == {size}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_are_kept_are_made_once_for_all_who_read_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    place = str(notes)
+    size = 300_000  # more than travels with the answer of a task
+
+    def work(number: int) -> Iterator[pa.RecordBatch]:
+        Path(place, os.urandom(8).hex()).touch()
+        cell = np.full(size, number, np.uint8).tobytes()
+        yield pa.RecordBatch.from_pylist([{"unit": number, "number": number, "cell": cell}], CELLS)
+
+    for is_look in (False, True):
+        with engine_of() as engine:
+            kept = engine.keep(engine.each([0, 1, 2], work, CELLS), "t", is_look=is_look)
+            assert len(list(notes.iterdir())) == 3
+            for read_here in (True, False):
+                found = engine.collect(kept, CELLS, "t", is_look=read_here)
+                assert found["number"].to_pylist() == [0, 1, 2]
+                assert [set(cell.as_py()) for cell in found["cell"]] == [{0}, {1}, {2}]
+            again = kept.union(kept).to_units(3).map(note_task, SEEN)
+            assert tasks_of(engine.collect(again, SEEN, "t")) == [[0, 0], [1, 1], [2, 2]]
+            assert len(list(notes.iterdir())) == 3
+            assert engine.hand_over(kept) is None
+            engine.release()
+            assert [file for folder in tmp_path.glob("pylog-*") for file in folder.iterdir()] == []
+        for note in notes.iterdir():
+            note.unlink()
 
 
 def process_of(value: int) -> Iterator[pa.RecordBatch]:
@@ -272,13 +304,33 @@ def test_slots_are_those_of_a_local_master():
         assert engine.slots == 3
 
 
-NIGHT = """
-import sys
+COMMANDS = """
+import json, sys
 from pylog_spark.cli.program import run
-status = run(sys.argv[1:])
+statuses = [run(command) for command in json.loads(sys.argv[1])]
 heavy = {"pyspark", "py4j", "delta"} & {name.partition(".")[0] for name in sys.modules}
-sys.exit(status or (f"imported: {sorted(heavy)}" if heavy else 0))
+sys.exit(f"imported: {sorted(heavy)}" if heavy else max(statuses))
 """
+
+
+def run_without_java(folder: Path, *commands: list[object]) -> str:
+    """Run commands in one process that would find no Java; return what they print."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            COMMANDS,
+            json.dumps([[*map(str, command)] for command in commands]),
+        ],
+        cwd=folder,
+        env=os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_path):
@@ -286,29 +338,28 @@ def test_a_night_on_this_machine_needs_no_spark_and_leaves_what_kafka_left(tmp_p
     root = broker_directory(tmp_path / "log", names)
     topics = tmp_path / "topics.yaml"
     topics.write_text(yaml.safe_dump({"topics": root.configs}))
-    command = [
-        sys.executable,
-        "-c",
-        NIGHT,
-        "run",
-        root.path,
-        "--role",
-        "broker",
-        "--config",
-        topics,
-    ]
-    command += ["--now-ms", str(FIRST_ROUNDS_MS), "--ledger", tmp_path / "ledger"]
-    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
-    done = subprocess.run(
-        [*command, "--engine", "local"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ", engine local" in done.stdout
+    night = ["run", root.path, "--role", "broker", "--config", topics, "--engine", "local"]
+    night += ["--now-ms", FIRST_ROUNDS_MS, "--ledger", tmp_path / "ledger"]
+    assert ", engine local" in run_without_java(tmp_path, night)
     assert differences_from_kafka(root.path, names, tmp_path) == []
     assert {path.name for path in (tmp_path / "ledger").iterdir()} == set(LedgerTable)
+
+
+def test_what_looks_or_repairs_takes_this_machine_by_itself(tmp_path):
+    """Neither a session nor the package, which takes seconds to import."""
+    root, ledger = log_root(tmp_path / "log").path, tmp_path / "ledger"
+    now = ["--now-ms", NOW_MS, "--output", "json"]
+    answers = run_without_java(
+        tmp_path,
+        ["verify", root, "--deep", "--ledger", ledger, *now],
+        ["survey", root, "--assume-defaults", "*", *now],
+        ["doctor", root, *now],
+        ["explain", root, "--assume-defaults", "*", *now],
+        ["ingest", root, tmp_path / "managed", "--dry-run", "--settle", "0s", "--output", "json"],
+        ["compact", root, "--role", "broker", "--dry-run", "--assume-defaults", "*", *now],
+        ["purge", root, "--role", "broker", "--ledger", ledger, *now],
+    )
+    rows = [json.loads(line) for line in answers.splitlines()]
+    found = [row.get("action", row["type"]) for row in rows if row.get("engine") == "local"]
+    assert found == ["verify", "survey", "diagnosis", "ingest", "compact", "purge"]
+    assert not any(row.get("engine") == "spark" for row in rows)

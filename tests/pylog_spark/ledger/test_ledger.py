@@ -325,10 +325,10 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     options = root.options(FIRST_ROUNDS_MS, trash=trash)
     cleaned = compact(spark, [root.path], options)
     told = replace(options, ledger=location)
-    dry = undo(cleaned.run_id, replace(told, dry_run=True), spark=spark)
+    dry = undo(cleaned.run_id, replace(told, dry_run=True), place=spark)
     assert dry.summary.planned == 1
     assert not (tmp_path / "ledger").exists()
-    undone = undo(cleaned.run_id, told, spark=spark)
+    undone = undo(cleaned.run_id, told, place=spark)
     # Where there is no session, this machine goes on with the same tables.
     purged = purge([], replace(told, now_ms=2**50, purge_after_ms=0))
 

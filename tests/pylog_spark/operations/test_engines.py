@@ -2,27 +2,42 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 
 from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.operations.apply import ApplyOptions, apply_plan
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
 from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.purge import purge
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.undo import undo
+from pylog_spark.operations.verify import verify
+from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
-from pylog_spark.run.run_report import RunReport
+from pylog_spark.run.run_report import Report
+from storage_core.catalog.roles import Role
 from storage_core.clock import ManualClock
+from storage_core.filenames import TopicPartition
+from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.maintenance.materialize import STATE_FILE
+from storage_core.store import ManagedStore, open_object_store
+from storage_core.store.managed_root import find_root, list_partitions
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 from tests.pylog_spark.crashed_roots import crashed_directory, tear
+from tests.pylog_spark.managed_roots import read_store
 
 pytestmark = pytest.mark.spark
 
@@ -32,11 +47,34 @@ SWEPT = ["retain-size-s501", "retain-size-small-s501", "retain-logstart-mid-s501
 # Every segment is a task of its own.
 SPREAD = Tuning(unit_min_bytes=1, unit_max_bytes=1, shuffle_bucket_bytes=256)
 ANYTHING = RunLimits(max_delete_ratio=1.0, overrides=frozenset({"CLOCK_PAST_RETENTION"}))
+LONG_AFTERWARDS_MS = 2_000_000_000_000
+STOPPED = IngestRules(settle_ms=0, sync_has_stopped=True)
 # What differs from run to run, on one engine as well.
-VOLATILE = {"run_id", "duration_ms", "elapsed_secs", "elapsed_index_secs", "options", "plan"}
-TABLES = ("results", "plans", "cuts", "recoveries", "retentions", "cleanings")
+VOLATILE = {"run_id", "at", "duration_ms", "read_ms", "elapsed_secs", "elapsed_index_secs"}
+VOLATILE |= {"options", "plan"}
 
-Operation = Callable[[Place, list[Path], JobOptions], RunReport]
+
+@dataclass(frozen=True)
+class Stage:
+    """What an operation is given.
+
+    Attributes:
+        place: What it runs on.
+        folder: Has the log directory ``log``, and what operations make.
+        options: Of all operations.
+        reports: Of the operations before.
+    """
+
+    place: Place
+    folder: Path
+    options: JobOptions
+    reports: list[Report]
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+
+Operation = Callable[[Stage], Report]
 
 
 def cleaned(path: Path) -> JobOptions:
@@ -58,68 +96,167 @@ def mixed(path: Path) -> JobOptions:
     return root.with_options(now_ms=FIRST_ROUNDS_MS)
 
 
-def apply_saved_plan(place: Place, roots: list[Path], options: JobOptions) -> RunReport:
-    """Save the plan of a dry run, and apply it."""
-    plan = roots[0].parent / "plan.json"
-    run_nightly(place, roots, replace(options, ledger=None, dry_run=True, plan_out=str(plan)))
-    said = ApplyOptions(ledger=options.ledger, overrides=options.limits.overrides)
-    return apply_plan(place, plan, said, clock=ManualClock(FIRST_ROUNDS_MS))
+def on_log(operation: Callable[..., Report], *more: Any, **changes: Any) -> Operation:
+    """Return an operation on the log directory.
+
+    Args:
+        operation: Gets place, roots and options.
+        *more: What it gets besides.
+        **changes: Of the options.
+    """
+
+    def run(stage: Stage) -> Report:
+        options = replace(stage.options, **changes)
+        return operation(stage.place, [stage.path("log")], options, *more)
+
+    return run
 
 
-def clocked(operation: Callable[..., RunReport], **more: Any) -> Operation:
+def clocked(operation: Callable[..., Report], **more: Any) -> Callable[..., Report]:
     return partial(operation, clock=ManualClock(FIRST_ROUNDS_MS), **more)
 
 
-OPERATIONS: Mapping[str, tuple[Callable[[Path], JobOptions], Operation, Mapping[str, Any]]] = {
-    "compact by broadcast": (cleaned, clocked(compact, strategy=Strategy.BROADCAST), {}),
-    "compact by files": (cleaned, clocked(compact, strategy=Strategy.FILES), {}),
-    "compact by shuffle": (cleaned, clocked(compact, strategy=Strategy.SHUFFLE), {}),
-    "compact exactly dry": (cleaned, clocked(compact), {"dry_run": True, "exact": True}),
-    "retain": (swept, clocked(retain), {}),
-    "recover": (crashed, clocked(recover), {}),
-    "recover dry": (crashed, clocked(recover), {"dry_run": True}),
-    # With all steps, and so with rows in all tables of the ledger: its appends take Spark seconds.
-    "run": (mixed, clocked(run_nightly), {"ledger": "ledger"}),
-    "apply": (swept, apply_saved_plan, {}),
+def night_with_trash(stage: Stage) -> Report:
+    options = replace(stage.options, trash=str(stage.path("trash")))
+    return run_nightly(stage.place, [stage.path("log")], options)
+
+
+def undo_last(stage: Stage) -> Report:
+    options = replace(stage.options, trash=str(stage.path("trash")))
+    return undo(stage.reports[-1].run_id, options, place=stage.place)
+
+
+def purge_trash(stage: Stage) -> Report:
+    options = replace(
+        stage.options,
+        trash=str(stage.path("trash")),
+        now_ms=LONG_AFTERWARDS_MS,
+    )
+    return purge([stage.path("log")], options, place=stage.place)
+
+
+def apply_saved_plan(stage: Stage) -> Report:
+    """Save the plan of a dry run, and apply it."""
+    plan, options = stage.path("plan.json"), stage.options
+    dry = replace(options, ledger=None, dry_run=True, plan_out=str(plan))
+    run_nightly(stage.place, [stage.path("log")], dry)
+    said = ApplyOptions(ledger=options.ledger, overrides=options.limits.overrides)
+    return apply_plan(stage.place, plan, said, clock=ManualClock(FIRST_ROUNDS_MS))
+
+
+def take_in(stage: Stage) -> Report:
+    mirror, managed = str(stage.path("log")), str(stage.path("managed"))
+    return ingest(stage.place, mirror, managed, stage.options, rules=STOPPED)
+
+
+def on_managed(operation: Callable[..., Report]) -> Operation:
+    def run(stage: Stage) -> Report:
+        options = replace(stage.options, role=Role.MANAGED)
+        return operation(stage.place, [str(stage.path("managed"))], options)
+
+    return run
+
+
+def write_out(stage: Stage) -> Report:
+    managed, out = str(stage.path("managed")), stage.path("out")
+    return materialize(stage.place, managed, out, stage.options)
+
+
+DEEP = VerifyRequest(is_deep=True)
+# Of each story: what lies in the log directory, what is done there, options. Those with a ledger
+# have rows in all of its tables together; its appends take Spark seconds.
+STORIES: Mapping[
+    str, tuple[Callable[[Path], JobOptions], Sequence[Operation], Mapping[str, Any]]
+] = {
+    "compact by broadcast": (
+        *(cleaned, [on_log(clocked(compact, strategy=Strategy.BROADCAST))]),
+        {},
+    ),
+    "compact by files": (cleaned, [on_log(clocked(compact, strategy=Strategy.FILES))], {}),
+    "compact by shuffle": (cleaned, [on_log(clocked(compact, strategy=Strategy.SHUFFLE))], {}),
+    "compact exactly dry": (cleaned, [on_log(clocked(compact), dry_run=True, exact=True)], {}),
+    "retain": (swept, [on_log(clocked(retain))], {}),
+    "recover, dry and for good": (
+        *(crashed, [on_log(clocked(recover), dry_run=True), on_log(clocked(recover))]),
+        {},
+    ),
+    "verify and survey": (
+        *(crashed, [on_log(verify), on_log(verify, DEEP), on_log(survey)]),
+        {"ledger": "ledger"},
+    ),
+    "run, undo, purge": (
+        *(mixed, [night_with_trash, undo_last, purge_trash]),
+        {"ledger": "ledger"},
+    ),
+    "apply": (swept, [apply_saved_plan], {}),
+    "ingest and materialize": (
+        cleaned,
+        [
+            *(take_in, take_in, on_managed(survey), on_managed(verify)),
+            *(on_managed(run_nightly), write_out, write_out),
+        ],
+        {"ledger": "ledger"},
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves, but for what no two runs have in common."""
+    """What a story leaves, operation by operation, but for what no two runs have in common."""
 
-    exit_code: int
-    notes: list[str]
-    rows: dict[str, list[str]]
+    exit_codes: list[int]
+    notes: list[list[str]]
+    rows: list[dict[str, list[str]]]
     ledger: dict[str, list[str]]
-    files: dict[str, bytes]
+    files: list[dict[str, bytes]]
 
 
-def run_on(place: Place, operation: Operation, folder: Path, options: JobOptions) -> Outcome:
+def run_on(
+    place: Place, operations: Sequence[Operation], folder: Path, options: JobOptions
+) -> Outcome:
     ledger = None if options.ledger is None else str(folder / options.ledger)
-    report = operation(place, [folder / "log"], replace(options, ledger=ledger))
-    assert report.engine == ("local" if isinstance(place, Local) else "spark")
-
-    def plain(rows: list[dict[str, Any]]) -> list[str]:
-        kept = [{k: v for k, v in row.items() if k not in VOLATILE} for row in rows]
-        texts = [json.dumps(row, default=repr, sort_keys=True) for row in kept]
-        return sorted(
-            text.replace(str(folder), "").replace(report.run_id, "").replace("\\", "")
-            for text in texts
+    stage = Stage(place, folder, replace(options, ledger=ledger), [])
+    files = []
+    for operation in operations:
+        stage.reports.append(operation(stage))
+        files.append(
+            {**files_of(folder, "log"), **files_of(folder, "out"), **managed_files(folder)}
         )
+    engine = "local" if isinstance(place, Local) else "spark"
+    assert {report.engine for report in stage.reports} == {engine}
+
+    def plain(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        kept = [{k: v for k, v in row.items() if k not in VOLATILE} for row in rows]
+        return sorted(hide(json.dumps(row, default=repr, sort_keys=True)) for row in kept)
+
+    def hide(text: str) -> str:
+        """Return a text without what is of this run or this folder."""
+        for name in (str(folder), str(folder)[1:], *(report.run_id for report in stage.reports)):
+            text = text.replace(name, "")
+        return text.replace("\\", "")
 
     tables = {} if ledger is None else {table: delta_rows(ledger, table) for table in LedgerTable}
     return Outcome(
-        exit_code=report.exit_code,
-        notes=[note.replace(str(folder), "") for note in report.notes],
-        rows={name: plain(getattr(report, name).to_pylist()) for name in TABLES},
+        exit_codes=[report.exit_code for report in stage.reports],
+        notes=[[hide(note) for note in report.notes] for report in stage.reports],
+        rows=[
+            {name: plain(rows) for name, rows in tables_of(report).items()}
+            for report in stage.reports
+        ],
         ledger={name: plain(rows) for name, rows in tables.items()},
-        files={
-            str(file.relative_to(folder)): file.read_bytes()
-            for file in sorted((folder / "log").rglob("*"))
-            if file.is_file()
-        },
+        files=files,
     )
+
+
+def tables_of(report: Report) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows that a report has, by the name of its field."""
+    values = {field.name: getattr(report, field.name) for field in fields(report)}
+    tables = {
+        name: value.to_pylist() for name, value in values.items() if isinstance(value, pa.Table)
+    }
+    named = {name: list(values.get(name, ())) for name in ("verified", "findings")}
+    counts = [{"code": str(count)} for count in values.get("counts", ())]
+    return {**tables, **named, "counts": counts}
 
 
 def delta_rows(ledger: str, table: LedgerTable) -> list[dict[str, Any]]:
@@ -127,9 +264,34 @@ def delta_rows(ledger: str, table: LedgerTable) -> list[dict[str, Any]]:
     return list(rows)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+def files_of(folder: Path, name: str) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted((folder / name).rglob("*"))
+        # That one says which managed root it is of, by an id that no other has.
+        if file.is_file() and file.name != STATE_FILE
+    }
+
+
+def managed_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a managed root's partitions, whatever its objects are called."""
+    if not (folder / "managed").is_dir():
+        return {}
+    objects = open_object_store(str(folder / "managed"))
+    assert find_root(objects) is not None
+    stores: Mapping[TopicPartition, ManagedStore] = {
+        partition: ManagedStore(objects, partition) for partition in list_partitions(objects)
+    }
+    return {
+        f"{partition}/{name}": content
+        for partition, store in stores.items()
+        for name, content in read_store(store).items()
+    }
+
+
+@pytest.mark.parametrize("name", STORIES)
 def test_both_engines_leave_the_same_bytes_rows_and_ledger(spark, tmp_path, name):
-    prepare, operation, changes = OPERATIONS[name]
+    prepare, operations, changes = STORIES[name]
     options = prepare(tmp_path / "log")
     options = replace(options, tuning=SPREAD, limits=ANYTHING, **changes)
     found = {}
@@ -137,8 +299,7 @@ def test_both_engines_leave_the_same_bytes_rows_and_ledger(spark, tmp_path, name
         folder = tmp_path / engine
         folder.mkdir()
         shutil.copytree(tmp_path / "log", folder / "log")
-        found[engine] = run_on(place, operation, folder, options)
+        found[engine] = run_on(place, operations, folder, options)
     assert found["local"] == found["spark"]
-    if not options.dry_run:
-        before = {file.name for file in (tmp_path / "log").rglob("*")}
-        assert {file.rpartition("/")[2] for file in found["local"].files} != before
+    assert all(found["local"].rows[-1]["results"])
+    assert 5 not in found["local"].exit_codes

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
+from pylog_spark.engines.choice import Local, Place
 from pylog_spark.ledger import LedgerTable
 from pylog_spark.ledger.spark_ledger import read_table
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify import verify
-from pylog_spark.operations.verify_report import VerifyRequest
+from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.operations.verify_stages import cut_partition
 from pylog_spark.options import JobOptions, Tuning
 from pylog_spark.rows import rows_to_batch
@@ -20,7 +22,6 @@ from pylog_spark.run.exit_rule import exit_code_of, is_as_bad
 from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES
 from pylog_spark.schemas import FINDING, RECORDED_FINDING, RESULT, VERIFIED
 from pylog_spark.tasks.cells import cut_batches
-from pylog_spark.tasks.diagnosis import Threads, diagnose_here
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.verification import (
     Stretch,
@@ -161,18 +162,17 @@ def test_an_error_of_the_program_fails_its_partition_only(tmp_path, monkeypatch)
     assert (folded["row"], folded["error_class"]) == ("partition", "ZeroDivisionError")
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("unit_bytes", [1, 1 << 30], ids=["a unit a segment", "whole"])
-def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tmp_path, unit_bytes):
-    root = damaged(tmp_path / "log")
+UNITS = pytest.mark.parametrize("unit_bytes", [1, 1 << 30], ids=["a unit a segment", "whole"])
+
+
+def check_findings(place: Place, path: Path, unit_bytes: int, ledger: str | None) -> VerifyReport:
+    """Verify a directory with something of every severity; return the report."""
+    root = damaged(path)
     tuning = Tuning(unit_min_bytes=unit_bytes, unit_max_bytes=unit_bytes)
-    options = replace(OPTIONS, role=Role.BROKER, tuning=tuning)
-    report = verify(spark, [root.path], options)
-    expected = rows_in_process(root.path)
+    options = replace(OPTIONS, role=Role.BROKER, tuning=tuning, ledger=ledger)
+    report = verify(place, [root.path], options)
     found = [tuple(row[name] for name in FINDING.names) for row in report.findings]
-    assert sorted(found, key=str) == expected
-    frame = report.findings_frame().toArrow().to_pylist()
-    assert sorted((tuple(row.values()) for row in frame), key=str) == expected
+    assert sorted(found, key=str) == rows_in_process(root.path)
     assert {row[0] for row in found} == {"fatal", "error", "warn", "harmless", "info"}
     ranks = [Severity(row[0]).rank for row in found]
     assert ranks == sorted(ranks, reverse=True)
@@ -181,7 +181,40 @@ def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tm
     assert (result["status"], result["segments_before"]) == ("done", 4)
     assert result["records_before"] == 35  # the batch that is damaged has five more
     assert report.exit_code == 1
+    return report
+
+
+@pytest.mark.spark
+@UNITS
+def test_findings_are_those_of_the_process_however_segments_are_spread(spark, tmp_path, unit_bytes):
+    report = check_findings(spark, tmp_path / "log", unit_bytes, ledger=None)
+    frame = report.findings_frame().toArrow().to_pylist()
+    expected = rows_in_process(tmp_path / "log")
+    assert sorted((tuple(row.values()) for row in frame), key=str) == expected
     report.release()
+
+
+@UNITS
+@pytest.mark.parametrize("most_here", [0, 1 << 30], ids=["processes", "here"])
+def test_so_they_are_on_this_machine_and_all_are_recorded(
+    tmp_path, monkeypatch, unit_bytes, most_here
+):
+    monkeypatch.setattr("pylog_spark.run.planning.MOST_READ_HERE", most_here)
+    ledger = tmp_path / "ledger"
+    report = check_findings(Local(2), tmp_path / "log", unit_bytes, str(ledger))
+    rows = DeltaTable(ledger / LedgerTable.FINDINGS).to_pyarrow_table().to_pylist()
+    assert sorted(rows, key=str) == sorted(report.findings, key=str)
+
+
+def test_of_many_findings_the_worst_are_shown(tmp_path):
+    root = damaged(tmp_path / "log")
+    all_of_them, some = (
+        verify(Local(1), [root.path], OPTIONS, VerifyRequest(shown=n)).findings for n in (1000, 3)
+    )
+    names = FINDING.names
+    assert [[row[name] for name in names] for row in some] == [
+        [row[name] for name in names] for row in all_of_them[:3]
+    ]
 
 
 @pytest.mark.spark
@@ -244,18 +277,28 @@ def test_a_ledger_inside_of_a_log_directory_is_refused(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_the_doctor_says_the_same_on_spark_and_in_process(spark, tmp_path):
+def test_the_doctor_says_the_same_on_both_engines(spark, tmp_path):
     path = Golden("broker-dir-unclean").unpack(tmp_path / "broker")
     now_ms = Golden("broker-dir-unclean").case["clock_ms"]
-    on_spark = diagnose(
-        spark, [path], replace(OPTIONS, now_ms=now_ms), VerifyRequest(), broker_threads=2
-    )
-    roots = observe_roots([(str(path), Role.BROKER)], TopicFilter(), is_live=False)
-    here = diagnose_here(
-        roots, VerifyOptions(now_ms=now_ms), Threads(of_broker=2, ours=on_spark.pace.our_tasks)
-    )
-    assert on_spark.verdict == here.verdict
+    options = replace(OPTIONS, now_ms=now_ms)
+    found = {
+        place: diagnose(place, [path], options, VerifyRequest(), broker_threads=2)
+        for place in (spark, Local(2))
+    }
+    on_spark, here = found.values()
     assert on_spark.verdict.advice is Advice.START_BROKER
-    assert on_spark.start == here.start
-    assert on_spark.counts == here.counts
-    assert on_spark.roots == here.roots
+    timed = {"engine": "", "pace": None, "forecasts": ()}
+    assert replace(on_spark, **timed) == replace(here, **timed)
+    assert (on_spark.engine, here.engine) == ("spark", "local")
+    untimed = [[{**row, "duration_ms": 0} for row in each.forecasts] for each in (on_spark, here)]
+    assert untimed[0] == untimed[1]
+
+
+def test_the_commands_of_the_doctor_are_those_of_all_findings_however_few_are_shown(tmp_path):
+    root = damaged(tmp_path / "log")
+    few, many = (
+        diagnose(Local(1), [root.path], OPTIONS, VerifyRequest(shown=n), broker_threads=2)
+        for n in (0, 1000)
+    )
+    assert few.verdict.commands
+    assert (few.verdict, few.findings) == (many.verdict, many.findings)

@@ -1,0 +1,91 @@
+"""What a verification is asked for afterwards: its findings, how many of each kind, the worst.
+
+Tasks have the rows of ``schemas.VERIFIED``; each function here makes of them what the driver, or
+the ledger, gets.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pylog_spark.schemas import FINDING, RECORDED_FINDING, VERIFIED
+from pylog_spark.tasks.cells import PART
+from pylog_spark.tasks.verification import FINDING_ROW, PARTITION_ROW
+from storage_core.maintenance.verification.findings import Severity
+
+# A row a partition: its numbers, or the error because of which there are none.
+VERIFIED_PARTITION: Final = pa.schema(
+    [
+        VERIFIED.field(name)
+        for name in (
+            *("row", "ordinal", "root", "topic", "partition", "segments", "bytes", "records"),
+            *("log_start_offset", "log_end_offset", "read_bytes", "read_ms"),
+            *("error_class", "error"),
+        )
+    ]
+)
+FINDING_COUNT: Final = pa.schema(
+    [VERIFIED.field("severity"), VERIFIED.field("code"), pa.field("count", pa.int64())]
+)
+_SEVERITIES: Final = pa.array(
+    [severity.value for severity in sorted(Severity, key=lambda each: -each.rank)]
+)
+# A finding as the driver gets it: with the number of its partition in the run, and its rank.
+RANKED_FINDING: Final = pa.schema(
+    [
+        *(VERIFIED.field(name) for name in ("row", "ordinal", "root", *FINDING.names)),
+        pa.field("badness", pa.int32()),
+    ]
+)
+# What comes first of findings: the worst, then by their places.
+WORST_FIRST: Final = ("badness", "root", "topic", "partition", "file", "position", "code")
+
+
+def verified_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of partitions, of ``VERIFIED_PARTITION``."""
+    for rows in _of_kind(batches, PARTITION_ROW):
+        yield rows.select(VERIFIED_PARTITION.names)
+
+
+def recorded_findings(batches: Iterable[pa.RecordBatch], run_id: str) -> Iterator[pa.RecordBatch]:
+    """Yield the findings, of ``schemas.RECORDED_FINDING``."""
+    names = RECORDED_FINDING.names[1:]
+    for rows in _of_kind(batches, FINDING_ROW):
+        run = pa.repeat(run_id, rows.num_rows)
+        yield pa.RecordBatch.from_arrays(
+            [run, *rows.select(names).columns], schema=RECORDED_FINDING
+        )
+
+
+def count_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield how many findings there are of each severity and code, of ``FINDING_COUNT``."""
+    keys = FINDING_COUNT.names[:2]
+    for rows in _of_kind(batches, FINDING_ROW):
+        counts = pa.table(rows.select(keys)).group_by(keys).aggregate([([], "count_all")])
+        yield from counts.rename_columns(FINDING_COUNT.names).cast(FINDING_COUNT).to_batches()
+
+
+def rank_findings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the findings with their rank, 0 for the worst; of ``RANKED_FINDING``."""
+    names = RANKED_FINDING.names[:-1]
+    for rows in _of_kind(batches, FINDING_ROW):
+        badness = pc.index_in(rows["severity"], value_set=_SEVERITIES)
+        yield pa.RecordBatch.from_arrays(
+            [*rows.select(names).columns, badness], schema=RANKED_FINDING
+        )
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of a task, as many as there may be; the others are passed over."""
+    left = most
+    for rows in batches:
+        yield rows.slice(0, left)
+        left -= min(left, rows.num_rows)
+
+
+def _of_kind(batches: Iterable[pa.RecordBatch], kind: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a kind; of one that came in pieces the first one counts."""
+    for batch in batches:
+        yield batch.filter(pc.and_(pc.equal(batch["row"], kind), pc.equal(batch[PART], 0)))
