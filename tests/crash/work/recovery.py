@@ -90,12 +90,12 @@ class Recovery(WorkOfKafka):
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self._before, self.directory)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         recover_golden(self._golden, store)
 
     def check(self, where: str) -> None:
         if not is_end(where):
-            self.run(LocalStore(self.directory))
+            self.run()
         there = self._files()
         if self._way.is_of_power or self._golden.name in OTHER_EPOCHS:
             assert self._comparable(there) == self._comparable(self._expected), where
@@ -129,7 +129,7 @@ class Recovery(WorkOfKafka):
         assert {path.name: path.read_bytes() for path in theirs.glob("*.log")} == logs, where
 
     def check_beside(self, theirs: Path, where: str) -> None:
-        self.run(LocalStore(self.directory))
+        self.run()
         ours, kafkas = (
             path.joinpath(LEADER_EPOCH_FILE).read_bytes() for path in (self.directory, theirs)
         )
