@@ -144,6 +144,9 @@ class Interruption:
 
 
 KILLS = [Interruption(moment) for moment in Moment]
+# What comes after a change is what comes before the next, where all that a kill leaves is on disk
+# and each change is one that counts.
+KILLS_OF_CHANGES = KILLS if ALL else KILLS[:2]
 POWER = [Interruption(Loss.EVERYTHING), Interruption(Loss.CONTENTS)]
 # Names are kept in no order.
 UNORDERED = [Interruption(Loss.SOME_NAMES)]

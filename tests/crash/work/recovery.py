@@ -18,7 +18,7 @@ from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, Interruption, is_end
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
 from tests.kit.golden_data import Golden, goldens
@@ -149,7 +149,7 @@ CELLS = [
         make=partial(Recovery, golden),
         ways=[
             way
-            for way in (*KILLS, *POWER)
+            for way in (*KILLS_OF_CHANGES, *POWER)
             if way.way is not Moment.TORN or golden.name not in UNWRITTEN
         ],
         kafka_ways=kafka_ways_of(golden),

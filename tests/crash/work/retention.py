@@ -15,7 +15,7 @@ from storage_core.maintenance.retention.partition import Sweep, plan_retain
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, Interruption, is_end
 from tests.crash.rounds import without_temporary
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden, goldens
@@ -179,7 +179,7 @@ CELLS = [
             operation="deletion",
             case=golden.name,
             make=partial(Deletion, golden),
-            ways=[*KILLS, *POWER],
+            ways=[*KILLS_OF_CHANGES, *POWER],
             kafka_ways=[*KILLS[:1], *power_of(number)],
             power_stride=1 if ALL else 7,
             kafka_stride=1 if ALL else 6,

@@ -28,7 +28,15 @@ from storage_core.records.payload import Limits
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, UNORDERED, Interruption, is_end
+from tests.crash.interruptions import (
+    ALL,
+    KILLS,
+    KILLS_OF_CHANGES,
+    POWER,
+    UNORDERED,
+    Interruption,
+    is_end,
+)
 from tests.crash.rounds import CASES, Case, Tree, keep, restore, settle
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
@@ -371,7 +379,7 @@ CELLS = [
             operation="undo",
             case=case.name,
             make=partial(Undo, case),
-            ways=[*KILLS, *power_of(number)],
+            ways=[*KILLS_OF_CHANGES, *power_of(number)],
             kafka_ways=[*KILLS[:1], *power_of(number)],
             # Of how many changes one is tried; every one of the case by hand.
             stride=5 if case.golden and not ALL else 1,
@@ -393,7 +401,7 @@ CELLS = [
         store="log directory, trash elsewhere",
         case=CASES[0].name,
         make=partial(UndoFromElsewhere, CASES[0]),
-        ways=[*KILLS, *POWER],
+        ways=[*KILLS_OF_CHANGES, *POWER],
         power_stride=power_stride_of(CASES[0]),
     ),
 ]

@@ -18,7 +18,15 @@ from storage_core.maintenance.recovery.partition import recover_partition
 from storage_core.maintenance.truncation import plan_truncation
 from storage_core.store.base import LogStore
 from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory
-from tests.crash.interruptions import ALL, KILLS, POWER, UNORDERED, Interruption, unsynced
+from tests.crash.interruptions import (
+    ALL,
+    KILLS,
+    KILLS_OF_CHANGES,
+    POWER,
+    UNORDERED,
+    Interruption,
+    unsynced,
+)
 from tests.crash.rounds import without_temporary
 from tests.crash.work.retention import overrides_of
 from tests.kit.golden_data import Golden, goldens
@@ -122,7 +130,7 @@ CELLS = [
             operation="truncation",
             case=golden.name,
             make=partial(Truncation, golden),
-            ways=[*KILLS, *POWER],
+            ways=[*KILLS_OF_CHANGES, *POWER],
             kafka_ways=KILLS[:1] if ALL or "mid-batch" in golden.name else [],
             power_stride=1 if ALL else 4,
         )

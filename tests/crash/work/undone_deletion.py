@@ -15,7 +15,7 @@ from storage_core.log.log_loader import load_log
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, Interruption
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, Interruption
 from tests.crash.rounds import keep, restore
 from tests.crash.work.retention import CASES, overrides_of
 from tests.kit.compare import read_tree
@@ -98,7 +98,7 @@ CELLS = [
         operation="undo of deletion",
         case=golden.name,
         make=partial(UndoneDeletion, golden),
-        ways=[*KILLS, *power_of(number)],
+        ways=[*KILLS_OF_CHANGES, *power_of(number)],
         kafka_ways=[*KILLS[:1], *power_of(number)],
         stride=1 if ALL else 5,
         power_stride=1 if ALL else 5,
