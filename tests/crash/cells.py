@@ -1,61 +1,58 @@
-"""The crash matrix: operations on a partition, which are stopped at every single change they make.
+"""The crash matrix: operation x store x step, work that is stopped at every single change.
 
-A cell is an operation on one log. It says how the log is set up, what the operation is, and what of
-it must be true wherever it stopped. ``test_matrix.py`` stops it, in every way of
-``interruptions.py``, and shows what was left to Kafka.
+A cell is an operation on one case of one store. It says how the case is set up, what the operation
+is, and what of it must be true wherever it stopped. ``test_matrix.py`` stops it, in every way of
+``interruptions.py``, and shows what was left to Kafka. What counts as a change is said by the three
+kinds of work here: calls of a log directory's store, requests to a store of objects, or calls of
+functions by all that a run does.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from storage_core.store import ObjectStore
 from storage_core.store.base import LogStore
-from tests.crash.interruptions import ALL, POWER, Interruption
+from storage_core.store.local import LocalStore
+from tests.crash.interruptions import ALL, POWER, Interruption, StoppedWork, until_it_dies
+from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.wrapped_objects import FaultyObjects
 
 
-class StoppedWork(ABC):
-    """An operation on a directory that may be stopped anywhere.
+class WorkOnDirectory(StoppedWork):
+    """Work on a partition's directory; what counts is each change that its store is asked for.
 
     Attributes:
         directory: What it changes.
-        disk: Below it is all that a loss of power concerns; None for the directory.
     """
 
+    torn = frozenset({"write_file", "copy_range", "keep", "restore", "write_record"})
     directory: Path
-    disk: Path | None = None
+
+    @property
+    def disk(self) -> Path:
+        return self.directory
 
     @abstractmethod
-    def reset(self) -> None:
-        """Make everything as it was before the operation."""
+    def do(self, store: LogStore) -> None:
+        """Do the work through a store of the directory."""
 
-    @abstractmethod
-    def run(self, store: LogStore) -> None:
-        """Do the operation through a store."""
+    def run(self) -> None:
+        self.do(LocalStore(self.directory))
 
-    @abstractmethod
-    def check(self, where: str) -> None:
-        """Judge what was left, and what the operation makes of it that is made again.
-
-        Args:
-            where: The point at which it stopped, for the assertions.
-        """
-
-    def check_all(self) -> None:
-        """Judge all stops together; most have nothing more to say."""
-        return
-
-    @contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Make what surrounds the directory as the operation is to find it."""
-        yield
+    def run_until(self, stop_at: int, moment: Moment) -> Sequence[str]:
+        store = FaultyStore(LocalStore(self.directory), stop_at=stop_at, moment=moment)
+        until_it_dies(lambda: self.do(store), store.changes, stop_at)
+        return store.changes
 
 
-class WorkOfKafka(StoppedWork):
+class WorkOfKafka(WorkOnDirectory):
     """One that Kafka judges, too.
 
     Attributes:
@@ -83,13 +80,106 @@ class WorkOfKafka(StoppedWork):
         return
 
 
+class WorkOnObjects(StoppedWork):
+    """Work on a managed root; what counts is each request that changes an object.
+
+    Attributes:
+        objects: The root, as ``reset`` has made it.
+        changes: Method and key of each change of the last work that was to be killed.
+    """
+
+    torn = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "delete"})
+    objects: ObjectStore
+    changes: Sequence[tuple[str, str]] = ()
+
+    @property
+    def disk(self) -> Path:
+        raise AssertionError("it does not lie on a disk")
+
+    @abstractmethod
+    def do(self, objects: ObjectStore) -> None:
+        """Do the work through a store of the root's objects."""
+
+    def run(self) -> None:
+        self.do(self.objects)
+
+    def run_until(self, stop_at: int, moment: Moment) -> Sequence[str]:
+        faulty = FaultyObjects(self.objects, stop_at=stop_at, moment=moment)
+        until_it_dies(lambda: self.do(faulty), faulty.changes, stop_at)
+        self.changes = faulty.changes
+        return [f"{method} {key}" for method, key in faulty.changes]
+
+    def was_committed(self, way: Interruption) -> bool:
+        """Whether the last work was killed once its manifest had been replaced."""
+        methods = [method for method, _ in self.changes]
+        return "put_if_match" in methods and (
+            methods[-1] != "put_if_match" or way.way is Moment.AFTER
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function whose calls are changes.
+
+    Attributes:
+        owner: Its module or class.
+        name: Its name there.
+        is_change: Which calls are, by their arguments.
+    """
+
+    owner: Any
+    name: str
+    is_change: Callable[..., bool] = lambda *_, **__: True
+
+
+class WorkOfRun(StoppedWork):
+    """All that a run does, driver and tasks, in this process.
+
+    Attributes:
+        calls: What counts as a change. A dead process makes none of them any more.
+    """
+
+    calls: ClassVar[Sequence[Call]]
+
+    def run_until(self, stop_at: int, moment: Moment) -> Sequence[str]:
+        changes: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            for call in self.calls:
+                stopping = _stopping(call, changes, stop_at, moment)
+                patch.setattr(call.owner, call.name, stopping)
+            until_it_dies(self.run, changes, stop_at)
+        return changes
+
+
+def _stopping(call: Call, changes: list[str], stop_at: int, moment: Moment) -> Any:
+    original = getattr(call.owner, call.name)
+
+    def stopping(*args: Any, **options: Any) -> Any:
+        if not call.is_change(*args, **options):
+            return original(*args, **options)
+        if len(changes) > stop_at >= 0:
+            raise SimulatedCrash("dead")
+        changes.append(call.name)
+        if len(changes) - 1 != stop_at:
+            return original(*args, **options)
+        if moment is Moment.AFTER:
+            with suppress(FileNotFoundError):  # a removal in case something is there
+                made = original(*args, **options)
+                if call.owner is os and call.name == "open":
+                    os.close(made)
+        raise SimulatedCrash(call.name)
+
+    return stopping
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """An operation on one log.
+    """An operation on one case of one store.
 
     Attributes:
         operation: What it is called.
-        case: The log's name.
+        store: Where what it works on lies.
+        case: Which one.
         make: Sets it up in a folder, to be stopped in a way.
         ways: In which ways it is stopped.
         kafka_ways: In which of them Kafka is asked.
@@ -97,9 +187,11 @@ class Cell:
         power_stride: The same of losses of power.
         kafka_stride: Of kills, where Kafka is asked.
         kafka_power_stride: Of losses of power, where Kafka is asked.
+        seeds: How often each loss of power is tried, where chance says what is lost.
     """
 
     operation: str
+    store: str = "log directory"
     case: str
     make: Callable[[Path, Interruption], StoppedWork]
     ways: Sequence[Interruption]
@@ -108,6 +200,7 @@ class Cell:
     power_stride: int = 1
     kafka_stride: int = 1
     kafka_power_stride: int = 1
+    seeds: int = 1
 
     def stride_of(self, way: Interruption, *, for_kafka: bool = False) -> int:
         """Return of how many points of a way one is tried."""
@@ -124,7 +217,7 @@ def power_of(cell_number: int) -> list[Interruption]:
 def parameters(cells: Sequence[Cell], *, for_kafka: bool = False) -> list[Any]:
     """Return each cell in each of its ways, as parameters of a test."""
     return [
-        pytest.param(cell, way, id=f"{cell.operation}-{cell.case}-{way.name}")
+        pytest.param(cell, way, id=f"{cell.operation}-{cell.store}-{cell.case}-{way.name}")
         for cell in cells
         for way in (cell.kafka_ways if for_kafka else cell.ways)
     ]

@@ -1,4 +1,4 @@
-"""The ways in which work on a directory may end too early: a process killed, the power lost.
+"""The ways in which work may end too early: a process killed, the power lost.
 
 ``PYLOG_CRASH_ALL=1`` (``make crash``) tries every point of every way, but for rounds and undos of
 golden logs, which lose their power at every fifth. Without it a loss of power is tried at few
@@ -7,26 +7,73 @@ told to be done must be there.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import ClassVar
 from unittest.mock import patch
 
-import pytest
-
 from storage_core.commit import claim as commit_claim
-from storage_core.store.local import LocalStore
-from tests.kit.faulty_store import FaultyStore, Moment, SimulatedCrash
+from tests.kit.faulty_store import Moment, SimulatedCrash
 from tests.kit.power_loss import Disk, Loss
 
 ALL = os.environ.get("PYLOG_CRASH_ALL", "0") == "1"
-# Changes that a killed process may have made by half.
-_TEARING = frozenset({"write_file", "copy_range", "keep", "restore", "write_record"})
 
-Work = Callable[[LocalStore | FaultyStore], object]
+
+class StoppedWork(ABC):
+    """Work that may be stopped anywhere, and what must be true then.
+
+    Attributes:
+        torn: Changes that a killed process may have made by half.
+    """
+
+    torn: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    @abstractmethod
+    def disk(self) -> Path:
+        """The folder below which is all that a loss of power concerns."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Make everything as it was before the work."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do the work."""
+
+    @abstractmethod
+    def run_until(self, stop_at: int, moment: Moment) -> Sequence[str]:
+        """Do the work until the process dies at one of its changes.
+
+        Args:
+            stop_at: Number of the change, from 0. The work comes to its end if it has fewer.
+            moment: When, of this change, the process dies.
+
+        Returns:
+            The changes that it came to, in order: the name of each, perhaps with its place after a
+            space.
+        """
+
+    @abstractmethod
+    def check(self, where: str) -> None:
+        """Judge what was left, and what the work makes of it that is done again.
+
+        Args:
+            where: The point at which it stopped, for the assertions.
+        """
+
+    def check_all(self) -> None:
+        """Judge all stops together; most have nothing more to say."""
+        return
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Make what surrounds the work as it is to find it."""
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,114 +92,85 @@ class Interruption:
     def is_of_power(self) -> bool:
         return isinstance(self.way, Loss)
 
-    def can_strike(self, change: str) -> bool:
-        """Whether a change may end in this way; only some can be left by half."""
-        return self.way is not Moment.TORN or change in _TEARING
-
-    def strikes(
-        self,
-        work: Work,
-        directory: Path,
-        *,
-        reset: Callable[[], object],
-        root: Path | None = None,
-        stride: int = 1,
-    ) -> Iterator[str]:
+    def strikes(self, work: StoppedWork, *, stride: int = 1, seeds: int = 1) -> Iterator[str]:
         """Interrupt some work at one point after the other.
 
         Args:
-            work: Changes a directory through the store that it is given.
-            directory: The directory.
-            reset: Makes everything as it was before the work.
-            root: Below it is everything that a loss of power concerns; None for the directory.
-            stride: Of how many points one is tried.
+            work: What is interrupted.
+            stride: Of how many points one is tried; the end of the work is always one of those at
+                which the power is lost.
+            seeds: How often each loss of power is tried, where chance says what is lost.
 
         Yields:
-            Where it was; the directory is what was left, until the next one is asked for.
+            Where it was; what the work leaves is there, until the next one is asked for.
 
         Raises:
             AssertionError: The work came to its end where it should have been interrupted.
         """
         if isinstance(self.way, Loss):
-            for point in power_losses(
-                lambda: work(LocalStore(directory)),
-                root or directory,
-                self.way,
-                reset=reset,
-                stride=stride,
-            ):
-                yield f"{self.name} {point}"
-            return
-        number = 0
+            return self._power_losses(work, self.way, stride, seeds)
+        return self._kills(work, self.way, stride)
+
+    def _kills(self, work: StoppedWork, moment: Moment, stride: int) -> Iterator[str]:
+        number, tried = 0, 0
         while True:
-            reset()
-            store = FaultyStore(LocalStore(directory), stop_at=number, moment=self.way)
-            try:
-                with unsynced():
-                    work(store)
-            except SimulatedCrash:
-                method = store.changes[-1]
-            else:
-                _require_all(number, store.changes)
-                return
-            if self.can_strike(method):
-                yield f"{self.name} change {number}: {method}"
+            work.reset()
+            with unsynced():
+                changes = work.run_until(number, moment)
+            if len(changes) <= number:
+                break
+            if _can_strike(work, moment, changes[number]):
+                tried += 1
+                yield f"{self.name} change {number}: {changes[number]}"
+            number += stride
+        expected = [change for change in changes[::stride] if _can_strike(work, moment, change)]
+        assert tried == len(expected), "the work is not the same each time"
+
+    def _power_losses(
+        self, work: StoppedWork, loss: Loss, stride: int, seeds: int
+    ) -> Iterator[str]:
+        number, was_stopped = 0, True
+        while was_stopped:
+            work.reset()
+            disk = Disk(work.disk)
+            was_stopped = disk.run(work.run, stop_at=number)
+            assert was_stopped or number >= len(disk.changes), f"not stopped at {number}"
+            assert was_stopped or number > 0, "there is nothing that a loss of power could stop"
+            point = f"before change {number}" if was_stopped else f"after all {len(disk.changes)}"
+            for seed in range(seeds):
+                disk.leave(loss, seed=seed + seeds * number)
+                yield f"{self.name} {point}" + (f", seed {seed}" if seeds > 1 else "")
             number += stride
 
 
 KILLS = [Interruption(moment) for moment in Moment]
+# What comes after a change is what comes before the next, where all that a kill leaves is on disk
+# and each change is one that counts.
+KILLS_OF_CHANGES = KILLS if ALL else KILLS[:2]
 POWER = [Interruption(Loss.EVERYTHING), Interruption(Loss.CONTENTS)]
+# Names are kept in no order.
+UNORDERED = [Interruption(Loss.SOME_NAMES)]
 
 
-def each_way(cases: Sequence[Any], kills: Sequence[Interruption]) -> list[Any]:
-    """Pair cases, which have names, with kills; and the first, or all, with the losses of power."""
-    return [
-        pytest.param(case, way, id=f"{case.name}-{way.name}")
-        for case in cases
-        for way in [*kills, *(POWER if ALL or case is cases[0] else [])]
-    ]
+def _can_strike(work: StoppedWork, moment: Moment, change: str) -> bool:
+    """Whether a change may end in this way; only some can be left by half."""
+    return moment is not Moment.TORN or change.split(" ", maxsplit=1)[0] in work.torn
 
 
-def power_losses(
-    work: Callable[[], object],
-    root: Path,
-    loss: Loss,
-    *,
-    reset: Callable[[], object],
-    stride: int = 1,
-) -> Iterator[str]:
-    """Lose the power before each change of a name and each sync, and at the end of the work.
+def until_it_dies(work: Callable[[], object], changes: Sequence[str], stop_at: int) -> None:
+    """Do some work that is to die at a change.
 
     Args:
-        work: Changes what is below the root.
-        root: The folder that a loss of power concerns.
-        loss: What is lost.
-        reset: Makes everything as it was before the work.
-        stride: Of how many points one is tried; the end always is.
-
-    Yields:
-        Where it was; what is below the root is what was left, until the next one is asked for.
+        work: Raises ``SimulatedCrash`` there.
+        changes: Where it writes down what it changes.
+        stop_at: Number of the change.
 
     Raises:
-        AssertionError: The work came to its end where the power should have been lost.
+        AssertionError: It had this change, and came to its end.
     """
-    number = 0
-    while True:
-        reset()
-        disk = Disk(root)
-        was_stopped = disk.run(work, stop_at=number)
-        disk.leave(loss, seed=number)
-        if not was_stopped:
-            _require_all(number, disk.changes)
-            yield f"after all {len(disk.changes)} changes"
-            return
-        yield f"before change {number}"
-        number += stride
-
-
-def _require_all(number: int, changes: Sequence[str]) -> None:
-    """Refuse a store, or a disk, that lets a work end though it has more changes than that."""
-    assert number >= len(changes), f"not stopped at {number} of {len(changes)} changes"
+    with suppress(SimulatedCrash):
+        work()
+        assert len(changes) <= stop_at, f"not stopped at {stop_at} of {len(changes)} changes"
 
 
 def is_end(where: str) -> bool:

@@ -5,24 +5,37 @@ back, and a new round ends where the one that was not interrupted did. A loss of
 while the cleaned segments are written, too, and crashes of the load follow some crashes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_core.commit import commit
+from storage_core.commit import Plan, commit
 from storage_core.errors import IndexFullError
 from storage_core.filenames import SCRATCH_PREFIX
 from storage_core.log.loaded_log import LoadedLog
+from storage_core.log.log_loader import LogLoader
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Cell, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, Interruption, is_end
-from tests.crash.rounds import CASES, Case, Tree, keep, kills_of, restore, settle, without_temporary
+from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory, power_of
+from tests.crash.interruptions import ALL, KILLS, UNORDERED, Interruption, is_end
+from tests.crash.rounds import (
+    CASES,
+    Case,
+    Tree,
+    keep,
+    kills_of,
+    one_group,
+    restore,
+    settle,
+    three_groups,
+    without_temporary,
+)
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning, PreparedRound, prepare
 from tests.kit.partition_views import committed_values, data_records
+from tests.storage_core.maintenance.compaction.hand_made import cleaning
 
 # Of how many crashes one is followed by crashes of the loads after it.
 LOADS_STRIDE = 1 if ALL else 11
@@ -96,7 +109,7 @@ class Round(WorkOfKafka):
         tree = self._before if self._way.is_of_power else self._expected.start
         restore(self.directory, tree)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         prepares = self._way.is_of_power
         prepared = prepare(self.directory, self._round) if prepares else self._prepared
         commit(prepared.commit_of(), store)
@@ -106,13 +119,9 @@ class Round(WorkOfKafka):
         is_small = self._case.golden is None
         is_power = self._way.is_of_power
         if self._tried % LOADS_STRIDE == 0 and (is_small or (ALL and not is_power)):
-            loads = (self._way if is_power else KILLS[0]).strikes(
-                lambda store: settle(self.directory, self._round, store),
-                self.directory,
-                reset=lambda: restore(self.directory, crashed),
-            )
-            for then in loads:
-                self._check_loaded(f"{where}, then loading: {then}")
+            load = Load(self.directory, self._round, crashed, self._check_loaded)
+            for then in (self._way if is_power else KILLS[0]).strikes(load):
+                load.check(f"{where}, then loading: {then}")
             restore(self.directory, crashed)
         self._check_loaded(where)
         tree, prefixes = read_tree(self.directory), self._expected.prefixes
@@ -179,21 +188,93 @@ class Round(WorkOfKafka):
         assert without_temporary(theirs) == without_temporary(self.directory), where
 
 
+class Load(WorkOnDirectory):
+    """The load of what a stopped round has left."""
+
+    def __init__(
+        self, directory: Path, round_: Cleaning, left: Tree, check: Callable[[str], None]
+    ) -> None:
+        self.directory, self._round, self._left, self._check = directory, round_, left, check
+
+    def reset(self) -> None:
+        restore(self.directory, self._left)
+
+    def do(self, store: LogStore) -> None:
+        settle(self.directory, self._round, store)
+
+    def check(self, where: str) -> None:
+        self._check(where)
+
+
+class UnorderedRound(WorkOnDirectory):
+    """A round on a filesystem that keeps of some files the newest names, of others the former."""
+
+    def __init__(
+        self, make: Callable[[Path], tuple[Path, Cleaning]], folder: Path, _way: Interruption
+    ) -> None:
+        self.directory, self._round = make(folder)
+        settle(self.directory, self._round)
+        self._before = keep(self.directory)
+        prepared = prepare(self.directory, self._round)
+        assert len(prepared.groups[0].base_offsets) >= 2
+        self._expected = expect(self.directory, self._round, prepared)
+
+    def reset(self) -> None:
+        restore(self.directory, self._before)
+
+    def do(self, store: LogStore) -> None:
+        commit(prepare(self.directory, self._round).commit_of(), store)
+
+    def check(self, where: str) -> None:
+        # Without a marker: such a directory is recovered.
+        loader = LogLoader(
+            LocalStore(self.directory),
+            config=self._round.config,
+            cleaner=self._round.cleaner,
+            now_ms=self._round.request.now_ms,
+            clean_shutdown=False,
+        )
+        log, expected = loader.load().close(), self._expected
+        commit(Plan(location=log.location, operations=log.operations), LocalStore(self.directory))
+        assert log.log_end_offset == expected.log.log_end_offset, where
+        values = committed_values(self.directory, expected.log.last_stable_offset)
+        assert values == expected.values, where
+        there = set(data_records(self.directory))
+        assert set(expected.after) <= there <= set(expected.before), where
+
+
+def by_hand(make: Callable[[Path], Path], folder: Path) -> tuple[Path, Cleaning]:
+    return make(folder / "t-0"), cleaning(overrides=Case(None).overrides)
+
+
 def ways_of(case: Case, number: int) -> list[Interruption]:
     """Return how a round is stopped; what comes after a change is what comes before the next."""
     return [*(way for way in kills_of(case) if way in KILLS[:2]), *power_of(number)]
 
 
 CELLS = [
-    Cell(
-        operation="round",
-        case=case.name,
-        make=partial(Round, case),
-        ways=ways_of(case, number),
-        kafka_ways=[*KILLS[:1], *power_of(number)],
-        power_stride=5 if case.golden else (1 if ALL else 11),
-        kafka_stride=1 if ALL else 5,
-        kafka_power_stride=5 if ALL else 23,
-    )
-    for number, case in enumerate(CASES)
+    *(
+        Cell(
+            operation="round",
+            case=case.name,
+            make=partial(Round, case),
+            ways=ways_of(case, number),
+            kafka_ways=[*KILLS[:1], *power_of(number)],
+            power_stride=5 if case.golden else (1 if ALL else 11),
+            kafka_stride=1 if ALL else 5,
+            kafka_power_stride=5 if ALL else 23,
+        )
+        for number, case in enumerate(CASES)
+    ),
+    *(
+        Cell(
+            operation="round",
+            case=make.__name__,
+            make=partial(UnorderedRound, partial(by_hand, make)),
+            ways=UNORDERED,
+            power_stride=1 if ALL else 3,
+            seeds=40 if ALL else 12,
+        )
+        for make in ([one_group, three_groups] if ALL else [one_group])
+    ),
 ]

@@ -18,7 +18,7 @@ from storage_core.filenames import LEADER_EPOCH_FILE, TEMPORARY_SUFFIX
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, Interruption, is_end
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
 from tests.kit.golden_data import Golden, goldens
@@ -90,12 +90,12 @@ class Recovery(WorkOfKafka):
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self._before, self.directory)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         recover_golden(self._golden, store)
 
     def check(self, where: str) -> None:
         if not is_end(where):
-            self.run(LocalStore(self.directory))
+            self.run()
         there = self._files()
         if self._way.is_of_power or self._golden.name in OTHER_EPOCHS:
             assert self._comparable(there) == self._comparable(self._expected), where
@@ -129,7 +129,7 @@ class Recovery(WorkOfKafka):
         assert {path.name: path.read_bytes() for path in theirs.glob("*.log")} == logs, where
 
     def check_beside(self, theirs: Path, where: str) -> None:
-        self.run(LocalStore(self.directory))
+        self.run()
         ours, kafkas = (
             path.joinpath(LEADER_EPOCH_FILE).read_bytes() for path in (self.directory, theirs)
         )
@@ -149,7 +149,7 @@ CELLS = [
         make=partial(Recovery, golden),
         ways=[
             way
-            for way in (*KILLS, *POWER)
+            for way in (*KILLS_OF_CHANGES, *POWER)
             if way.way is not Moment.TORN or golden.name not in UNWRITTEN
         ],
         kafka_ways=kafka_ways_of(golden),

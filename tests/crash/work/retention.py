@@ -14,8 +14,8 @@ from storage_core.log.log_loader import LogLoader
 from storage_core.maintenance.retention.partition import Sweep, plan_retain
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Cell, StoppedWork, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory, power_of
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, POWER, Interruption, is_end
 from tests.crash.rounds import without_temporary
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden, goldens
@@ -64,7 +64,7 @@ class Deletion(WorkOfKafka):
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self._before, self.directory)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         commit(self._sweep(store).steps, store)
 
     def check(self, where: str) -> None:
@@ -130,7 +130,7 @@ class Deletion(WorkOfKafka):
             assert read_tree(theirs) == read_tree(self.directory), where
 
 
-class PassOverOpenLog(StoppedWork):
+class PassOverOpenLog(WorkOnDirectory):
     """What ``pylog partition retain`` does: no checkpoint is there, the log is closed."""
 
     def __init__(self, golden: Golden, folder: Path, way: Interruption) -> None:
@@ -138,22 +138,22 @@ class PassOverOpenLog(StoppedWork):
         self._before = golden.unpack(folder / "before")
         self.directory = folder / "now" / self._before.name
         self.reset()
-        self.run(LocalStore(self.directory))
+        self.run()
         self._once = self._tree()
         # Opening a log drops, in Kafka too, the snapshot at its start and an epoch at its end.
-        self.run(LocalStore(self.directory))
+        self.run()
         self._twice = self._tree()
 
     def reset(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self._before, self.directory)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         _, log = plan_retain(store, **settings_of(self._golden), **offsets_of(self._golden))
         commit(Plan(location=store.location, operations=log.operations), store)
 
     def check(self, where: str) -> None:
-        self.run(LocalStore(self.directory))
+        self.run()
         there, once, twice = self._tree(), self._once, self._twice
         missing = once.keys() - there.keys()
         assert not missing or missing == once.keys() - twice.keys(), where
@@ -179,7 +179,7 @@ CELLS = [
             operation="deletion",
             case=golden.name,
             make=partial(Deletion, golden),
-            ways=[*KILLS, *POWER],
+            ways=[*KILLS_OF_CHANGES, *POWER],
             kafka_ways=[*KILLS[:1], *power_of(number)],
             power_stride=1 if ALL else 7,
             kafka_stride=1 if ALL else 6,

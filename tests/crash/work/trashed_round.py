@@ -16,21 +16,33 @@ from unittest.mock import patch
 
 import pytest
 
-from storage_core.commit import Plan, commit
+from storage_core.commit import Plan, PromoteFile, RenameFile, commit
 from storage_core.commit.keep import with_trash
-from storage_core.commit.trash import commit_folders
+from storage_core.commit.trash import commit_folder, commit_folders
 from storage_core.commit.undo import undo_partition
-from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX
+from storage_core.filenames import SCRATCH_PREFIX, TEMPORARY_SUFFIX, log_file
+from storage_core.log.directory_view import DirectoryView
 from storage_core.log.leftovers import plan_settling
+from storage_core.log.segment_split import split_segment
+from storage_core.records.payload import Limits
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
-from tests.crash.cells import Cell, StoppedWork, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, POWER, Interruption, is_end
+from tests.crash.cells import Cell, WorkOfKafka, WorkOnDirectory, power_of
+from tests.crash.interruptions import (
+    ALL,
+    KILLS,
+    KILLS_OF_CHANGES,
+    POWER,
+    UNORDERED,
+    Interruption,
+    is_end,
+)
 from tests.crash.rounds import CASES, Case, Tree, keep, restore, settle
 from tests.kit.compare import read_tree
 from tests.kit.faulty_store import Moment
 from tests.kit.golden_cleaning import Cleaning, prepare
 from tests.kit.partition_views import committed_values, data_records
+from tests.pylog_spark.overflowing_roots import FAR, overflowing_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +136,7 @@ def trash_on_another_filesystem() -> Iterator[None]:
         yield
 
 
-class OnCleaned(StoppedWork):
+class OnCleaned(WorkOnDirectory):
     """What is done to a cleaned partition; ``is_elsewhere``: its trash is on another filesystem."""
 
     def __init__(
@@ -133,7 +145,11 @@ class OnCleaned(StoppedWork):
         self._way, self._folder, self._is_elsewhere = way, folder, is_elsewhere
         with self.surroundings():
             self._cleaned = clean(case, folder)
-        self.directory, self.disk = self._cleaned.directory, self._cleaned.disk
+        self.directory = self._cleaned.directory
+
+    @property
+    def disk(self) -> Path:
+        return self._cleaned.disk
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -154,7 +170,7 @@ class KeepingCommit(OnCleaned):
         shutil.rmtree(self._cleaned.place, ignore_errors=True)
         restore(self.directory, self._cleaned.prepared)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         commit(self._cleaned.plan, store)
 
     def check(self, where: str) -> None:
@@ -171,6 +187,77 @@ class KeepingCommit(OnCleaned):
 
     def check_all(self) -> None:
         assert len(self._ends) == 1
+
+
+class ResumedCommit(OnCleaned):
+    """The commit, finished by another attempt, as its claim does it: from the step it was at."""
+
+    def __init__(self, case: Case, folder: Path, way: Interruption) -> None:
+        super().__init__(case, folder, way)
+        self._done = 0
+
+    def reset(self) -> None:
+        shutil.rmtree(self._cleaned.place, ignore_errors=True)
+        restore(self.directory, self._cleaned.prepared)
+
+    def do(self, store: LogStore) -> None:
+        plan = self._cleaned.plan
+        for number, step in enumerate(plan.operations):
+            self._done = number
+            commit(Plan(location=plan.location, operations=(step,)), store)
+
+    def check(self, where: str) -> None:
+        cleaned = self._cleaned
+        left = cleaned.plan.operations[self._done :]
+        # Whether a file that was moved has got there its claim finds out.
+        if self._way.way is not Moment.AFTER or not isinstance(left[0], RenameFile | PromoteFile):
+            store = LocalStore(self.directory)
+            commit(Plan(location=cleaned.plan.location, operations=left), store)
+            assert cleaned.tree() == cleaned.after, where
+            cleaned.undo()
+            assert cleaned.tree() == cleaned.before, where
+
+
+class UnorderedUndoOfSplit(WorkOnDirectory):
+    """The undo of a split where of some files the newest names are kept, in no order."""
+
+    def __init__(self, folder: Path, _way: Interruption) -> None:
+        self._disk, self._done = folder / "disk", folder / "split"
+        self._disk.mkdir()
+        self.directory = overflowing_root(self._disk / "log").path / "t-0"
+        self._before = read_tree(self.directory)
+        store, place = LocalStore(self.directory), self._disk / "trash" / "run"
+        view = DirectoryView(store)
+        limits = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
+        split_segment(view, 0, index_interval_bytes=4096, max_index_bytes=1 << 20, limits=limits)
+        plan = Plan(location=store.location, operations=tuple(view.operations))
+        commit(with_trash(plan, store, place, action="compact"), store)
+        self._folders = [commit_folder(place, self.directory, 0)]
+        shutil.copytree(self._disk, self._done)
+        self._states: set[tuple[bool, bool]] = set()
+        self._there: dict[str, bytes] = {}
+
+    @property
+    def disk(self) -> Path:
+        return self._disk
+
+    def reset(self) -> None:
+        shutil.rmtree(self._disk)
+        shutil.copytree(self._done, self._disk)
+
+    def do(self, store: LogStore) -> None:
+        undo_partition(store, self._folders, settling=plan_settling)
+
+    def check(self, where: str) -> None:
+        whole, part = log_file(0), log_file(FAR)
+        self._there = read_tree(self.directory)
+        state = (self._there.get(whole) == self._before[whole], part in self._there)
+        assert state != (True, True), where
+        self._states.add(state)
+
+    def check_all(self) -> None:
+        assert self._states == {(False, True), (False, False), (True, False)}
+        assert self._there == self._before
 
 
 class Undo(OnCleaned, WorkOfKafka):
@@ -191,7 +278,7 @@ class Undo(OnCleaned, WorkOfKafka):
     def reset(self) -> None:
         self._cleaned.reset()
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         self._cleaned.undo(store)
 
     def check(self, where: str) -> None:
@@ -242,7 +329,7 @@ class UndoFromElsewhere(OnCleaned):
     def reset(self) -> None:
         self._cleaned.reset()
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         self._cleaned.undo(store)
 
     def check(self, where: str) -> None:
@@ -269,8 +356,19 @@ CELLS = [
         )
         for number, case in enumerate(CASES)
     ),
+    *(
+        Cell(
+            operation="commit that keeps, resumed",
+            case=case.name,
+            make=partial(ResumedCommit, case),
+            ways=KILLS,
+            stride=5 if case.golden and not ALL else 1,
+        )
+        for case in CASES
+    ),
     Cell(
-        operation="commit that keeps elsewhere",
+        operation="commit that keeps",
+        store="log directory, trash elsewhere",
         case=CASES[0].name,
         make=partial(KeepingCommit, CASES[0], is_elsewhere=True),
         ways=POWER,
@@ -281,7 +379,7 @@ CELLS = [
             operation="undo",
             case=case.name,
             make=partial(Undo, case),
-            ways=[*KILLS, *power_of(number)],
+            ways=[*KILLS_OF_CHANGES, *power_of(number)],
             kafka_ways=[*KILLS[:1], *power_of(number)],
             # Of how many changes one is tried; every one of the case by hand.
             stride=5 if case.golden and not ALL else 1,
@@ -292,10 +390,18 @@ CELLS = [
         for number, case in enumerate(CASES)
     ),
     Cell(
-        operation="undo from elsewhere",
+        operation="undo of a split",
+        case="by hand",
+        make=UnorderedUndoOfSplit,
+        ways=UNORDERED,
+        seeds=16 if ALL else 4,
+    ),
+    Cell(
+        operation="undo",
+        store="log directory, trash elsewhere",
         case=CASES[0].name,
         make=partial(UndoFromElsewhere, CASES[0]),
-        ways=[*KILLS, *POWER],
+        ways=[*KILLS_OF_CHANGES, *POWER],
         power_stride=power_stride_of(CASES[0]),
     ),
 ]

@@ -15,7 +15,7 @@ from storage_core.log.log_loader import load_log
 from storage_core.store.base import LogStore
 from storage_core.store.local import LocalStore
 from tests.crash.cells import Cell, WorkOfKafka, power_of
-from tests.crash.interruptions import ALL, KILLS, Interruption
+from tests.crash.interruptions import ALL, KILLS, KILLS_OF_CHANGES, Interruption
 from tests.crash.rounds import keep, restore
 from tests.crash.work.retention import CASES, overrides_of
 from tests.kit.compare import read_tree
@@ -37,13 +37,13 @@ class UndoneDeletion(WorkOfKafka):
 
     def __init__(self, golden: Golden, folder: Path, way: Interruption) -> None:
         self._golden, self._way = golden, way
-        self.disk = folder / "disk"
-        self.directory = golden.unpack(self.disk / "log")
+        self._disk = folder / "disk"
+        self.directory = golden.unpack(self._disk / "log")
         self._before = read_tree(self.directory)
         store = LocalStore(self.directory)
         entry = offsets_of(golden)["log_start_offset"] or 0
         steps = sweep_golden(golden, store, log_start_checkpoint=entry).steps
-        self._place = self.disk / "trash" / "run"
+        self._place = self._disk / "trash" / "run"
         commit(with_trash(steps, store, self._place, action="retain"), store)
         self._copy = folder / "swept"
         shutil.copytree(self.directory, self._copy / "log")
@@ -56,19 +56,23 @@ class UndoneDeletion(WorkOfKafka):
         self.overrides: Mapping[str, Any] = overrides_of(golden)
         self.checkpoints: Mapping[str, int] = {}
 
+    @property
+    def disk(self) -> Path:
+        return self._disk
+
     def reset(self) -> None:
         shutil.rmtree(self.directory)
         shutil.rmtree(self._place)
         shutil.copytree(self._copy / "log", self.directory)
         shutil.copytree(self._copy / "trash", self._place)
 
-    def run(self, store: LogStore) -> None:
+    def do(self, store: LogStore) -> None:
         folders = commit_folders(self._place, self.directory)
         undo_partition(store, folders, settling=plan_settling)
 
     def check(self, where: str) -> None:
         left = keep(self.directory)
-        self.run(LocalStore(self.directory))
+        self.run()
         assert read_tree(self.directory) == self._before, where
         restore(self.directory, left)
         log = load_log(LocalStore(self.directory), **settings_of(self._golden))
@@ -80,7 +84,7 @@ class UndoneDeletion(WorkOfKafka):
     def check_all(self) -> None:
         assert self._seen == {True, False} or self._way.way is Moment.TORN
         self.reset()
-        self.run(LocalStore(self.directory))
+        self.run()
         assert read_tree(self.directory) == self._before
 
     def check_kafkas(self, theirs: Path, answer: Any, where: str, *, clean_shutdown: bool) -> None:
@@ -94,7 +98,7 @@ CELLS = [
         operation="undo of deletion",
         case=golden.name,
         make=partial(UndoneDeletion, golden),
-        ways=[*KILLS, *power_of(number)],
+        ways=[*KILLS_OF_CHANGES, *power_of(number)],
         kafka_ways=[*KILLS[:1], *power_of(number)],
         stride=1 if ALL else 5,
         power_stride=1 if ALL else 5,

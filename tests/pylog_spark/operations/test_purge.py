@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pylog_spark.engines.choice import Local
+from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.purge import purge
+from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
 from pylog_spark.tasks import listing
 from storage_core.catalog.roles import Role
@@ -14,7 +17,13 @@ from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.clock import SystemClock
-from storage_core.commit.trash import RUN_FILE, TrashedRun, hold_run
+from storage_core.commit.trash import (
+    KEPT_FOLDER,
+    RUN_FILE,
+    TrashedRun,
+    hold_run,
+    list_commits,
+)
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
 from storage_core.filenames import (
     CLEANER_FILE,
@@ -29,7 +38,7 @@ from storage_core.roots.killed_runs import Resumed
 from storage_core.store import LocalStore
 from tests.kit.compare import read_tree
 from tests.kit.golden_data import Golden
-from tests.pylog_spark.broker_roots import read_points
+from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, read_points
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 MINUTE = 60_000
@@ -229,6 +238,28 @@ def test_the_trash_that_its_run_or_an_undo_works_with_is_left_alone(tmp_path):
     (row,) = purge([], chosen).results.to_pylist()
     assert row["status"] == "done"
     assert not folder.exists()
+
+
+def test_what_a_run_keeps_itself_is_not_purged_by_it_however_soon_all_others_go(tmp_path):
+    root = broker_directory(tmp_path / "log", ["retain-size-s501"])
+    former = tmp_path / "trash" / "20260102T030405Z-0a1b2c3d"
+    former.mkdir(parents=True)
+    run = TrashedRun(run_id=former.name, action="retain", started_ms=0, roots=())
+    (former / RUN_FILE).write_bytes(run.encode())
+    chosen = root.options(
+        FIRST_ROUNDS_MS, trash=str(former.parent), purge_after_ms=0, now_is_said=True
+    )
+    report = run_nightly(Local(), [root.path], chosen)
+    assert report.exit_code == 0
+    rows = report.results.to_pylist()
+    assert [Path(row["root"]).name for row in rows if row["action"] == "purge"] == [former.name]
+    (own,) = former.parent.iterdir()
+    (commit,) = list_commits(own)
+    assert list((commit / KEPT_FOLDER).glob("*.log"))
+    # Its trash is as good as it was: it is all that the undo needs.
+    before = read_tree(Golden("retain-size-s501").unpack(tmp_path / "before"))
+    assert undo(own.name, chosen).exit_code == 0
+    assert read_tree(root.path / "retain-size-s501-0") == before
 
 
 @pytest.fixture

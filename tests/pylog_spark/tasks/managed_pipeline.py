@@ -1,8 +1,12 @@
 """Observation and commits over a managed root in this process: what tasks of a run would do."""
 
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import row_reader
@@ -19,8 +23,10 @@ from pylog_spark.tasks.retention import (
 from pylog_spark.tasks.run_context import RunContext, WriteContext
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.config import CleanerConfig
+from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
 from storage_core.roots.open_root import root_checkpoints
+from storage_core.store import ObjectStore
 from storage_core.store.managed_root import list_partitions
 from tests.pylog_spark.managed_roots import ManagedTwin
 from tests.pylog_spark.tasks.observed import observed
@@ -94,3 +100,20 @@ class ManagedPipeline:
 
 def clean(works: list[CompactionWork], context: WriteContext) -> list[dict[str, Any]]:
     return [row for batch in clean_partitions(works, context) for row in batch.to_pylist()]
+
+
+def work_once(pipeline: ManagedPipeline, context: WriteContext) -> list[str | None]:
+    """Do what is due and return each partition's error, None for none."""
+    rows = clean(pipeline.works(), context)
+    rows += pipeline.sweep(pipeline.sweeps(), context)
+    return [row["error"] for row in rows]
+
+
+@contextmanager
+def through(wrapper: ObjectStore) -> Iterator[None]:
+    """Let every partition and lease that tasks open be reached through a wrapper."""
+    with pytest.MonkeyPatch.context() as patch:
+        # The module has the name of the function in it, which the package exports.
+        for module in (managed, sys.modules["storage_core.store.open_store"]):
+            patch.setattr(module, "open_object_store", lambda _url: wrapper)
+        yield

@@ -72,6 +72,15 @@ def test_what_the_cluster_knows_counts_with_its_id():
     assert odd.ignored_keys == ("confluent.tier.enable",)
 
 
+def test_an_internal_topic_of_the_cluster_has_what_the_cluster_says_and_nothing_besides():
+    entry = build_topic_catalog(metadata=cluster({"__consumer_offsets": {}})).find(
+        "__consumer_offsets"
+    )
+    assert entry is not None
+    assert entry.source is TopicConfigSource.CLUSTER_METADATA
+    assert entry.config_overrides == {}
+
+
 def test_names_count_after_globs_and_later_globs_after_earlier_ones():
     catalog = build_topic_catalog(
         explicit={

@@ -132,6 +132,13 @@ def test_the_table_is_what_a_scan_of_the_bytes_gives(magic, codec):
         assert getattr(built.batches, name).tolist() == getattr(scanned, name).tolist(), name
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_no_batch_has_more_records_than_it_may(magic):
+    records = [RecordSpec(key=b"k", value=b"v")] * 7
+    settings = BatchSettings(magic=magic, codec=Codec.GZIP, max_batch_records=3)
+    assert build_all(columns_of(records), settings).batches.last_offset.tolist() == [2, 5, 6]
+
+
 def test_batches_are_filled_to_the_limit_and_a_larger_record_stands_alone():
     records = [RecordSpec(key=b"k", value=b"v" * size) for size in (30, 30, 30, 500, 30)]
     two = len(encode_batch(BatchSpec(records=tuple(records[:2]))))

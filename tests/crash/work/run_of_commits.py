@@ -3,15 +3,13 @@
 The marker of a clean shutdown, cleaner points and recovery points are claims that the next start
 believes: it does not clean again below the one, and does not look at bytes below the other. So
 none of them may be on the disk before what it claims is. The stages of the run are made in this
-process. ``PYLOG_CRASH_ALL=1`` (``make crash``) loses the power at every change and every sync.
+process.
 """
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pytest
 
 from storage_core.commit import Plan, commit
 from storage_core.commit.claim import hold_claim
@@ -29,7 +27,8 @@ from storage_core.log.loaded_log import LoadedLog
 from storage_core.log.log_loader import LogLoader
 from storage_core.roots.broker import HeldBrokerRoot
 from storage_core.store.local import LocalStore
-from tests.crash.interruptions import ALL, POWER, is_end, power_losses, restarted
+from tests.crash.cells import Cell, WorkOfRun
+from tests.crash.interruptions import ALL, POWER, Interruption, is_end, restarted
 from tests.kit.compare import read_tree
 from tests.kit.golden_cleaning import Cleaning, cleaning_of, prepare
 from tests.kit.golden_data import Golden
@@ -37,8 +36,6 @@ from tests.kit.golden_loading import loading_of, plan_golden
 from tests.kit.partition_views import committed_values, data_records
 from tests.pylog_spark.broker_roots import BrokerDirectory, broker_directory, read_points
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800 if ALL else 300)]
-STRIDE = 1 if ALL else 67
 CLEANED = ["clean-headers-none-s101", "clean-hw-none-s161"]
 RECOVERED = ["recover-earlier-above-length-none-s400", "recover-torn061-none-s400"]
 
@@ -145,55 +142,6 @@ def load(directory: Path, round_: Cleaning) -> LoadedLog:
     return log
 
 
-@pytest.mark.item("DIR-03", "CKP-04", "FLT-08")
-@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
-def test_a_cleaner_point_and_the_marker_are_there_only_with_what_was_cleaned(way, tmp_path):
-    lab = lab_of(tmp_path, CLEANED)
-    before = {name: lab.tree(name) for name in CLEANED}
-    compact(lab)
-    after = {name: lab.tree(name) for name in CLEANED}
-    points = lab.points(CLEANER_FILE)
-    records = {name: data_records(lab.directory(name)) for name in CLEANED}
-    values = {name: committed_values(lab.directory(name), 2**62) for name in CLEANED}
-    marked = set()
-    for where in power_losses(
-        lambda: compact(lab), lab.disk, way.way, reset=lab.reset, stride=STRIDE
-    ):
-        trees = {name: lab.tree(name) for name in CLEANED}
-        if lab.is_marked:
-            assert all(trees[name] in (before[name], after[name]) for name in CLEANED), where
-        for name in CLEANED:
-            partition = TopicPartition(name, 0)
-            point = points[partition]
-            if (
-                lab.points(CLEANER_FILE).get(partition)
-                == point
-                != lab.made.cleaner_points.get(partition)
-            ):
-                assert trees[name] == after[name], where
-        if is_end(where):
-            assert lab.is_marked
-            assert trees == after
-            assert lab.points(CLEANER_FILE) == points
-        marked.add(lab.is_marked)
-        # Nothing of what a run before the loss of power remembered is believed.
-        was_marked = lab.is_marked
-        with (
-            restarted(),
-            HeldBrokerRoot(str(lab.root.path), run_id="next", mark_clean=True) as held,
-        ):
-            assert held.was_clean == was_marked, where
-        for name in CLEANED:
-            load(lab.directory(name), round_of(lab, name))
-            assert committed_values(lab.directory(name), 2**62) == values[name], where
-        with restarted():
-            compact(lab)
-        for name in CLEANED:
-            assert data_records(lab.directory(name)) == records[name], where
-        assert lab.points(CLEANER_FILE) == points, where
-    assert marked == {False, True}
-
-
 def recover(lab: Lab) -> None:
     """Recover every partition, and mark the directory."""
 
@@ -218,30 +166,117 @@ def recovered(tree: Tree) -> Tree:
     }
 
 
-@pytest.mark.item("DIR-03", "CKP-04", "FLT-08")
-@pytest.mark.parametrize("way", POWER, ids=lambda way: way.name)
-def test_a_recovery_point_and_the_marker_are_there_only_with_what_was_recovered(way, tmp_path):
-    lab = lab_of(tmp_path, RECOVERED)
-    for path in (lab.made.path, lab.root.path):
-        (path / CLEAN_SHUTDOWN_FILE).unlink()
-        (path / RECOVERY_POINT_FILE).unlink(missing_ok=True)
-    recover(lab)
-    after = {name: lab.tree(name) for name in RECOVERED}
-    points = lab.points(RECOVERY_POINT_FILE)
-    assert (
-        loading_of(Golden(RECOVERED[0]))["recovery_point"] < points[TopicPartition(RECOVERED[0], 0)]
-    )
-    for where in power_losses(
-        lambda: recover(lab), lab.disk, way.way, reset=lab.reset, stride=STRIDE
-    ):
+class RunOfCommits(WorkOfRun):
+    """A run over some partitions of a directory."""
+
+    calls = ()  # what a kill leaves of it, nightlies show that are stopped whole
+
+    def __init__(self, names: list[str], folder: Path) -> None:
+        self._lab = lab_of(folder, names)
+
+    @property
+    def disk(self) -> Path:
+        return self._lab.disk
+
+    def reset(self) -> None:
+        self._lab.reset()
+
+
+class RunOfCompaction(RunOfCommits):
+    """A cleaner point and the marker are there only with what was cleaned."""
+
+    def __init__(self, folder: Path, _way: Interruption) -> None:
+        super().__init__(CLEANED, folder)
+        lab = self._lab
+        self._before = {name: lab.tree(name) for name in CLEANED}
+        compact(lab)
+        self._after = {name: lab.tree(name) for name in CLEANED}
+        self._points = lab.points(CLEANER_FILE)
+        self._records = {name: data_records(lab.directory(name)) for name in CLEANED}
+        self._values = {name: committed_values(lab.directory(name), 2**62) for name in CLEANED}
+        self._marked: set[bool] = set()
+
+    def run(self) -> None:
+        compact(self._lab)
+
+    def check(self, where: str) -> None:
+        lab, before, after = self._lab, self._before, self._after
+        trees = {name: lab.tree(name) for name in CLEANED}
+        if lab.is_marked:
+            assert all(trees[name] in (before[name], after[name]) for name in CLEANED), where
+        for name in CLEANED:
+            partition = TopicPartition(name, 0)
+            point = lab.points(CLEANER_FILE).get(partition)
+            if point == self._points[partition] != lab.made.cleaner_points.get(partition):
+                assert trees[name] == after[name], where
+        if is_end(where):
+            assert lab.is_marked
+            assert trees == after
+            assert lab.points(CLEANER_FILE) == self._points
+        self._marked.add(lab.is_marked)
+        # Nothing of what a run before the loss of power remembered is believed.
+        was_marked = lab.is_marked
+        with (
+            restarted(),
+            HeldBrokerRoot(str(lab.root.path), run_id="next", mark_clean=True) as held,
+        ):
+            assert held.was_clean == was_marked, where
+        for name in CLEANED:
+            load(lab.directory(name), round_of(lab, name))
+            assert committed_values(lab.directory(name), 2**62) == self._values[name], where
+        with restarted():
+            compact(lab)
+        for name in CLEANED:
+            assert data_records(lab.directory(name)) == self._records[name], where
+        assert lab.points(CLEANER_FILE) == self._points, where
+
+    def check_all(self) -> None:
+        assert self._marked == {False, True}
+
+
+class RunOfRecovery(RunOfCommits):
+    """A recovery point and the marker are there only with what was recovered."""
+
+    def __init__(self, folder: Path, _way: Interruption) -> None:
+        super().__init__(RECOVERED, folder)
+        lab = self._lab
+        for path in (lab.made.path, lab.root.path):
+            (path / CLEAN_SHUTDOWN_FILE).unlink()
+            (path / RECOVERY_POINT_FILE).unlink(missing_ok=True)
+        recover(lab)
+        self._after = {name: lab.tree(name) for name in RECOVERED}
+        self._points = lab.points(RECOVERY_POINT_FILE)
+        first = self._points[TopicPartition(RECOVERED[0], 0)]
+        assert loading_of(Golden(RECOVERED[0]))["recovery_point"] < first
+
+    def run(self) -> None:
+        recover(self._lab)
+
+    def check(self, where: str) -> None:
+        lab = self._lab
         claimed = lab.points(RECOVERY_POINT_FILE)
         for name in RECOVERED:
             if lab.is_marked or TopicPartition(name, 0) in claimed:
-                assert lab.tree(name) == after[name], where
+                assert lab.tree(name) == self._after[name], where
         assert lab.is_marked or not is_end(where), where
         with restarted():
             recover(lab)
         for name in RECOVERED:
-            assert recovered(lab.tree(name)) == recovered(after[name]), where
-        assert lab.points(RECOVERY_POINT_FILE) == points, where
+            assert recovered(lab.tree(name)) == recovered(self._after[name]), where
+        assert lab.points(RECOVERY_POINT_FILE) == self._points, where
         assert lab.is_marked, where
+
+
+CELLS = [
+    Cell(
+        operation=operation,
+        case="some partitions",
+        make=make,
+        ways=POWER,
+        power_stride=1 if ALL else 67,
+    )
+    for operation, make in (
+        ("run of compaction", RunOfCompaction),
+        ("run of recovery", RunOfRecovery),
+    )
+]
