@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.options.arguments import said_as
@@ -164,12 +167,22 @@ def count_directories(roots: Sequence[LogRoot]) -> int | None:
     """
     count = 0
     for root in roots:
-        path = local_path(root.location)
-        if path is None or root.role is Role.MANAGED:
+        path = _local_folder(root)
+        if path is None:
             return None
         with storage_errors(path):
             count += len(folder_names(path))
     return count
+
+
+def are_local(roots: Sequence[LogRoot]) -> bool:
+    """Whether all roots are Kafka's own directories on disks of this machine."""
+    return all(_local_folder(root) is not None for root in roots)
+
+
+def _local_folder(root: LogRoot) -> Path | None:
+    """Return the path of one of Kafka's own directories on this machine, None for other roots."""
+    return None if root.role is Role.MANAGED else local_path(root.location)
 
 
 def _root_rows(roots: Sequence[LogRoot]) -> list[pa.RecordBatch]:
@@ -202,41 +215,54 @@ def _read_inventory(
 
 def _directory_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Turn sorted rows of ``schemas.LISTED_DIRECTORY`` into rows of ``schemas.PARTITION``."""
-    return partition_rows(map(_stretches_of, _whole_directories(batches)))
+    return partition_rows(_whole_directories(batches))
 
 
-def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield sorted rows so that no directory is in two of the tables."""
-    waiting: list[pa.RecordBatch] = []
+def _whole_directories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Turn sorted rows into one for each directory, with all that is listed of it."""
+    waiting: list[pa.RecordBatch] = []  # of one directory, which the next batch may go on with
     for batch in batches:
-        if not batch.num_rows:
+        begins = _find_begins(batch, waiting[-1] if waiting else None)
+        if not len(begins):
+            waiting += [batch] if batch.num_rows else []
             continue
-        places = _places(batch)
-        if waiting and places[0] != _places(waiting[-1])[-1]:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-        first = next((n for n, place in enumerate(places) if place == places[-1]), 0)
-        if first:
-            waiting.append(batch.slice(0, first))
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-        waiting.append(batch.slice(first))
+        before = sum(rows.num_rows for rows in waiting)
+        last = int(begins[-1])
+        if before + last:
+            starts = before + begins[:-1]
+            yield _join_stretches(
+                [*waiting, batch.slice(0, last)], np.append(0, starts) if before else starts
+            )
+        waiting = [batch.slice(last)]
     if waiting:
-        yield pa.Table.from_batches(waiting)
+        yield _join_stretches(waiting, np.zeros(1, np.int64))
 
 
-def _places(rows: pa.RecordBatch | pa.Table) -> list[tuple[str, ...]]:
-    return list(zip(*(rows.column(name).to_pylist() for name in _DIRECTORY_KEYS), strict=True))
+def _find_begins(batch: pa.RecordBatch, before: pa.RecordBatch | None) -> NDArray[np.int64]:
+    """Return the rows at which another directory begins than that of the row before."""
+    begins = np.zeros(batch.num_rows, np.bool_)
+    if before is None:
+        begins[:1] = True
+    for name in _DIRECTORY_KEYS:
+        keys = batch.column(name)
+        begins[1:] |= pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+        if before is not None and batch.num_rows:
+            begins[0] |= keys[0] != before.column(name)[-1]
+    return np.flatnonzero(begins)
 
 
-def _stretches_of(table: pa.Table) -> pa.RecordBatch:
-    """Return a row for each directory, with the lists of all its rows."""
-    rows = table.combine_chunks().to_batches()[0]
-    places = _places(rows)
-    starts = [n for n, place in enumerate(places) if n == 0 or place != places[n - 1]]
+def _join_stretches(batches: Sequence[pa.RecordBatch], starts: NDArray[np.int64]) -> pa.RecordBatch:
+    """Return a row for each directory, with the lists of all its rows.
+
+    Args:
+        batches: Rows of whole directories.
+        starts: At which of them a directory begins.
+    """
+    (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     lists = pa.StructArray.from_arrays(
         [rows.column(name) for name in LISTING_COLUMNS], LISTING_COLUMNS
     )
-    stretches = pa.ListArray.from_arrays(pa.array([*starts, len(places)], pa.int32()), lists)
+    offsets = pa.array(np.append(starts, rows.num_rows), pa.int32())
+    stretches = pa.ListArray.from_arrays(offsets, lists)
     keys = [rows.column(name).take(pa.array(starts)) for name in _DIRECTORY_KEYS]
     return pa.RecordBatch.from_arrays([*keys, stretches], [*_DIRECTORY_KEYS, "stretches"])

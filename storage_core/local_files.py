@@ -25,7 +25,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import methodcaller
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +32,6 @@ from typing import Final
 PUBLIC_FILE_MODE: Final = 0o666
 _ROOT_USER: Final = 0
 _PRIVATE_MODE: Final = 0o600
-_IS_FILE: Final = methodcaller("is_file", follow_symlinks=False)
 # Of a file that grows while it is read.
 _GROWN_BYTES: Final = 1 << 20
 _KINDS: Final = (
@@ -293,15 +291,18 @@ def list_open(folder: int, suffix: str) -> tuple[dict[str, os.stat_result], list
     Raises:
         OSError: It cannot be listed, or an entry vanished meanwhile.
     """
-    with os.scandir(folder) as found:
-        entries = list(found)
-    facts = {
-        entry.name: entry.stat(follow_symlinks=False)
-        for entry in entries
-        if entry.name.endswith(suffix)
-    }
-    others = [entry.name for entry in entries if entry.name not in facts]
-    return facts, others, all(map(_IS_FILE, entries))
+    facts: dict[str, os.stat_result] = {}
+    others: list[str] = []
+    are_files = True
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if name.endswith(suffix):
+                facts[name] = entry.stat(follow_symlinks=False)
+            else:
+                others.append(name)
+            are_files = are_files and entry.is_file(follow_symlinks=False)
+    return facts, others, are_files
 
 
 def folder_names(path: Path) -> list[str]:

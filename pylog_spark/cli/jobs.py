@@ -200,7 +200,7 @@ RUN: Final = Work(
     prepare=_prepare,
     operate=_run,
     show=show_run,
-    tasks=Tasks.HERE_IF_FEW_AND_DRY,
+    tasks=Tasks.HERE_IF_DRY,
     asks_ledger=True,
 )
 RECOVER: Final = replace(RUN, name="recover", prepare=_prepare_recovery, operate=_recover)

@@ -29,7 +29,9 @@ SubjectT = TypeVar("SubjectT")
 ReportT = TypeVar("ReportT")
 
 
-# What is no job on up to so many partitions needs no cluster, and no memory to speak of.
+# What is no job on up to so many partitions needs no cluster, and no memory to speak of. A dry run
+# has no such limit: Spark would look at directories of this machine with the same processors, in
+# more time, and with the memory of a JVM besides.
 MOST_PARTITIONS_HERE: Final = 10_000
 
 
@@ -39,7 +41,7 @@ class Tasks(enum.Enum):
     NONE = enum.auto()  # it has none
     LEDGER_ONLY = enum.auto()  # this machine, and only where there is a ledger to write
     HERE_IF_FEW = enum.auto()  # this machine, Spark for many partitions
-    HERE_IF_FEW_AND_DRY = enum.auto()  # the same for a dry run, Spark for the job itself
+    HERE_IF_DRY = enum.auto()  # this machine for a dry run, Spark for the job itself
     SPARK = enum.auto()  # Spark, always
 
 
@@ -129,13 +131,15 @@ class Work(Generic[SubjectT, ReportT]):
 
         if options.master is not None or has_session() or not _is_written_here(options.ledger):
             return False
-        return self.tasks is Tasks.LEDGER_ONLY or self._is_look_at_few(call)
+        return self.tasks is Tasks.LEDGER_ONLY or self._is_look(call)
 
-    def _is_look_at_few(self, call: Call[SubjectT]) -> bool:
-        """Whether a command is no job, on few partitions of this machine."""
-        from pylog_spark.discovery import count_directories  # noqa: PLC0415  # Arrow
+    def _is_look(self, call: Call[SubjectT]) -> bool:
+        """Whether a command is no job, but a dry run or about few partitions, on this machine."""
+        from pylog_spark.discovery import are_local, count_directories  # noqa: PLC0415  # Arrow
 
-        if self.tasks is Tasks.HERE_IF_FEW_AND_DRY and not call.options.dry_run:
+        if call.options.dry_run:
+            return are_local(call.roots)
+        if self.tasks is Tasks.HERE_IF_DRY:
             return False
         count = count_directories(call.roots)
         return count is not None and count <= MOST_PARTITIONS_HERE

@@ -136,8 +136,8 @@ ENGINE: Final = Option[EngineChoice](
     default=EngineChoice.AUTO,
     panel=OUTPUT_AND_PLACE,
     help="Where tasks run: in Spark, or in processes of this machine, as many as it has processors "
-    "or --master local[N] says. Default: Spark for jobs; this machine for dry runs, apply, undo "
-    "and purge of up to 10,000 local partitions.",
+    "or --master local[N] says. Default: Spark for jobs; this machine for dry runs over local "
+    "directories, apply of up to 10,000 partitions, undo and purge.",
     is_in_files=True,
     doc="where tasks run: spark, local (processes of this machine), or auto (by the command)",
 )

@@ -52,7 +52,9 @@ def read_clean_end(
         OSError: A file cannot be read.
     """
     oldest, newest = bases
-    if any(name.endswith(TXN_INDEX_SUFFIX) for name in others):
+    told = [name for name in others if name.endswith((TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX))]
+    snapshot = max(told, default=None)
+    if any(name.endswith(TXN_INDEX_SUFFIX) for name in told):
         return None  # each has to be read
     try:
         if LEADER_EPOCH_FILE in others:
@@ -67,7 +69,6 @@ def read_clean_end(
     except PylogError:
         return None
     start = max(oldest, log_start)
-    snapshot = max((name for name in others if name.endswith(SNAPSHOT_SUFFIX)), default=None)
     if end < start or not _has_settled_producers(folder, snapshot, start=start, end=end):
         return None
     return end

@@ -108,8 +108,13 @@ def test_spark_looks_at_what_is_much_or_elsewhere(monkeypatch, few, tmp_path, wo
     on_spark = (work.name, False)
     assert place_of(monkeypatch, work, [few, remote], dry_run=True) == on_spark
     assert place_of(monkeypatch, work, [few], dry_run=True, master="local[2]") == on_spark
+
+
+def test_spark_applies_what_is_much_and_this_machine_looks_at_it(monkeypatch, few):
     monkeypatch.setattr("pylog_spark.cli.runner.MOST_PARTITIONS_HERE", 1)
-    assert place_of(monkeypatch, work, [few], dry_run=True) == on_spark
+    assert place_of(monkeypatch, jobs.APPLY, [few]) == (jobs.APPLY.name, False)
+    for work in [*JOBS, jobs.APPLY]:
+        assert place_of(monkeypatch, work, [few], dry_run=True) == Local()
 
 
 @names([*JOBS, jobs.APPLY, *LEDGER_ONLY])
