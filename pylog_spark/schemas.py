@@ -1,6 +1,6 @@
-"""Every table's columns, declared once.
+"""Every table's columns, declared once: a row is a dataclass, and the table's schema follows.
 
-The Arrow side is what executors and readers without a JVM use; ``spark_ddl`` gives the same table
+The schema is what executors and readers without a JVM use; ``rows.spark_ddl`` gives the same table
 to Spark. Nothing here imports pyspark. Each column carries what it means as its comment, which
 Spark, Delta and a reader of this file see alike.
 

@@ -225,7 +225,7 @@ class RecoveredLogs:
         return any(not _cuts(self.outcomes[ordinal]) for ordinal, _, _ in self._low_ends())
 
     def _low_ends(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (ordinal, log end offset, high watermark) where the end is below what was acked."""
+        """Yield (ordinal, log end offset, high watermark) where the end is below the latter."""
         for ordinal, outcome in sorted(self.outcomes.items()):
             mark = self.partitions["high_watermark"][ordinal].as_py()
             end = outcome.columns.get("log_end_offset")

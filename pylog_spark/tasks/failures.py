@@ -56,6 +56,22 @@ def attempt_row(
     return row | {"duration_ms": round((time.perf_counter() - started) * 1000)}
 
 
+def attempt_directory(
+    row: Mapping[str, Any],
+    work: Callable[[], dict[str, Any]],
+    refusal_of: Callable[[Exception], str | None] = lambda _: None,
+) -> dict[str, Any]:
+    """Return the row of a partition directory: its name, and as attempt_row.
+
+    Args:
+        row: Of ``schemas.PARTITION``; an error that it carries is handed on, and nothing tried.
+        work: As there.
+        refusal_of: As there.
+    """
+    name = {key: row[key] for key in ("root", "topic", "partition", "directory")}
+    return name | attempt_row(lambda: error_of(row) or work(), refusal_of)
+
+
 def needs_recovery(error: Exception) -> Reason | None:
     """Return why a log that has to be recovered first is skipped; None for any other error."""
     return Reason.RECOVERY_REQUIRED if isinstance(error, RecoveryRequiredError) else None

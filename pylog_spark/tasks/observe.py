@@ -15,7 +15,7 @@ import numpy as np
 
 from pylog_spark.options import HighWatermarkSource
 from pylog_spark.schemas import Reason, Status
-from pylog_spark.tasks.failures import attempt_row, error_of, needs_recovery
+from pylog_spark.tasks.failures import attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_KIND, left_alone, open_partition
 from pylog_spark.tasks.managed_view import (
     clean_request,
@@ -67,8 +67,8 @@ def observe_partition(
         context: The run.
         checkpoints_of: The checkpoints of a root.
     """
-    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
+    work = partial(_observe, row, context, checkpoints_of)
+    return attempt_directory(row, work, needs_recovery)
 
 
 def _observe(
@@ -76,9 +76,6 @@ def _observe(
     context: RunContext,
     checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
-    failed = error_of(row)
-    if failed is not None:
-        return failed
     reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     if reason is None and context.is_unclean(row["root"], row["directory"]):
         reason = Reason.UNCLEAN_SHUTDOWN

@@ -17,7 +17,7 @@ from pylog_spark.options import HighWatermarkSource
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import NEWEST_RECORD, SWEPT, Action, Reason, Status
 from pylog_spark.tasks.ahead import map_partitions
-from pylog_spark.tasks.failures import attempt, attempt_row, error_of, needs_recovery
+from pylog_spark.tasks.failures import attempt, attempt_directory, needs_recovery
 from pylog_spark.tasks.listing import REASON_OF_OTHER_KIND, left_alone, open_partition, rows_of
 from pylog_spark.tasks.managed_view import has_expected_topic_id, manifest_timestamps
 from pylog_spark.tasks.observe import may_be_tiered
@@ -101,8 +101,8 @@ def observe_sweep(
         context: The sweep.
         checkpoints_of: The checkpoints of a root.
     """
-    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    return found | attempt_row(partial(_observe, row, context, checkpoints_of), needs_recovery)
+    work = partial(_observe, row, context, checkpoints_of)
+    return attempt_directory(row, work, needs_recovery)
 
 
 def _observe(
@@ -110,9 +110,6 @@ def _observe(
     context: RetentionContext,
     checkpoints_of: Callable[[str], Checkpoints],
 ) -> dict[str, Any]:
-    failed = error_of(row)
-    if failed is not None:
-        return failed
     run = context.run
     config = _admit(row, context)
     if isinstance(config, Reason):
@@ -247,14 +244,12 @@ def observe_newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _newest_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    return found | attempt_row(partial(_newest, row))
+    return attempt_directory(row, partial(_newest, row))
 
 
 def _newest(row: Mapping[str, Any]) -> dict[str, Any]:
-    failed = error_of(row)
-    if failed is not None or DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
-        return failed or {}
+    if DirectoryKind(row["kind"]) in REASON_OF_OTHER_KIND:
+        return {}
     store = open_partition(row)
     return {"newest_timestamp": newest_record_ms(store, manifest_timestamps(store))}
 

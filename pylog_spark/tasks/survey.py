@@ -15,7 +15,7 @@ import pyarrow as pa
 from pylog_spark.rows import rows_to_batches
 from pylog_spark.schemas import SURVEY, Reason, Status
 from pylog_spark.tasks.ahead import AT_ONCE, map_ahead
-from pylog_spark.tasks.failures import attempt_row, error_of
+from pylog_spark.tasks.failures import attempt_directory
 from pylog_spark.tasks.listing import (
     REASON_OF_KIND,
     left_alone,
@@ -65,16 +65,12 @@ def survey_partitions(
 def _survey_row(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    found = {name: row[name] for name in ("root", "topic", "partition", "directory")}
-    return found | attempt_row(partial(_survey, row, context, checkpoints_of))
+    return attempt_directory(row, partial(_survey, row, context, checkpoints_of))
 
 
 def _survey(
     row: Mapping[str, Any], context: RunContext, checkpoints_of: CheckpointReader
 ) -> dict[str, Any]:
-    failed = error_of(row)
-    if failed is not None:
-        return failed
     reason = REASON_OF_KIND.get(DirectoryKind(row["kind"]))
     config = None if reason else context.catalogs[row["root"]].config_for(row["topic"])
     if config is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.run.trash import observe_root
+from pylog_spark.run.upkeep import observe_root
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.commit import commit
 from storage_core.commit.keep import with_trash

@@ -9,7 +9,7 @@ import pytest
 
 from pylog_spark.operations import broker_undo
 from pylog_spark.operations.undo import undo
-from pylog_spark.run.trash import observe_root
+from pylog_spark.run.upkeep import observe_root
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.checkpoint.lock import LogDirectoryLock
 from storage_core.commit.claim import hold_claim

@@ -8,7 +8,7 @@ import pytest
 
 from pylog_spark.options import JobOptions
 from pylog_spark.run.job import Job, run_trash
-from pylog_spark.run.trash import begin_trash
+from pylog_spark.run.upkeep import begin_trash
 from storage_core.catalog.roles import Role
 from storage_core.checkpoint.checkpoint_files import encode_offset_checkpoint
 from storage_core.clock import ManualClock
