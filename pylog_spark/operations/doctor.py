@@ -56,13 +56,13 @@ def diagnose(
     with Run(place, job) as run:
         observed = observe_targets(run, request)
         _check_readable(observed.targets)
-        found = verify_step(run, request, observed)
-        forecasts = _foretell(run, observed, found)
+        verification = verify_step(run, request, observed)
+        forecasts = _foretell(run, observed, verification)
     return put_together(
         observed,
-        findings=found.worst,
-        counts=[(count.severity, count.code, count.count) for count in found.counts],
-        verified=found.partitions,
+        findings=verification.worst,
+        counts=[(count.severity, count.code, count.count) for count in verification.counts],
+        verified=verification.partitions,
         forecasts=forecasts.to_pylist(),
         threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
         engine=run.engine.name,
@@ -82,13 +82,13 @@ def _check_readable(targets: Sequence[Target]) -> None:
                 raise StorageError(str(entry), reason)
 
 
-def _foretell(run: Run, observed: VerifiedRoots, found: Verification) -> pa.Table:
+def _foretell(run: Run, observed: VerifiedRoots, verification: Verification) -> pa.Table:
     """Return a row of ``schemas.FORECAST`` for each partition that a broker loads."""
     targets = to_foretell(observed.targets)
     if not targets:
         return FORECAST.empty_table()
     engine, options = run.engine, run.job.options
-    sizes = {row["ordinal"]: row["bytes"] or 0 for row in found.partitions}
+    sizes = {row["ordinal"]: row["bytes"] or 0 for row in verification.partitions}
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
     unit_bytes = choose_unit_bytes(
         sum(item.size_bytes for item in items),

@@ -67,25 +67,27 @@ def verify(
     job = new_job(Action.VERIFY.value, log_roots, options, clock=clock, request=asdict(request))
     with Run(place, job) as run:
         observed = observe_targets(run, request)
-        found = verify_step(run, request, observed)
-        results = _results(job, found.partitions)
+        verification = verify_step(run, request, observed)
+        results = _results(job, verification.partitions)
         run.recorder.results(results)
-        recorded = found.rows.map(partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING)
+        recorded = verification.rows.map(
+            partial(recorded_findings, run_id=job.run_id), RECORDED_FINDING
+        )
         run.recorder.findings(run.engine, recorded)
-        worst = Severity(found.counts[0].severity) if found.counts else None
+        worst = Severity(verification.counts[0].severity) if verification.counts else None
         return run.report(
             VerifyReport,
             results,
             has_findings=is_as_bad(worst, request.fail_on),
-            verified=found.partitions,
-            counts=found.counts,
+            verified=verification.partitions,
+            counts=verification.counts,
             findings=tuple(
                 {"run_id": job.run_id, **{name: row[name] for name in RECORDED_FINDING.names[1:]}}
-                for row in found.worst
+                for row in verification.worst
             ),
             roots=observed,
-            read_bytes=sum(row["read_bytes"] or 0 for row in found.partitions),
-            read_ms=sum(row["read_ms"] or 0 for row in found.partitions),
+            read_bytes=sum(row["read_bytes"] or 0 for row in verification.partitions),
+            read_ms=sum(row["read_ms"] or 0 for row in verification.partitions),
             _findings=run.engine.hand_over(recorded),
         )
 
@@ -136,7 +138,7 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
         f"{title}: verify",
         is_look=True,
     )
-    counted = run.engine.collect(
+    counts = run.engine.collect(
         rows.map(count_findings, FINDING_COUNT),
         FINDING_COUNT,
         f"{title}: count findings",
@@ -157,20 +159,20 @@ def verify_step(run: Run, request: VerifyRequest, roots: VerifiedRoots) -> Verif
     return Verification(
         rows=rows,
         partitions=tuple(by_name),
-        counts=_sum_counts(counted),
+        counts=_sum_counts(counts),
         worst=tuple(worst.drop_columns(["badness"]).to_pylist()),
     )
 
 
-def _sum_counts(counted: pa.Table) -> tuple[FindingCount, ...]:
+def _sum_counts(counts: pa.Table) -> tuple[FindingCount, ...]:
     """Return how many findings there are of each severity and code, worst first."""
-    sums = counted.group_by(["severity", "code"]).aggregate([("count", "sum")])
-    counts = [
+    sums = counts.group_by(["severity", "code"]).aggregate([("count", "sum")])
+    summed = [
         FindingCount(severity=row["severity"], code=row["code"], count=row["count_sum"])
         for row in sums.to_pylist()
     ]
-    counts.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
-    return tuple(counts)
+    summed.sort(key=lambda count: (-Severity(count.severity).rank, -count.count, count.code))
+    return tuple(summed)
 
 
 def _results(job: Job, verified: Sequence[Mapping[str, Any]]) -> pa.Table:
