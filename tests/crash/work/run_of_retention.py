@@ -210,7 +210,7 @@ CELLS = [
         case="some partitions",
         make=SweepOfDirectory,
         ways=[KILLS[0], *POWER],
-        stride=1 if ALL else 7,
+        stride=1 if ALL else 11,
         power_stride=1 if ALL else 47,
     )
 ]

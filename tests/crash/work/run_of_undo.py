@@ -256,7 +256,7 @@ class UndoneSweep(WorkOfRun):
         self.check("not stopped")
 
 
-STRIDE = 1 if ALL else 5
+STRIDE = 1 if ALL else 9
 CELLS = [
     Cell(
         operation="run of undo",
