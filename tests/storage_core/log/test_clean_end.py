@@ -166,6 +166,12 @@ def test_a_snapshot_at_the_log_start_counts_only_at_the_end(directory: Path, log
         assert loaded_end(directory, log_start=log_start) == end
 
 
+def test_a_log_that_ends_below_its_start_has_none(directory: Path):
+    """Kafka would delete every segment of it."""
+    assert clean_end(directory, log_start=END + 1) is None
+    assert loaded_end(directory, log_start=END + 1) is None
+
+
 @pytest.mark.parametrize("name", [LOG, INDEX, LEADER_EPOCH_FILE])
 def test_what_cannot_be_opened_is_an_error(directory: Path, name: str):
     (directory / name).unlink()
