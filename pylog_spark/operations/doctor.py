@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -63,7 +63,7 @@ def diagnose(
         findings=verification.worst,
         counts=[(count.severity, count.code, count.count) for count in verification.counts],
         verified=verification.partitions,
-        forecasts=forecasts.to_pylist(),
+        forecasts=forecasts,
         threads=Threads(of_broker=broker_threads, ours=run.engine.slots),
         engine=run.engine.name,
     )
@@ -82,11 +82,13 @@ def _check_readable(targets: Sequence[Target]) -> None:
                 raise StorageError(str(entry), reason)
 
 
-def _foretell(run: Run, observed: VerifiedRoots, verification: Verification) -> pa.Table:
-    """Return a row of ``schemas.FORECAST`` for each partition that a broker loads."""
+def _foretell(
+    run: Run, observed: VerifiedRoots, verification: Verification
+) -> list[dict[str, Any]]:
+    """Return a row of ``schemas.FORECAST`` for each partition that a broker loads, in order."""
     targets = to_foretell(observed.targets)
     if not targets:
-        return FORECAST.empty_table()
+        return []
     engine, options = run.engine, run.job.options
     sizes = {row["ordinal"]: row["bytes"] or 0 for row in verification.partitions}
     items = [WorkItem(value=target, size_bytes=sizes.get(target.ordinal, 0)) for target in targets]
@@ -102,9 +104,12 @@ def _foretell(run: Run, observed: VerifiedRoots, verification: Verification) -> 
         return forecast_partitions(unit, now_ms)
 
     units = [tuple(unit.values) for unit in pack_units(items, unit_bytes=unit_bytes)]
-    return engine.collect(
+    forecasts = engine.collect(
         engine.spread(units, work, FORECAST),
         FORECAST,
         f"{_TITLE}: what a broker's start would do",
         is_look=are_read_here(items),
     )
+    numbers = {target.directory: number for number, target in enumerate(targets)}
+    rows: list[dict[str, Any]] = forecasts.to_pylist()
+    return sorted(rows, key=lambda row: numbers[row["directory"]])
