@@ -1,5 +1,6 @@
-"""What all tests share: Hypothesis's profile, the Spark session, the program; who is skipped."""
+"""What all tests share: Hypothesis's profile, the disk, Spark, the program; who is skipped."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -46,6 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     except JavaNotFoundError as error:
         for item in needs_java:
             item.add_marker(pytest.mark.skip(reason=f"Apache Kafka cannot be asked: {error}"))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not synced is lost by a simulated disk where it matters, not by the real one.
+
+    What is measured waits for it.
+    """
+    if request.node.get_closest_marker("bench") is None:
+        monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(scope="session")

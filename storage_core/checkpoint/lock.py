@@ -21,7 +21,7 @@ from storage_core.filenames import LOCK_FILE
 from storage_core.import_path import safe_import_path
 from storage_core.local_files import is_there
 
-_HOLDER_MODULE: Final = "storage_core.checkpoint.lock_holder"
+_HOLDER_MODULE: Final = "storage_core.lock_holder"
 # The holder answers in a fraction of a second; on a machine that swaps, it may need longer.
 _ANSWER_SECONDS: Final = 60.0
 _RELEASE_SECONDS: Final = 60.0

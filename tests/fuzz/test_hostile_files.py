@@ -73,11 +73,6 @@ class Original:
     end_offset: int
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 class Originals:
     """Goldens of every kind, the kinds by turns; unpacked when they are first wanted."""
 

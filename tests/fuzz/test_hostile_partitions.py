@@ -35,11 +35,6 @@ LIMITS = Limits(max_record_bytes=1 << 20, max_batch_bytes=1 << 20)
 pytestmark = pytest.mark.timeout(max(300, ROUNDS))
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_disks(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory) -> list[tuple[Path, Cleaning]]:
     top = tmp_path_factory.mktemp("originals")

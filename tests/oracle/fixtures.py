@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.oracle.jvm import start_jvm, stop_jvm
+from tests.oracle.jvm import QUICK, start_jvm, stop_jvm
 
 
 @pytest.fixture(scope="session")
 def kafka_jvm() -> Iterator[None]:
     """A JVM with Kafka's classes in this process."""
-    start_jvm()
+    start_jvm(options=QUICK)
     yield
     stop_jvm()

@@ -15,8 +15,11 @@ import jpype
 from pylog_spark.java import find_java
 from tests.oracle.jars import kafka_jars
 
-# Serial collection: fewer threads, and memory goes back soon. The default compilers stay.
+# Serial collection: fewer threads, and memory goes back soon.
 JVM_OPTIONS: Final = ("-XX:+UseSerialGC", "-Xshare:auto", "-Djava.awt.headless=true")
+# The quick compiler alone, for what is not measured: the other one takes more time to optimise
+# Kafka's code than tests then save.
+QUICK: Final = ("-XX:TieredStopAtLevel=1",)
 LIBJVM: Final = Path("lib", "server", "libjvm.so")
 
 

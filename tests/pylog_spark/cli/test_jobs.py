@@ -37,12 +37,10 @@ def root(tmp_path: Path) -> BrokerDirectory:
     return broker_directory(tmp_path / "log", NAMES)
 
 
-@pytest.mark.spark
-def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(
-    spark, pylog, root, tmp_path
-):
+def test_compact_prints_a_row_a_partition_and_a_summary_and_keeps_the_ledger(pylog, root, tmp_path):
     ledger = tmp_path / "ledger"
-    result = pylog("compact", *options_of(root, tmp_path), "--ledger", ledger)
+    arguments = options_of(root, tmp_path)
+    result = pylog("compact", *arguments, "--ledger", ledger, "--engine", "local")
     assert result.exit_code == ExitCode.DONE, result.stderr
     assert "clean-headers-none-s101-0" in result.stdout
     assert "2 done; " in result.stdout

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -142,7 +143,8 @@ def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
     ],
 )
 def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, name, scheme):
-    spark.range(1).write.parquet(str(tmp_path / "ledger" / "runs"))
+    (tmp_path / "ledger" / "runs").mkdir(parents=True)
+    pq.write_table(result_rows("a"), tmp_path / "ledger" / "runs" / "part-0.parquet")
     place = tmp_path / name
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA  # nothing is there
     shutil.copytree(tmp_path / "ledger", place)
@@ -303,7 +305,7 @@ def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tm
     assert read_table(spark, location, LedgerTable.RESULTS, run_id="x").count() == 0
 
 
-def test_a_run_that_an_error_ended_says_so(spark, tmp_path, monkeypatch):
+def test_a_run_that_an_error_ended_says_so(tmp_path, monkeypatch):
     root = broker_directory(tmp_path / "log", [NAME])
     location = str(tmp_path / "ledger")
 
@@ -312,7 +314,7 @@ def test_a_run_that_an_error_ended_says_so(spark, tmp_path, monkeypatch):
 
     monkeypatch.setattr("pylog_spark.run.job.build_catalogs", refuse)
     with pytest.raises(GuardRefusedError):
-        compact(spark, [root.path], root.options(FIRST_ROUNDS_MS, ledger=location))
+        compact(Local(), [root.path], root.options(FIRST_ROUNDS_MS, ledger=location))
     rows = {row["event"]: row for row in delta_rows(location, LedgerTable.RUNS)}
     assert rows["END"]["error_class"] == "GuardRefusedError"
     assert "not today" in rows["END"]["error"]
@@ -323,7 +325,7 @@ def test_an_undo_and_a_purge_are_on_record_as_other_runs_are(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME])
     location, trash = str(tmp_path / "ledger"), str(tmp_path / "trash")
     options = root.options(FIRST_ROUNDS_MS, trash=trash)
-    cleaned = compact(spark, [root.path], options)
+    cleaned = compact(Local(), [root.path], options)
     told = replace(options, ledger=location)
     dry = undo(cleaned.run_id, replace(told, dry_run=True), place=spark)
     assert dry.summary.planned == 1

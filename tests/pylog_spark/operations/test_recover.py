@@ -5,8 +5,10 @@ import os
 import shutil
 from typing import Any
 
+import deltalake
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.engines.spark_engine import SparkEngine
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.recover import recover
@@ -306,15 +308,15 @@ def snapshot_of(directory, log) -> None:
 
 
 @pytest.mark.item("REC-31")
-def test_the_ledger_has_a_row_a_partition_and_every_operation(spark, tmp_path):
+def test_the_ledger_has_a_row_a_partition_and_every_operation(tmp_path):
     root = crashed_directory(tmp_path / "log", MANY_KINDS[:3])
     forget_high_watermarks(root.path)
     torn = tear(root.path / f"{MANY_KINDS[0]}-0")
     ledger = tmp_path / "ledger"
     options = root.with_options(ledger=str(ledger), spark_conf={"spark.secret": "hidden"})
-    report = recover(spark, [root.path], options)
+    report = recover(Local(), [root.path], options)
     tables = {
-        name: spark.read.format("delta").load(str(ledger / name)).toArrow().to_pylist()
+        name: deltalake.DeltaTable(str(ledger / name)).to_pyarrow_table().to_pylist()
         for name in ("runs", "results", "operations")
     }
     assert [run["event"] for run in sorted(tables["runs"], key=lambda run: run["at"])] == [

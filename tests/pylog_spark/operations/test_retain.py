@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.retain import retain
@@ -307,13 +308,13 @@ def test_what_the_cluster_itself_says_goes_be_it_nearly_everything(spark, tmp_pa
     assert differences_from_kafka(root.path, [MOST], tmp_path) == []
 
 
-def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(spark, tmp_path):
+def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(tmp_path):
     root = broker_directory(tmp_path / "log", [MOST])
     own = {**OWN, "ledger": str(tmp_path / "ledger")}
     small = root.configs[MOST]["retention.bytes"]
     root.configs[MOST]["retention.bytes"] = "-1"
     root.write_metadata()
-    report = retain(spark, [root.path], options_of(root, **own))
+    report = retain(Local(), [root.path], options_of(root, **own))
     (row,) = [row for row in report.results.to_pylist() if row["topic"] == MOST]
     assert (row["reason"], row["retention_bytes"]) == ("NOTHING_TO_RETAIN", -1)
 
@@ -321,12 +322,12 @@ def test_a_retention_that_was_much_longer_at_the_last_run_waits_for_a_person(spa
     root.write_metadata()
     for dry_run in (True, False, False):
         # What was refused was not enforced: it is no new habit of the topic.
-        refused = rows_of(retain(spark, [root.path], options_of(root, **own, dry_run=dry_run)))
+        refused = rows_of(retain(Local(), [root.path], options_of(root, **own, dry_run=dry_run)))
         assert refused[MOST]["reason"] == "DELETES_TOO_MUCH"
         said = f"its retention.bytes was without limit in run {report.run_id} and is {small}"
         assert said in refused[MOST]["error"]
     allowed = {**own, "limits": RunLimits(max_delete_ratio=1.0)}
-    done = retain(spark, [root.path], options_of(root, **allowed))
+    done = retain(Local(), [root.path], options_of(root, **allowed))
     assert rows_of(done)[MOST]["status"] == "done"
 
 

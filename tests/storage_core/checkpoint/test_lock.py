@@ -51,6 +51,15 @@ def test_the_lock_is_held_by_a_process_of_its_own_and_the_file_goes_with_it(tmp_
         _ = lock.proof
 
 
+def test_its_process_starts_as_fast_as_python_does():
+    """A run starts one for every directory: settings, say, would take it three times as long."""
+    script = "import sys, storage_core.lock_holder; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert {"storage_core.config", "javaproperties", "numpy"}.isdisjoint(done.stdout.split())
+
+
 @pytest.mark.item("DIR-02")
 def test_a_second_lock_is_refused_and_names_the_holder(tmp_path: Path):
     with LogDirectoryLock(tmp_path) as first:

@@ -1,9 +1,12 @@
-"""The process that holds the lock of one log directory, or asks who does; started by ``lock``.
+"""The process that holds the lock of one log directory, or asks who does.
 
 A POSIX record lock belongs to a process and is lost when that process closes *any* descriptor of
 the file. So the lock lives in a process that does nothing else::
 
-    python -m storage_core.checkpoint.lock_holder LOG_DIRECTORY
+    python -m storage_core.lock_holder LOG_DIRECTORY
+
+``checkpoint.lock`` starts it, once for every directory of a run. It stands outside of that package
+and imports little: to start has to take it no longer than it takes Python.
 
 It prints one line of JSON: ``{"state": "held", "pid", "device", "inode"}``, or
 ``{"state": "refused", "holder_pid"}`` (null if unknown), or ``{"state": "failed", "reason"}``.
