@@ -44,8 +44,9 @@ help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
 
-setup: $(VENV)/.for-all ## Create .venv with everything, and fetch the jars that the tests need
+setup: $(VENV)/.for-all ## Create .venv with everything, and what the tests need: jars, classes read once
 	$(RUN) tests.oracle.jars
+	$(RUN) tests.kit.spark_classes
 
 run: $(VENV)/.for-run ## The nightly over a log directory written by Apache Kafka, on Spark; print the result
 	rm -rf $(BROKER) $(LEDGER)

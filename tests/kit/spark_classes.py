@@ -2,8 +2,9 @@
 
 A JVM with Spark loads some twenty thousand classes before its first query has ended, for which it
 needs ten seconds of a core; from an archive (class data sharing, of every HotSpot) it needs half.
-The archive lies in the folder of the Python that has this pyspark. It is made by the first session
-that wants it; a Java that makes none does without.
+The archive lies in the folder of the Python that has this pyspark. It is made by ``python -m
+tests.kit.spark_classes``, else by the first session that wants it; a Java that makes none does
+without.
 """
 
 import fcntl
@@ -111,4 +112,8 @@ def _record(path: Path, *, delta: bool) -> None:
 
 
 if __name__ == "__main__":
-    _record(Path(sys.argv[1]), delta=sys.argv[2] == "delta")
+    if len(sys.argv) > 1:
+        _record(Path(sys.argv[1]), delta=sys.argv[2] == "delta")
+    else:
+        for with_delta in (False, True):
+            spark_options(delta=with_delta)
