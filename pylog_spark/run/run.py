@@ -24,7 +24,7 @@ from pylog_spark.run.exit_rule import exit_code_of
 from pylog_spark.run.job import Job, brokers_of, open_recorder, unclean_roots
 from pylog_spark.run.plan_file import PlannedPartition
 from pylog_spark.run.plan_table import refuse_duplicates
-from pylog_spark.run.planning import MOST_LOOKS_HERE
+from pylog_spark.run.planning import are_looked_at_here
 from pylog_spark.run.recording import Recorder
 from pylog_spark.run.run_report import Report, RunSummary, summarise
 from pylog_spark.schemas import PARTITION
@@ -209,7 +209,7 @@ class Run:
             count = partitions.num_rows
         spread = self.disks.deal_out(self.engine, listed, count=count)
         rows = self.engine.map_rows(spread, look, schema)
-        is_look = count is not None and count <= MOST_LOOKS_HERE
+        is_look = are_looked_at_here(count)
         return self.engine.collect(rows, schema, f"{job.title}: {what}", is_look=is_look)
 
     def report(

@@ -21,7 +21,7 @@ from pylog_spark.run.plan_file import (
     restrict_catalog,
     write_plan_file,
 )
-from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, MOST_LOOKS_HERE, WorkItem, pack_units
+from pylog_spark.run.planning import ITEM_OVERHEAD_BYTES, WorkItem, are_looked_at_here, pack_units
 from pylog_spark.run.run import Run
 from pylog_spark.schemas import FINGERPRINT, RETENTION_PLAN, Action, Reason, Status
 from pylog_spark.tasks.fingerprints import FileFacts, decode_files, fingerprint_partitions
@@ -191,7 +191,7 @@ def _list_files(run: Run, rows: Sequence[Row], action: str) -> dict[int, tuple[F
     units = [unit.values for unit in packed]
     rows_of_files = run.engine.spread(units, fingerprint_partitions, FINGERPRINT)
     title = f"{run.job.title}: fingerprints of what is planned to {action}"
-    is_look = len(items) <= MOST_LOOKS_HERE
+    is_look = are_looked_at_here(len(items))
     table = run.engine.collect(rows_of_files, FINGERPRINT, title, is_look=is_look)
     return {row["ordinal"]: decode_files(row["files"]) for row in table.to_pylist()}
 
