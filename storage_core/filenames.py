@@ -7,12 +7,8 @@ state is complete.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from storage_core.errors import InvalidNameError
 
@@ -72,11 +68,6 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 MAX_TOPIC_LENGTH: Final = 249
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
-
-_OFFSET_DIGITS: Final = 20
-_ZERO: Final = np.uint8(ord("0"))
-_NINE: Final = np.uint8(9)
-_POWERS: Final = 10 ** np.arange(_OFFSET_DIGITS - 2, -1, -1, dtype=np.uint64)
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _NUMBER: Final = re.compile(r"[0-9]+")
@@ -194,42 +185,6 @@ def kind_of(name: str) -> str | None:
         if name.endswith(suffix) and offset_of(name) is not None:
             return suffix
     return None
-
-
-def parse_file_names(names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """Return offsets and kinds of very many file names, all at once.
-
-    Only names that `segment_file` spells count: 20 digits and a suffix. `offset_of` and `kind_of`
-    read some more, as Kafka does.
-
-    Args:
-        names: Plain file names.
-
-    Returns:
-        (offsets, kinds): of each name the offset, and which of ``SEGMENT_FILE_SUFFIXES`` it has;
-        kind -1, and any offset, for all other names.
-    """
-    plain, joined = names, "".join(names)
-    if not joined.isascii():
-        plain = [name if name.isascii() else "" for name in names]
-        joined = "".join(plain)
-    lengths = np.fromiter(map(len, plain), np.int64, len(plain))
-    text = np.frombuffer(joined.encode("ascii"), np.uint8)
-    starts = np.cumsum(lengths) - lengths
-    offsets = np.zeros(len(plain), np.int64)
-    kinds = np.full(len(plain), -1, np.int8)
-    for kind, suffix in enumerate(SEGMENT_FILE_SUFFIXES):
-        (rows,) = np.nonzero(lengths == _OFFSET_DIGITS + len(suffix))
-        spelled = text[starts[rows, None] + np.arange(_OFFSET_DIGITS + len(suffix))]
-        digits = spelled[:, :_OFFSET_DIGITS] - _ZERO  # what is below "0" wraps to more than 9
-        has_suffix = spelled[:, _OFFSET_DIGITS:] == np.frombuffer(suffix.encode(), np.uint8)
-        # Of 20 digits the first one is 0: so the others fit in 64 bits, if not always in 63.
-        numbers = digits[:, 1:].astype(np.uint64) @ _POWERS
-        is_one = has_suffix.all(axis=1) & (digits <= _NINE).all(axis=1) & (digits[:, 0] == 0)
-        is_one &= numbers <= MAX_OFFSET
-        offsets[rows[is_one]] = numbers[is_one].astype(np.int64)
-        kinds[rows[is_one]] = kind
-    return offsets, kinds
 
 
 def parse_renamed_directory(name: str) -> tuple[TopicPartition, str] | None:

@@ -59,6 +59,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(tmp_path):
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "meta.properties").touch()
     command = [sys.executable, "-m", "pylog_spark", "verify", tmp_path / "log"]
+    command += ["--engine", "spark"]
     process = subprocess.Popen(
         command,
         env=environment(),

@@ -15,13 +15,12 @@ from storage_core.filenames import (
     PARTITION_METADATA_FILE,
     kind_of,
     offset_of,
-    parse_file_names,
     segment_file,
 )
 from storage_core.filenames import SEGMENT_FILE_SUFFIXES as SUFFIXES
 from storage_core.formats.batch_v2 import NO_TIMESTAMP
 from storage_core.formats.index_entries import TIME_INDEX_ENTRY
-from storage_core.maintenance.listings import Listings, Look, look_at
+from storage_core.maintenance.listings import Listings, Look, look_at, parse_file_names
 from storage_core.maintenance.partition_state import PartitionState, UnobservedError
 from storage_core.maintenance.retention.holds import HOLDS, NO_LIMIT, find_kept_logs
 from storage_core.maintenance.retention.plan import RetentionRules, plan_retention
