@@ -257,6 +257,16 @@ def is_there(path: Path, *, may_be_link: bool = False) -> bool:
     return facts_of(path, may_be_link=may_be_link) is not None
 
 
+def entry_names(path: Path, *, may_be_link: bool = False) -> list[str]:
+    """Return the names in a folder, in any order; nothing is asked of the entries themselves.
+
+    Raises:
+        OSError: It is a link (see open_folder) or cannot be listed.
+    """
+    with open_folder(path, may_be_link=may_be_link) as folder, os.scandir(folder) as listing:
+        return [entry.name for entry in listing]
+
+
 def scan_folder(path: Path, *, may_be_link: bool = False) -> list[Entry]:
     """Return the entries of a folder, sorted by name; those that vanish meanwhile are left out.
 

@@ -28,7 +28,7 @@ from storage_core.filenames import (
     parse_partition_directory,
     parse_renamed_directory,
 )
-from storage_core.local_files import folder_names, scan_folder
+from storage_core.local_files import entry_names, folder_names
 from storage_core.roots.broker import BrokerRoot
 from storage_core.roots.managed import ManagedRoot
 from storage_core.roots.mirror import MirrorRoot
@@ -172,7 +172,7 @@ def check_log_directory(root: str | Path, path: Path) -> None:
         StorageError: It cannot be listed.
     """
     with storage_errors(path):
-        names = {entry.name for entry in scan_folder(path, may_be_link=True)}
+        names = frozenset(entry_names(path, may_be_link=True))
         folders = folder_names(path)
     whole = path.resolve()
     partition = _find_partition(whole.name)
