@@ -44,9 +44,9 @@ def source_digest() -> str:
 
 
 def _candidate_roots() -> Iterator[Path]:
-    said = os.environ.get(CACHE_VARIABLE)
-    if said:
-        yield Path(said)
+    folder = os.environ.get(CACHE_VARIABLE)
+    if folder:
+        yield Path(folder)
         return
     user_cache = os.environ.get("XDG_CACHE_HOME") or _user_cache()
     if user_cache:

@@ -13,30 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage_core.formats.batch_v2 import MAX_SEQUENCE
+from storage_core.kernels.producer_scan import (
+    COLUMN_COUNT,
+    CONTROL_TYPE,
+    IS_TRANSACTIONAL,
+    LAST_OFFSET,
+    NOT_A_MARKER,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    list_events,
+)
 from storage_core.records.batch_table import BatchTable
 from storage_core.records.reader import Window
-
-# Rows of an event table, int64[COLUMN_COUNT, n]: one event a column, in the order of first batches.
-PRODUCER_ID: Final = 0
-PRODUCER_EPOCH: Final = 1
-CONTROL_TYPE: Final = 2  # NOT_A_MARKER, or as the column of batches
-IS_TRANSACTIONAL: Final = 3
-POSITION: Final = 4  # of the first batch in its file
-FIRST_OFFSET: Final = 5  # base offset of the first batch
-LAST_OFFSET: Final = 6  # of the last batch, as what follows
-OFFSET_DELTA: Final = 7
-LAST_SEQUENCE: Final = 8
-TIMESTAMP: Final = 9
-COORDINATOR_EPOCH: Final = 10
-COLUMN_COUNT: Final = 11
-
-NOT_A_MARKER: Final = -1_000
 
 _FIRST_COLUMNS: Final = slice(PRODUCER_ID, LAST_OFFSET)
 
 
 class ProducerEvent(NamedTuple):
-    """One column of an event table, field by field; see there."""
+    """One column of an event table, field by field; see ``kernels.producer_scan``."""
 
     producer_id: int
     producer_epoch: int
@@ -79,31 +73,11 @@ def batch_events(batches: BatchTable, file_position: int = 0) -> NDArray[np.int6
         file_position: Where in the file their positions count from.
 
     Returns:
-        int64[COLUMN_COUNT, n].
+        int64[COLUMN_COUNT, n], columns as in ``kernels.producer_scan``.
     """
-    chosen = batches.has_producer_id & ~batches.is_legacy
-    if not chosen.any():
-        return no_events()
-    if not chosen.all():
-        batches = BatchTable(np.ascontiguousarray(batches.columns[:, chosen]))
-    is_control, base_offset, last_offset = (
-        batches.is_control,
-        batches.base_offset,
-        batches.last_offset,
-    )
-    table = np.empty((COLUMN_COUNT, len(batches)), np.int64)
-    table[PRODUCER_ID] = batches.producer_id
-    table[PRODUCER_EPOCH] = batches.producer_epoch
-    table[CONTROL_TYPE] = np.where(is_control, batches.control_type, NOT_A_MARKER)
-    table[IS_TRANSACTIONAL] = batches.is_transactional
-    table[POSITION] = batches.position + file_position
-    table[FIRST_OFFSET] = base_offset
-    table[LAST_OFFSET] = last_offset
-    table[OFFSET_DELTA] = last_offset - base_offset
-    table[LAST_SEQUENCE] = batches.last_sequence
-    table[TIMESTAMP] = np.where(is_control, batches.marker_timestamp, batches.max_timestamp)
-    table[COORDINATOR_EPOCH] = batches.coordinator_epoch
-    return table
+    events = np.empty((COLUMN_COUNT, len(batches)), np.int64)
+    count = list_events(np.ascontiguousarray(batches.columns), file_position, events)
+    return events[:, :count]
 
 
 def join_events(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:

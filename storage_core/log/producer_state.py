@@ -33,8 +33,9 @@ from storage_core.errors import (
 from storage_core.formats.batch_v2 import MAX_SEQUENCE, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from storage_core.formats.control import NO_CONTROL_RECORD, ControlType
 from storage_core.index.transaction_index import AbortedTxn
+from storage_core.kernels.producer_scan import NOT_A_MARKER
 from storage_core.log.open_transactions import OpenTransactions
-from storage_core.log.producer_events import NOT_A_MARKER, ProducerEvent, iterate_events
+from storage_core.log.producer_events import ProducerEvent, iterate_events
 from storage_core.log.producer_snapshot import NO_OFFSET, ProducerEntry
 
 REMEMBERED_BATCHES: Final = 5

@@ -67,7 +67,6 @@ class BatchTable:
     crc_ok = _Column(batch_scan.CRC_OK)
     control_type = _Column(batch_scan.CONTROL_TYPE)
     coordinator_epoch = _Column(batch_scan.COORDINATOR_EPOCH)
-    _marker_timestamp = _Column(batch_scan.MARKER_TIMESTAMP)
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -114,14 +113,6 @@ class BatchTable:
     def is_log_append_time(self) -> NDArray[np.bool_]:
         """Whether the records' timestamps are the broker's."""
         return _has_bit(self.attributes, TIMESTAMP_TYPE_BIT)
-
-    @property
-    def marker_timestamp(self) -> NDArray[np.int64]:
-        """Epoch milliseconds of the control records, whatever their batches' headers say.
-
-        Only meaningful where a transaction's end was read.
-        """
-        return np.where(self.is_log_append_time, self.max_timestamp, self._marker_timestamp)
 
     @property
     def has_timestamps(self) -> NDArray[np.bool_]:

@@ -206,7 +206,8 @@ def analyze_append(
     if taken < len(batches):
         kept = BatchTable(np.ascontiguousarray(batches.columns[:, :taken]))
     batch_scan.read_control_types(data, kept.columns, taken)
-    codecs = kept.codec[kept.codec != Codec.NONE]
+    codecs = kept.codec
+    codecs = codecs[codecs != Codec.NONE]
     return AnalyzedAppend(
         batches=kept,
         valid_bytes=end,

@@ -8,7 +8,7 @@ import pytest
 
 from storage_core.filenames import log_file
 from storage_core.formats.batch_v2 import TimestampType
-from storage_core.log.producer_events import TIMESTAMP
+from storage_core.kernels.producer_scan import TIMESTAMP
 from storage_core.log.segment_scan import ScanStop, SegmentScan, scan_segment
 from storage_core.store.local import LocalStore
 from tests.kit.builders import (
