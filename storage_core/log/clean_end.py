@@ -77,13 +77,16 @@ def read_clean_end(
 def _read_newest_entries(folder: int, base_offset: int) -> OffsetIndex | None:
     """Return an offset index, or as much of its end as a search for its last entry looks at.
 
-    None where that search goes elsewhere, because entries are out of order.
+    None where that search goes elsewhere, because entries are out of order, and where the file is
+    cut meanwhile.
     """
     entry_bytes = OFFSET_INDEX_ENTRY.itemsize
     with _opened(folder, segment_file(base_offset, OFFSET_INDEX_SUFFIX)) as descriptor:
         whole = os.fstat(descriptor).st_size // entry_bytes * entry_bytes
         wanted = min(whole, _NEWEST_ENTRY_BYTES)
         content = os.pread(descriptor, wanted, whole - wanted) if wanted else b""
+    if len(content) < wanted:
+        return None  # it is shorter by now
     index = OffsetIndex.parse(base_offset, content)
     if wanted < whole:
         offsets = index.entries["relative_offset"]

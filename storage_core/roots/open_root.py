@@ -173,14 +173,14 @@ def check_log_directory(root: str | Path, path: Path) -> None:
     """
     with storage_errors(path):
         names = frozenset(entry_names(path, may_be_link=True))
-        folders = folder_names(path)
+        is_one = META_PROPERTIES_FILE in names or bool(folder_names(path))
     whole = path.resolve()
     partition = _find_partition(whole.name)
     if partition is not None and _holds_a_partition(whole, names):
         place = f"{quote(str(whole.parent))} --topics {quote(partition.topic)}"
         reason = f"is the directory of one partition; expected its log directory: {place}"
         raise ConfigError("ROOT", root, reason)
-    if not folders and META_PROPERTIES_FILE not in names:
+    if not is_one:
         reason = "holds neither a partition nor meta.properties; is its disk mounted?"
         raise ConfigError("ROOT", root, reason)
 
