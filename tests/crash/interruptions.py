@@ -135,7 +135,8 @@ class Interruption:
             disk = Disk(work.disk)
             was_stopped = disk.run(work.run, stop_at=number)
             assert was_stopped or number >= len(disk.changes), f"not stopped at {number}"
-            assert was_stopped or number > 0, "there is nothing that a loss of power could stop"
+            if not was_stopped and number == 0:
+                return  # It changes nothing: there is no point at which the power could be lost.
             point = f"before change {number}" if was_stopped else f"after all {len(disk.changes)}"
             for seed in range(seeds):
                 disk.leave(loss, seed=seed + seeds * number)
