@@ -11,6 +11,8 @@ from storage_core.filenames import TopicPartition
 from storage_core.maintenance.compaction.partition import clean_partition
 from storage_core.roots import managed
 from storage_core.roots.managed import HeldManagedRoot
+from storage_core.roots.root import Prepared
+from storage_core.store.generations import GENERATION_MARK
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory, cleaner
 from tests.pylog_spark.managed_roots import managed_twin, read_store
@@ -174,6 +176,23 @@ def test_what_changed_since_it_was_planned_is_not_overwritten(twin):
         row = clean(works, context)[0]
     assert row["error_class"] == "ChangedWhileReadError"
     assert "generation 2, committed by run somebody" in row["error"]
+    assert twin.store(NAME).manifest.generation == 2
+
+
+@pytest.mark.item("FLT-10", "FLT-14")
+def test_another_work_of_the_run_is_not_taken_for_ones_own(twin):
+    pipeline = ManagedPipeline(twin, FIRST_ROUNDS_MS)
+    with pipeline.held() as context:
+        [work] = [w for w in pipeline.works() if w.ref.partition.topic == NAME]
+        assert clean([work], context)[0]["error"] is None
+        commit = context.roots[twin.location].commit
+        row = commit(
+            work.ref.directory, "retain", lambda _: Prepared(result={"left": 0}, plan=None)
+        )
+        planned = f"{work.ref.directory}{GENERATION_MARK}1"
+        late = commit(planned, "retain", lambda _: pytest.fail("it is planned from what is gone"))
+    assert row == {"left": 0}
+    assert (late["error_class"], late["touched"]) == ("ChangedWhileReadError", False)
     assert twin.store(NAME).manifest.generation == 2
 
 

@@ -146,6 +146,17 @@ def test_a_partition_that_changed_since_it_was_planned_is_left_alone(root):
     assert read_tree(root.path / f"{TOPIC}-0") == before
 
 
+@pytest.mark.item("FLT-10")
+def test_a_log_start_that_is_not_the_one_of_the_plan_is_not_written(root):
+    sweeper = Sweeper(root)
+    row = sweeper.observe()[f"{TOPIC}-0"]
+    create_claim(sweeper.claim())
+    before = read_tree(root.path)
+    swept = sweeper.commit({**row, "log_start_offset": row["log_start_offset"] + 1})
+    assert (swept["error_class"], swept["touched"]) == ("ChangedWhileReadError", False)
+    assert read_tree(root.path) == before
+
+
 @pytest.mark.item("RET-13", "RET-15", "DIR-06", "DIR-08")
 @pytest.mark.parametrize(
     ("change", "reason"),

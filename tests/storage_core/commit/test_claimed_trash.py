@@ -17,7 +17,8 @@ from storage_core.commit import (
     SyncDirectory,
     WriteFile,
 )
-from storage_core.commit.claim import create_claim, hold_claim, resume_claim
+from storage_core.commit import claim as claims
+from storage_core.commit.claim import CommitLostError, create_claim, hold_claim, resume_claim
 from storage_core.commit.keep import with_trash
 from storage_core.commit.trash import hold_run, list_commits
 from storage_core.commit.undo import undo_partition
@@ -146,6 +147,16 @@ def test_a_commit_that_was_done_asks_for_no_trash(tmp_path):
     shutil.rmtree(tmp_path / "trash")
     finished = resume_claim(tmp_path / "claim", log_directory=directory.parent)
     assert finished == (str(directory), {"next_offset": 7})
+
+
+def test_a_commit_that_began_before_the_machine_was_started_anew_is_lost(tmp_path, monkeypatch):
+    directory, plan = partition(tmp_path)
+    kill(tmp_path, directory, plan, KEPT)
+    left = read_tree(directory)
+    monkeypatch.setattr(claims, "current_boot", lambda: "another")
+    with pytest.raises(CommitLostError, match="started anew"):
+        resume_claim(tmp_path / "claim", log_directory=directory.parent)
+    assert read_tree(directory) == left
 
 
 def test_the_undo_of_the_very_run_finishes_its_commit_first(tmp_path):

@@ -1,12 +1,14 @@
-"""A truncation below the active segment takes the cleaner's point back with it."""
+"""A truncation takes the recovery point back, and below the active segment the cleaner's point."""
 
 import pytest
 
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.maintenance.truncation import (
+    plan_truncation,
     truncate_partition,
     truncated_cleaner_point,
 )
+from storage_core.store import LocalStore
 from tests.kit.builders import BatchSpec, RecordSpec
 from tests.kit.directories import SegmentSpec, write_partition
 
@@ -62,3 +64,12 @@ def test_without_an_entry_nothing_is_said_of_one(tmp_path):
 
 def test_a_point_above_a_log_that_is_not_cut_below_its_active_segment_stays():
     assert truncated_cleaner_point(30, to=25, active_before=20, active_after=20) == 30
+
+
+@pytest.mark.parametrize("to", [0, 5, 10, 25, 30])
+def test_nothing_above_the_cut_counts_as_flushed(tmp_path, to):
+    directory = write_partition(tmp_path / "t-0", [segment(0), segment(10), segment(20)])
+    is_cut, log = plan_truncation(
+        LocalStore(directory), config=LogConfig(), cleaner=CleanerConfig(), now_ms=NOW_MS, to=to
+    )
+    assert (is_cut, log.log_end_offset, log.recovery_point) == (to < 30, to, to)
