@@ -14,12 +14,11 @@ from pylog_spark.cli.program import app
 from pylog_spark.java import JavaNotFoundError, find_java
 from pylog_spark.session import build_session
 from storage_core.kernels._jit import cache_folder
-from tests.kit.spark_classes import spark_options
+from tests.kit.spark_classes import FEW_ROWS, spark_options
 
 Pylog = Callable[..., Any]
 
-SPARK_SETTINGS = {
-    "spark.sql.shuffle.partitions": "2",
+SPARK_SETTINGS = FEW_ROWS | {
     # Delta's state of a small table: one partition instead of fifty.
     "spark.databricks.delta.snapshotPartitions": "1",
 }

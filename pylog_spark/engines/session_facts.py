@@ -68,6 +68,21 @@ def heap_bytes(spark: "SparkSession") -> int:
     return driver if str(context.master).startswith("local[") else min(driver, executor)
 
 
+def has_files_of_driver(spark: "SparkSession") -> bool:
+    """Whether a path without a scheme is to a session one of this machine, as it is to Python.
+
+    To a session of Spark Connect it is one of the server's; to one that is told so it is one of
+    HDFS or of an object store. A session that does not say counts as one of these.
+    """
+    if is_connect(spark):
+        return False
+    try:
+        files = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    except Exception:  # noqa: BLE001  # shared clusters do not let everybody ask the JVM
+        return False
+    return str(files).startswith("file:")
+
+
 def has_delta(spark: "SparkSession") -> bool:
     """Whether a session reads and writes Delta tables.
 

@@ -1,5 +1,8 @@
 """The ledger as a Spark session writes and reads it.
 
+What the driver has it appends itself, where it can: a job of Spark's, and Delta's state computed by
+three more, are seconds for an append of a few rows. What tasks have Spark appends.
+
 Parquet has no transaction ids; it is used only where the session has no Delta, or the ledger was
 begun so, and never without a word.
 """
@@ -16,10 +19,17 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own habit
 
 from pylog_spark.engines.engine import Engine, RowsT
-from pylog_spark.engines.session_facts import has_delta, is_connect
+from pylog_spark.engines.session_facts import has_delta, has_files_of_driver, is_connect
 from pylog_spark.engines.spark_engine import SparkRows
 from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, LedgerTable, table_location
+from pylog_spark.ledger.tables import (
+    SCHEMAS,
+    LedgerFormat,
+    LedgerTable,
+    local_folder,
+    table_location,
+    why_spark,
+)
 from pylog_spark.rows import spark_ddl
 from pylog_spark.schemas import ALLOWED_BY, Action
 from storage_core.errors import ConfigError
@@ -50,11 +60,13 @@ class SparkLedger(Ledger):
         location: Path or URL under which the tables lie.
         run_id: The run that writes.
         format: How the tables are stored.
+        driver: Appends what the driver has; None where Spark does that too.
     """
 
     location: str
     run_id: str
     format: LedgerFormat
+    driver: Ledger | None
     _callers_session: SparkSession
     _session: SparkSession
 
@@ -67,24 +79,30 @@ class SparkLedger(Ledger):
             pyspark.errors.PySparkException: The location cannot be written.
         """
         session = _ledger_session(spark)
-        kind = format_at(spark, location)
+        driver = _open_on_driver(location, run_id) if driver_reaches(spark, location) else None
+        kind = LedgerFormat.DELTA if driver is not None else format_at(spark, location)
         if kind is LedgerFormat.PARQUET:
             _warn_of_parquet(spark, location)
         ledger = cls(
             location=location,
             run_id=run_id,
             format=kind,
+            driver=driver,
             _callers_session=spark,
             _session=session,
         )
-        for table in LedgerTable:
-            ledger._create(table)
-        ledger._give_back()
+        if driver is None:
+            for table in LedgerTable:
+                ledger._create(table)
+            ledger._give_back()
         return ledger
 
     def append(self, table: LedgerTable, rows: pa.Table, *, number: int) -> None:
         """Append rows to a table, once: a second call with the same number adds nothing (Delta)."""
-        self._save(self._frame(table, rows), table, number)
+        if self.driver is not None:
+            self.driver.append(table, rows, number=number)
+        else:
+            self._save(self._frame(table, rows), table, number)
 
     def append_rows(
         self, table: LedgerTable, engine: Engine[RowsT], rows: RowsT, *, number: int
@@ -154,6 +172,12 @@ def last_limits(
     may_be_missing: bool,
 ) -> list[dict[str, Any]]:
     """Return what retention topics had when it was last enforced; see ``ledger.last_limits``."""
+    if driver_reaches(spark, location):
+        from pylog_spark.ledger import local_ledger  # noqa: PLC0415  # deltalake
+
+        return local_ledger.last_limits(
+            location, topics, run_id=run_id, may_be_missing=may_be_missing
+        )
     try:
         rows = read_table(spark, location, LedgerTable.RESULTS)
     except AnalysisException:
@@ -180,6 +204,26 @@ def last_limits(
     enforced = runs.where(F.col("refusals") == 0).groupBy("root", "topic").agg(last)
     found: list[dict[str, Any]] = enforced.select("root", "topic", "last.*").toArrow().to_pylist()
     return found
+
+
+def driver_reaches(spark: SparkSession, location: str) -> bool:
+    """Whether the driver can write and read a ledger itself, as its session would.
+
+    That takes a path of the driver's machine, and a session with Delta: without it, a ledger is
+    Parquet.
+    """
+    return (
+        ledger_format(spark) is LedgerFormat.DELTA
+        and local_folder(location) is not None
+        and why_spark(location) is None
+        and has_files_of_driver(spark)
+    )
+
+
+def _open_on_driver(location: str, run_id: str) -> Ledger:
+    from pylog_spark.ledger.local_ledger import LocalLedger  # noqa: PLC0415  # deltalake
+
+    return LocalLedger.open(location, run_id=run_id)
 
 
 def ledger_format(spark: SparkSession) -> LedgerFormat:

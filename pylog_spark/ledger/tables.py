@@ -1,6 +1,7 @@
 """The tables of a ledger and where they lie under its location."""
 
 import enum
+import re
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,8 @@ import pyarrow as pa
 
 from pylog_spark.schemas import CLEANING, OPERATION, RECORDED_FINDING, RESULT, RUN
 
-_FILE_SCHEME: Final = "file://"
+# Both ways to write the URL of a file; to Hadoop they are the same.
+_FILE_SCHEME: Final = re.compile("file:(?://)?(?=/)")
 # deltalake makes a slash of a backslash, and panics at the others when it writes (1.6).
 _NOT_UNDERSTOOD: Final = frozenset("\\[]^|")
 
@@ -63,7 +65,8 @@ def local_folder(location: str) -> Path | None:
 
     The path of a URL is taken as it stands, as Spark does.
     """
-    path = location.removeprefix(_FILE_SCHEME)
+    scheme = _FILE_SCHEME.match(location)
+    path = location[scheme.end() :] if scheme is not None else location
     return None if "://" in path else Path(path).absolute()
 
 

@@ -24,6 +24,7 @@ from storage_core.clock import ManualClock, SystemClock
 from storage_core.roots import managed
 from tests.crash.stopping import CONTROL, Stopping, crash
 from tests.kit.faulty_store import SimulatedCrash
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS
 
 # A lease of a dead run has ended then.
@@ -82,14 +83,8 @@ def main(options: dict[str, Any]) -> None:
     """
     stopping = Stopping(Path(os.environ[CONTROL]))
     stopping.begin(stopping.control / "nothing yet")
-    spark = build_session(
-        "local[2]",
-        {
-            "spark.python.daemon.module": "tests.crash.stopping",
-            "spark.sql.shuffle.partitions": "2",
-        },
-        delta=False,
-    )
+    settings = FEW_ROWS | {"spark.python.daemon.module": "tests.crash.stopping"}
+    spark = build_session("local[2]", settings, delta=False)
     stopping.watch(crash)
     nights = Nights(
         spark,

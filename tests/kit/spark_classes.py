@@ -27,6 +27,13 @@ _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # A JVM that cannot use an archive says so on its standard output.
 _QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 _TIMEOUT_S: Final = 600
+# What a session is told that has a few rows: to generate and compile code for them takes longer
+# than to interpret the expressions. What goes through spark-submit has them compiled.
+FEW_ROWS: Final = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 REPOSITORY: Final = Path(__file__).parents[2]
 
 
@@ -92,11 +99,8 @@ def _make(path: Path, *, delta: bool) -> None:
 def _record(path: Path, *, delta: bool) -> None:
     """Run what most tests do, and have the JVM write its classes down when it ends."""
     options = f"{' '.join(_QUICK)} -XX:ArchiveClassesAtExit={path}"
-    spark = build_session(
-        "local[2]",
-        {"spark.driver.extraJavaOptions": options, "spark.sql.shuffle.partitions": "2"},
-        delta=delta,
-    )
+    settings = {"spark.driver.extraJavaOptions": options, "spark.sql.shuffle.partitions": "2"}
+    spark = build_session("local[2]", settings, delta=delta)
     gateway: Any = spark.sparkContext._gateway
     process = gateway.proc
     frame = spark.range(100).repartition(4).mapInArrow(lambda batches: batches, "id long")

@@ -1,3 +1,5 @@
+"""The ledger, as Spark's executors, Spark's driver and this machine write and read it."""
+
 import json
 import shutil
 from dataclasses import replace
@@ -11,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pylog_spark.engines.choice import Local, Place
-from pylog_spark.ledger import LedgerTable, last_limits, open_ledger
-from pylog_spark.ledger.spark_ledger import SparkLedger, format_at, read_table
-from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat
+from pylog_spark.ledger import LedgerTable, last_limits, open_ledger, spark_ledger
+from pylog_spark.ledger.spark_ledger import SparkLedger, driver_reaches, format_at, read_table
+from pylog_spark.ledger.tables import SCHEMAS, LedgerFormat, local_folder
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.ingest import ingest
 from pylog_spark.operations.materialize import materialize
@@ -34,6 +36,12 @@ pytestmark = pytest.mark.spark
 NAME = "clean-hw-none-s161"
 
 
+@pytest.fixture
+def without_driver(monkeypatch):
+    """Spark alone writes and reads, as it does where the driver cannot."""
+    monkeypatch.setattr(spark_ledger, "driver_reaches", lambda *_: False)
+
+
 def delta_rows(location, table: LedgerTable) -> list[dict]:
     """Return the rows as a client without Spark reads them."""
     return deltalake.DeltaTable(f"{location}/{table}").to_pyarrow_table().to_pylist()
@@ -44,6 +52,7 @@ def result_rows(*topics: str) -> pa.Table:
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)])
 
 
+@pytest.mark.usefixtures("without_driver")
 def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(spark, tmp_path):
     ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     assert ledger.format is LedgerFormat.DELTA
@@ -55,6 +64,7 @@ def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(s
         assert delta.to_pyarrow_table().num_rows == 0
 
 
+@pytest.mark.usefixtures("without_driver")
 def test_an_append_that_is_made_again_adds_nothing(spark, tmp_path):
     location = str(tmp_path / "ledger")
     ledger = SparkLedger.open(spark, location, run_id="r")
@@ -67,6 +77,7 @@ def test_an_append_that_is_made_again_adds_nothing(spark, tmp_path):
     assert topics == ["a", "b", "c", "d"]
 
 
+@pytest.mark.usefixtures("without_driver")
 def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
     ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
@@ -90,6 +101,7 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
     assert [row["topic"] for row in rows] == ["a"]
 
 
+@pytest.mark.usefixtures("without_driver")
 def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monkeypatch):
     location = str(tmp_path / "ledger")
     SparkLedger.open(spark, location, run_id="r").append(
@@ -153,6 +165,7 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA
 
 
+@pytest.mark.usefixtures("without_driver")
 @pytest.mark.parametrize("ledger_format", LedgerFormat)
 def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
     spark, tmp_path, monkeypatch, ledger_format
@@ -166,6 +179,7 @@ def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
     assert [row["topic"] for row in rows] == ["a"]
 
 
+@pytest.mark.usefixtures("without_driver")
 @pytest.mark.parametrize("ledger_format", LedgerFormat)
 def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
     spark, tmp_path, monkeypatch, ledger_format
@@ -185,9 +199,10 @@ def test_a_ledger_of_an_older_version_gets_the_columns_that_came_since(
 
 
 def place_of(name: str, spark) -> Place:
-    return spark if name == "spark" else Local()
+    return Local() if name == "local" else spark
 
 
+@pytest.mark.usefixtures("without_driver")
 @pytest.mark.parametrize(("first", "then"), [("spark", "local"), ("local", "spark")])
 def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first, then):
     location = str(tmp_path / "a ledger")
@@ -214,6 +229,57 @@ def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first
     assert left.protocol().min_writer_version == made.protocol().min_writer_version == 2
 
 
+def test_what_the_driver_has_is_appended_without_a_job_of_spark(spark, tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("Spark is asked")
+
+    location = str(tmp_path / "ledger")
+    with monkeypatch.context() as patch:
+        for name in ("createDataFrame", "read"):
+            patch.setattr(SparkSession, name, refuse)
+        ledger = SparkLedger.open(spark, location, run_id="r")
+        for _ in range(2):
+            ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+    assert ledger.format is LedgerFormat.DELTA
+    assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("location", "folder"),
+    [
+        ("/a b/c", "/a b/c"),
+        ("file:/a%20b", "/a%20b"),
+        ("file:///a", "/a"),
+        ("file:a", str(Path("file:a").absolute())),
+        ("s3a://bucket/a", None),
+        ("hdfs://host/a", None),
+    ],
+)
+def test_the_driver_reaches_what_is_a_path_of_its_machine(spark, location, folder):
+    assert local_folder(location) == (None if folder is None else Path(folder))
+    assert driver_reaches(spark, location) == (folder is not None)
+
+
+def test_the_driver_leaves_to_spark_what_only_spark_goes_on_with(spark, tmp_path, monkeypatch):
+    location = str(tmp_path / "ledger")
+    assert driver_reaches(spark, location)
+    with monkeypatch.context() as patch:
+        patch.setattr(spark_ledger, "ledger_format", lambda _: LedgerFormat.PARQUET)
+        assert not driver_reaches(spark, location)
+    assert not driver_reaches(spark, f"{location}[1]")
+    files = spark.sparkContext._jsc.hadoopConfiguration()
+    usual = files.get("fs.defaultFS")
+    try:
+        files.set("fs.defaultFS", "hdfs://host")
+        assert not driver_reaches(spark, location)
+    finally:
+        files.set("fs.defaultFS", usual)
+    (tmp_path / "ledger" / "runs").mkdir(parents=True)
+    pq.write_table(result_rows("a"), tmp_path / "ledger" / "runs" / "part-0.parquet")
+    assert not driver_reaches(spark, location)
+
+
+@pytest.mark.usefixtures("without_driver")
 def test_both_engines_make_the_same_tables(spark, tmp_path):
     tables = {}
     for name in ("spark", "local"):
@@ -223,9 +289,11 @@ def test_both_engines_make_the_same_tables(spark, tmp_path):
     assert tables["local"] == tables["spark"]
 
 
-@pytest.mark.parametrize("name", ["spark", "local"])
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_what_retention_topics_had_is_read_by_both(spark, tmp_path, name, scheme):
+@pytest.mark.parametrize("name", ["spark", "driver", "local"])
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_what_retention_topics_had_is_read_by_all(spark, tmp_path, monkeypatch, name, scheme):
+    if name == "spark":
+        monkeypatch.setattr(spark_ledger, "driver_reaches", lambda *_: False)
     location = f"{scheme}{tmp_path / 'ledger'}"
     place = place_of(name, spark)
     day_ms = 86_400_000
@@ -269,6 +337,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_storage(tmp_path):
         open_ledger(Local(), str(tmp_path / "file"), run_id="r")
 
 
+@pytest.mark.usefixtures("without_driver")
 def test_a_run_leaves_its_start_its_end_its_results_and_its_operations(spark, tmp_path):
     root = broker_directory(tmp_path / "log", [NAME, "clean-ratio-none-s191-2"])
     location = str(tmp_path / "ledger")

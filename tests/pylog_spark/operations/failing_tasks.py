@@ -15,6 +15,7 @@ from pylog_spark.engines import spark_engine
 from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy
 from pylog_spark.session import build_session
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 WAYS = (Strategy.BROADCAST, Strategy.FILES, Strategy.SHUFFLE, Strategy.WHOLE)
@@ -48,7 +49,7 @@ class FailingEngine(spark_engine.SparkEngine):
 def main(folder: Path, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
     spark_engine.SparkEngine = FailingEngine
-    spark = build_session("local[2,4]", {"spark.sql.shuffle.partitions": "2"}, delta=False)
+    spark = build_session("local[2,4]", FEW_ROWS, delta=False)
     for strategy in WAYS:
         FailingEngine.failures = folder / f"failures-{strategy}"
         FailingEngine.failures.mkdir()

@@ -19,6 +19,7 @@ from pylog_spark.options import Tuning
 from pylog_spark.session import build_session
 from storage_core.commit.claim import CommitClaim
 from tests.jobs.spark_programs import executor_settings
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.crashed_roots import crashed_directory, forget_high_watermarks, tear
 
 # Commits write to their claim at the beginning and after every step; the third is in the middle.
@@ -97,11 +98,11 @@ def main(master: str, folder: Path, names: list[str]) -> None:
     spark = build_session(
         master,
         executor_settings()
+        | FEW_ROWS
         | {
             "spark.executor.cores": "1",
             "spark.cores.max": "2",
             "spark.executor.memory": "512m",
-            "spark.sql.shuffle.partitions": "2",
         },
         delta=False,
     )

@@ -20,6 +20,7 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.options import Strategy, Tuning
 from pylog_spark.session import build_session
 from tests.jobs.spark_programs import REPOSITORY, executor_settings
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
 
 SPECULATION = {
@@ -66,7 +67,7 @@ class SpeculatingEngine(spark_engine.SparkEngine):
 def main(folder: Path, master: str, names: list[str]) -> None:
     """Clean a directory in each way, and print what the runs said."""
     spark_engine.SparkEngine = SpeculatingEngine
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
+    conf = FEW_ROWS | {"spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
     spark = build_session(master, conf | executor_settings() | SPECULATION, delta=False)
     tuning = Tuning(unit_min_bytes=1, unit_max_bytes=16384, shuffle_bucket_bytes=256)
     for strategy in WAYS:
