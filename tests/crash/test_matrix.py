@@ -61,4 +61,5 @@ def test_kafka_opens_what_was_left(cell: Cell, way: Interruption, tmp_path, reco
             work.check_beside(theirs, where)
             tried += 1
     record_property("crash points", tried)
-    assert tried > 1
+    # Of some logs few files have to be mended, and Kafka is not asked at each point.
+    assert tried >= (1 if ALL else 2)
