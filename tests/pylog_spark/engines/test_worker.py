@@ -16,7 +16,6 @@ from pylog_spark.tasks.worker import freeze_modules
 def thawed(monkeypatch):
     """A process as a worker begins."""
     monkeypatch.setattr(worker, "_frozen_modules", 0)
-    yield
     gc.unfreeze()
 
 
