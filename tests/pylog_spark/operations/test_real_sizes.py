@@ -23,14 +23,14 @@ def test_no_plan_has_a_cell_above_eight_megabytes_and_all_strategies_leave_the_s
     """Half a million keys a segment travelled as one cell of 12 MB, and their map as one of 24."""
     watch_cells(monkeypatch, tmp_path / "cells")
     made = large_root(tmp_path / "log")
+    (made.path / ".kafka_cleanshutdown").unlink()
     # A wave of one partition with its scans apart; then both passes in each way.
     apart = Tuning(unit_min_bytes=MIB, unit_max_bytes=4 * MIB)
+    options = made.options(MANY_KEYS.now_ms, tuning=apart)
+    assert recover(spark, [made.path], options).exit_code == 0
     trees = {}
     for strategy in (s for s in Strategy if s is not Strategy.AUTO):
         root = made.copy(tmp_path / strategy.value)
-        (root.path / ".kafka_cleanshutdown").unlink()
-        options = root.options(MANY_KEYS.now_ms, tuning=apart)
-        assert recover(spark, [root.path], options).exit_code == 0
         report = compact(spark, [root.path], options, strategy=strategy)
         assert report.results["status"].to_pylist() == ["done"]
         trees[strategy] = read_tree(root.path / NAME)
