@@ -94,7 +94,7 @@ def _reader(kind: Any) -> Reader:
 def _read_integer(value: object) -> object:
     if type(value) is not int:
         raise _unexpected("int", value)
-    if not -_MAX_INTEGER <= value <= _MAX_INTEGER:
+    if not -_MAX_INTEGER - 1 <= value <= _MAX_INTEGER:
         raise _unexpected("a number of 64 bits", value)
     return value
 

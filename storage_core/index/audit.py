@@ -315,8 +315,6 @@ def _compare_times(
     timestamp: NDArray[np.int64],
     batches: SegmentBatches,
 ) -> None:
-    # Last offsets rise in any log that can be read; where they do not, the search finds what it
-    # finds and the log has findings of its own.
     row, is_there = _find_holder(batches, offset)
     check.rows(IndexFault.NO_BATCH, ~is_there, _at(batches.last_offset, row), offset)
     batch_timestamp = _at(batches.max_timestamp, row)
@@ -356,7 +354,8 @@ def _find_holder(
     batches: SegmentBatches, offset: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return for each offset the first batch that ends at or above it, and if that holds it."""
-    row, _ = _find(batches.last_offset, offset)
+    # Where last offsets fall, a broken log, the first one is still what Kafka's walk comes to.
+    row, _ = _find(np.maximum.accumulate(batches.last_offset), offset)
     is_held: NDArray[np.bool_] = row < len(batches.last_offset)
     is_held = is_held & (_at(batches.base_offset, row) <= offset)
     return row, is_held

@@ -36,7 +36,7 @@ WHOLE = Outer(
     share=0.5,
     is_it=True,
     inner=Inner(number=2**40),
-    several=(Inner(number=1), Inner(number=-1)),
+    several=(Inner(number=2**63 - 1), Inner(number=-(2**63))),
     by_name={"a": 1},
     free=[{"x": None}],
 )
@@ -62,6 +62,7 @@ def test_fields_with_defaults_may_be_missing():
         ({"share": float("nan")}, "x.share: expected float, found nan"),
         ({"inner": []}, "x.inner: expected an object, found list"),
         ({"inner": {"number": 2**63}}, "x.inner.number: expected a number of 64 bits"),
+        ({"inner": {"number": -(2**63) - 1}}, "x.inner.number: expected a number of 64 bits"),
         ({"inner": {"number": True}}, "x.inner.number: expected int, found True"),
         ({"inner": {"number": 1, "kind": "two"}}, "x.inner.kind: expected one of one, found 'two'"),
         ({"inner": {}}, "x.inner.number: is missing"),

@@ -65,6 +65,12 @@ def test_indexes_that_fit_their_log_are_fine():
     assert audit_transaction_index(BASE, b"", []) == []
 
 
+def test_behind_a_batch_whose_offsets_fall_indexes_are_as_right_as_before():
+    fallen = dataclasses.replace(BATCHES, last_offset=np.array([109, 119, 5, 139]))
+    assert audit_offset_index(BASE, GOOD_OFFSETS, fallen) == []
+    assert audit_time_index(BASE, times((5_000, 109), (7_000, 139)), fallen) == []
+
+
 @pytest.mark.item("IDX-16", "IDX-21")
 @pytest.mark.parametrize(
     ("data", "expected"),
