@@ -12,7 +12,7 @@ import yaml
 from pylog_spark.session import session_conf
 from storage_core.import_path import PACKAGE_HOME, safe_import_path
 from tests.jobs.spark_programs import environment
-from tests.kit.spark_classes import INTERPRETED
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import broker_directory
 
 PROGRAM = Path(sys.executable).with_name("pylog")
@@ -111,7 +111,7 @@ def test_sparks_workers_take_none_from_there(hostile, tmp_path):
     """The JVM starts them with -m, in the directory in which the job was started."""
     root = broker_directory(tmp_path / "log", ["clean-everything-none-s101-1"]).path
     config = tmp_path / "quick.yaml"
-    config.write_text(yaml.safe_dump({"spark": INTERPRETED}))
+    config.write_text(yaml.safe_dump({"spark": FEW_ROWS}))
     started = [str(PROGRAM), "verify", str(root), "--role", "broker", "--master", "local[1]"]
     started += ["--config", str(config)]
     done = run(started, hostile, env=environment())

@@ -132,6 +132,7 @@ def test_a_run_that_refused_one_partition_of_a_topic_has_made_no_new_limit(spark
     ]
     frame = spark.createDataFrame(rows, schema)
     monkeypatch.setattr(spark_ledger, "read_table", lambda *_: frame)
+    monkeypatch.setattr(spark_ledger, "driver_reaches", lambda *_: False)
     run = SimpleNamespace(
         place=spark,
         job=SimpleNamespace(
