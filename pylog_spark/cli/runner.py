@@ -143,10 +143,10 @@ class Work(Generic[SubjectT, ReportT]):
 
 
 def _is_written_here(ledger: str | None) -> bool:
-    """Whether this machine can go on with a ledger; how a store is opened is Spark's setting."""
-    from pylog_spark.ledger.tables import local_folder, why_spark  # noqa: PLC0415  # Arrow
+    """Whether this machine can go on with a ledger."""
+    from pylog_spark.ledger.tables import is_for_deltalake  # noqa: PLC0415  # Arrow
 
-    return ledger is None or (local_folder(ledger) is not None and why_spark(ledger) is None)
+    return ledger is None or is_for_deltalake(ledger)
 
 
 def load_options(line: CommandLine) -> "JobOptions":

@@ -26,9 +26,8 @@ from pylog_spark.ledger.tables import (
     SCHEMAS,
     LedgerFormat,
     LedgerTable,
-    local_folder,
+    is_for_deltalake,
     table_location,
-    why_spark,
 )
 from pylog_spark.rows import spark_ddl
 from pylog_spark.schemas import ALLOWED_BY, Action
@@ -214,8 +213,7 @@ def driver_reaches(spark: SparkSession, location: str) -> bool:
     """
     return (
         ledger_format(spark) is LedgerFormat.DELTA
-        and local_folder(location) is not None
-        and why_spark(location) is None
+        and is_for_deltalake(location)
         and has_files_of_driver(spark)
     )
 

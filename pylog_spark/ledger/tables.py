@@ -60,6 +60,14 @@ def why_spark(location: str) -> str | None:
     return None
 
 
+def is_for_deltalake(location: str) -> bool:
+    """Whether ``deltalake`` can go on with a ledger by itself: at a path, and no Parquet.
+
+    How a store is opened is Spark's setting.
+    """
+    return local_folder(location) is not None and why_spark(location) is None
+
+
 def local_folder(location: str) -> Path | None:
     """Return the directory that a location is on this machine, None for an object store's.
 
