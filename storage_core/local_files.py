@@ -24,9 +24,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 # As any program gives it to a file: the rest is the umask's.
 PUBLIC_FILE_MODE: Final = 0o666
@@ -42,9 +41,10 @@ _KINDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One entry of a folder.
+
+    No dataclass: their module takes as long to import as all that the process of a lock needs.
 
     Attributes:
         name: Its name.

@@ -3,7 +3,7 @@
 A POSIX record lock belongs to a process and is lost when that process closes *any* descriptor of
 the file. So the lock lives in a process that does nothing else::
 
-    python -m storage_core.lock_holder LOG_DIRECTORY
+    python -m storage_core.lock_holder LOCK_FILE
 
 ``checkpoint.lock`` starts it, once for every directory of a run. It stands outside of that package
 and imports little: to start has to take it no longer than it takes Python.
@@ -13,7 +13,7 @@ It prints one line of JSON: ``{"state": "held", "pid", "device", "inode"}``, or
 While it holds the lock it waits on standard input. At the end of that, which comes also when the
 parent dies, it removes the file, as a broker does, and ends.
 
-With ``--query`` behind the directory it takes nothing and prints ``{"holder_pid": N}``: null where
+With ``--query`` behind the file it takes nothing and prints ``{"holder_pid": N}``: null where
 nobody holds the lock, 0 for a process that it cannot see.
 """
 
@@ -27,7 +27,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from storage_core.filenames import LOCK_FILE
 from storage_core.local_files import open_file, open_folder, open_in
 
 # Between another process's last unlink and our open, the file can be replaced under us. Each
@@ -86,13 +85,13 @@ def release(descriptor: int, path: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Hold the lock of the directory named in the first argument until standard input ends."""
+    """Hold the lock on the file named in the first argument until standard input ends."""
     if arguments[1:] == ["--query"]:
-        return query(Path(arguments[0], LOCK_FILE))
+        return query(Path(arguments[0]))
     parent_pid = os.getppid()
     # The parent decides when to let go; a Ctrl-C at the terminal reaches this process as well.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    path = Path(arguments[0], LOCK_FILE)
+    path = Path(arguments[0])
     try:
         descriptor = acquire(path)
     except LockRefusedError as refusal:

@@ -171,7 +171,7 @@ class LogDirectoryLock:
 
 
 def _holder_command(log_directory: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", _HOLDER_MODULE, str(log_directory)]
+    return [sys.executable, "-P", "-m", _HOLDER_MODULE, str(log_directory / LOCK_FILE)]
 
 
 def _holder_environment() -> dict[str, str]:
