@@ -27,13 +27,16 @@ _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # A JVM that cannot use an archive says so on its standard output.
 _QUIET: Final = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
 _TIMEOUT_S: Final = 600
-# What a session is told that has a few rows: to generate and compile code for them takes longer
-# than to interpret the expressions. What goes through spark-submit has them compiled.
-FEW_ROWS: Final = {
+# For a session that has a few rows: to generate and compile code for them takes longer than to
+# interpret the expressions. A nightly through spark-submit has them compiled.
+INTERPRETED: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+# And for one whose tasks are so short that to import in each worker takes longer. What goes through
+# spark-submit, or runs in a hostile folder, has Spark's own daemon.
+FEW_ROWS: Final = INTERPRETED | {"spark.python.daemon.module": "tests.kit.spark_workers"}
 REPOSITORY: Final = Path(__file__).parents[2]
 
 

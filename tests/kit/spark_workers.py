@@ -1,0 +1,21 @@
+"""What Spark forks the Python workers of tests from: it has imported what their tasks need.
+
+pyspark's own daemon imports nothing, and leaves it to every worker, for which each needs more than
+a second of a core; most tasks of a test need a few milliseconds. A worker ends with a task that
+failed, with an executor that is killed, and after a minute without a task.
+
+``spark.python.daemon.module`` of a session names this module.
+"""
+
+import importlib
+import pkgutil
+
+import pyspark.worker  # noqa: F401 - what a worker runs
+from pyspark.daemon import manager
+
+from pylog_spark import tasks
+
+if __name__ == "__main__":
+    for module in pkgutil.iter_modules(tasks.__path__, f"{tasks.__name__}."):
+        importlib.import_module(module.name)
+    manager()
