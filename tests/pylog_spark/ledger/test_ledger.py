@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,37 +52,86 @@ def result_rows(*topics: str) -> pa.Table:
     return pa.Table.from_batches([rows_to_batch(RESULT, rows)])
 
 
-@pytest.mark.usefixtures("without_driver")
-def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(spark, tmp_path):
-    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
-    assert ledger.format is LedgerFormat.DELTA
+@dataclass(frozen=True)
+class Written:
+    """A ledger that Spark alone has written, as it does where the driver cannot.
+
+    Attributes:
+        location: Its folder, whose name is a pattern to Spark.
+        opened: Copy of it, under a plain name, from before the first row.
+        copy: The same of what it is now.
+    """
+
+    location: str
+    opened: Path
+    copy: Path
+
+
+@pytest.fixture(scope="module")
+def written(spark, tmp_path_factory) -> Written:
+    """A run appends three rows, those of its first append twice, and another run appends one."""
+    folder = tmp_path_factory.mktemp("written")
+    ledger = Written(str(folder / "led[g]er {1,2}*?\\"), folder / "opened", folder / "copy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_ledger, "driver_reaches", lambda *_: False)
+        first = SparkLedger.open(spark, ledger.location, run_id="r")
+        assert first.format is LedgerFormat.DELTA
+        shutil.copytree(ledger.location, ledger.opened)
+        for _ in range(2):
+            first.append(LedgerTable.RESULTS, result_rows("a", "b"), number=0)
+        first.append(LedgerTable.RESULTS, result_rows("c"), number=1)
+        other = SparkLedger.open(spark, ledger.location, run_id="another")
+        other.append(LedgerTable.RESULTS, result_rows("d"), number=0)
+    shutil.copytree(ledger.location, ledger.copy)
+    return ledger
+
+
+def test_tables_are_there_before_the_first_row_with_their_columns_and_comments(written):
     for table in LedgerTable:
-        delta = deltalake.DeltaTable(str(tmp_path / "ledger" / table))
+        delta = deltalake.DeltaTable(str(written.opened / table))
         assert [field.name for field in delta.schema().fields] == SCHEMAS[table].names
         assert delta.schema().fields[0].metadata["comment"]
         assert delta.metadata().configuration["delta.appendOnly"] == "true"
         assert delta.to_pyarrow_table().num_rows == 0
 
 
-@pytest.mark.usefixtures("without_driver")
-def test_an_append_that_is_made_again_adds_nothing(spark, tmp_path):
-    location = str(tmp_path / "ledger")
-    ledger = SparkLedger.open(spark, location, run_id="r")
-    for _ in range(2):
-        ledger.append(LedgerTable.RESULTS, result_rows("a", "b"), number=0)
-    ledger.append(LedgerTable.RESULTS, result_rows("c"), number=1)
-    other = SparkLedger.open(spark, location, run_id="another")
-    other.append(LedgerTable.RESULTS, result_rows("d"), number=0)
-    topics = sorted(row["topic"] for row in delta_rows(location, LedgerTable.RESULTS))
+def test_both_engines_make_the_same_tables(written, tmp_path):
+    open_ledger(Local(), str(tmp_path / "local"), run_id="r")
+    tables = [
+        [
+            (made.schema(), made.metadata().configuration, made.protocol())
+            for made in (deltalake.DeltaTable(str(place / table)) for table in LedgerTable)
+        ]
+        for place in (tmp_path / "local", written.opened)
+    ]
+    assert tables[0] == tables[1]
+
+
+def test_an_append_that_is_made_again_adds_nothing(written):
+    topics = sorted(row["topic"] for row in delta_rows(written.copy, LedgerTable.RESULTS))
     assert topics == ["a", "b", "c", "d"]
 
 
-@pytest.mark.usefixtures("without_driver")
-def test_the_ledgers_settings_do_not_reach_the_session(spark, tmp_path):
-    ledger = SparkLedger.open(spark, str(tmp_path / "ledger"), run_id="r")
-    ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
+def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(spark, written):
+    rows = read_table(spark, written.location, LedgerTable.RESULTS).toArrow().to_pylist()
+    assert sorted(row["topic"] for row in rows) == ["a", "b", "c", "d"]
+
+
+def test_the_ledgers_settings_do_not_reach_the_session(spark, written):
     for session in (spark, SparkSession.active()):
         assert session.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, written, monkeypatch):
+    folder = Path(written.location)
+    before = sorted(folder.rglob("*"))
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
+    with pytest.raises(ConfigError, match="this session has no Delta"):
+        SparkLedger.open(spark, written.location, run_id="third")
+    assert sorted(folder.rglob("*")) == before
 
 
 def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, monkeypatch, caplog):
@@ -99,22 +148,6 @@ def test_without_delta_the_ledger_is_parquet_and_that_is_said(spark, tmp_path, m
     assert "this session has no Delta" in warning
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert [row["topic"] for row in rows] == ["a"]
-
-
-@pytest.mark.usefixtures("without_driver")
-def test_a_ledger_of_delta_tables_never_turns_into_parquet(spark, tmp_path, monkeypatch):
-    location = str(tmp_path / "ledger")
-    SparkLedger.open(spark, location, run_id="r").append(
-        LedgerTable.RESULTS, result_rows("a"), number=0
-    )
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(
-        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
-    )
-    with pytest.raises(ConfigError, match="this session has no Delta"):
-        SparkLedger.open(spark, location, run_id="another")
-    assert sorted(tmp_path.rglob("*")) == before
-    assert [row["topic"] for row in delta_rows(location, LedgerTable.RESULTS)] == ["a"]
 
 
 def test_a_ledger_of_parquet_files_goes_on_as_that_in_a_session_with_delta(
@@ -165,15 +198,13 @@ def test_what_a_ledger_is_stored_as_is_found_under_any_name(spark, tmp_path, nam
     assert format_at(spark, f"{scheme}{place}") is LedgerFormat.DELTA
 
 
-@pytest.mark.usefixtures("without_driver")
-@pytest.mark.parametrize("ledger_format", LedgerFormat)
-def test_a_ledger_may_lie_where_the_name_is_a_pattern_to_spark(
-    spark, tmp_path, monkeypatch, ledger_format
-):
-    monkeypatch.setattr("pylog_spark.ledger.spark_ledger.ledger_format", lambda _: ledger_format)
+def test_a_ledger_of_parquet_files_may_lie_there_too(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "pylog_spark.ledger.spark_ledger.ledger_format", lambda _: LedgerFormat.PARQUET
+    )
     location = str(tmp_path / "led[g]er {1,2}*?\\")
     ledger = SparkLedger.open(spark, location, run_id="r")
-    assert ledger.format is ledger_format
+    assert ledger.format is LedgerFormat.PARQUET
     ledger.append(LedgerTable.RESULTS, result_rows("a"), number=0)
     rows = read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist()
     assert [row["topic"] for row in rows] == ["a"]
@@ -277,16 +308,6 @@ def test_the_driver_leaves_to_spark_what_only_spark_goes_on_with(spark, tmp_path
     (tmp_path / "ledger" / "runs").mkdir(parents=True)
     pq.write_table(result_rows("a"), tmp_path / "ledger" / "runs" / "part-0.parquet")
     assert not driver_reaches(spark, location)
-
-
-@pytest.mark.usefixtures("without_driver")
-def test_both_engines_make_the_same_tables(spark, tmp_path):
-    tables = {}
-    for name in ("spark", "local"):
-        open_ledger(place_of(name, spark), str(tmp_path / name), run_id="r")
-        found = [deltalake.DeltaTable(str(tmp_path / name / table)) for table in LedgerTable]
-        tables[name] = [(t.schema(), t.metadata().configuration, t.protocol()) for t in found]
-    assert tables["local"] == tables["spark"]
 
 
 @pytest.mark.parametrize("name", ["spark", "driver", "local"])
