@@ -18,6 +18,7 @@ from tests.jobs.spark_programs import (
     submit,
     write_config,
 )
+from tests.kit.spark_classes import INTERPRETED
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
     LATER_ROUNDS,
@@ -78,7 +79,8 @@ def test_a_job_on_a_cluster_takes_the_code_from_a_zip_and_leaves_what_kafka_left
         "sys.stderr.write(f'FROM {storage_core.__file__} {pylog_spark.__file__}\\n')\n"
         f"runpy.run_path({str(COMPACT)!r}, run_name='__main__')\n"
     )
-    settings = [word for key in executor_settings().items() for word in ("--conf", "=".join(key))]
+    conf = executor_settings() | INTERPRETED
+    settings = [word for setting in conf.items() for word in ("--conf", "=".join(setting))]
     # One byte a task: every segment and every group is a task of its own.
     tuning = ["--set", "unit.min.bytes=1", "--set", "unit.max.bytes=1"]
     with standalone_cluster(tmp_path / "cluster") as url:

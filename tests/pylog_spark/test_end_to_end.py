@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.options import JobOptions
@@ -24,6 +25,7 @@ from storage_core.filenames import CLEANER_FILE
 from tests.jobs.spark_programs import REPOSITORY, environment
 from tests.kit.compare import Exactness, compare_partitions, read_tree
 from tests.kit.golden_broker import broker_consumed, broker_origin, unpack_broker
+from tests.kit.spark_classes import FEW_ROWS
 from tests.oracle.broker import Broker
 from tests.oracle.broker_clients import consume_topics
 from tests.oracle.cleaner import read_cleaner_checkpoint
@@ -79,15 +81,16 @@ class Nightly:
 
 @pytest.fixture(scope="module")
 def nightly(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
-    """What ``make run`` does, but for the clock and the form of the answer."""
+    """What ``make run`` does, but for the clock, the form of the answer and settings of Spark's."""
     folder = tmp_path_factory.mktemp("nightly")
     before = unpack_broker(folder / "before")
     give_away(before)
     after = copy_of(before, folder / "broker")
     now_ms = broker_origin()["clock_ms"] + HOUR_MS
     # For a minute's run Java's optimising compiler costs more than it gains.
+    quick = FEW_ROWS | {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     config = folder / "spark.yaml"
-    config.write_text('spark: {spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}\n')
+    config.write_text(yaml.safe_dump({"spark": quick}))
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "pylog_spark", "run", after, "--role", "broker"),

@@ -18,6 +18,7 @@ from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.verify import verify
 from pylog_spark.options import JobOptions, RunLimits, Strategy, Tuning
+from tests.kit.spark_classes import FEW_ROWS
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, BrokerDirectory, broker_directory
 from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 
@@ -42,7 +43,7 @@ def main(folder: Path, names: list[str]) -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.remote("local[2]")
-    server = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    server = builder.config(map=FEW_ROWS).getOrCreate()
     # It says "auto" where a number was expected once, and nothing else of itself.
     spark: Any = ServerlessSession(server, RefusingConf({"spark.sql.shuffle.partitions": "auto"}))
     tasks = note_tasks()
