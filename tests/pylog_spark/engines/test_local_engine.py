@@ -27,6 +27,9 @@ from tests.pylog_spark.broker_roots import (
 )
 from tests.storage_core.maintenance.verification.log_root import NOW_MS, log_root
 
+# A flag of a process, from Linux's include/linux/sched.h: it is being ended.
+PF_EXITING = 0x4
+
 ROWS = pa.schema([("root", pa.string()), ("number", pa.int64()), ("unit", pa.int32())])
 SEEN = pa.schema([("number", pa.int64()), ("task", pa.string()), ("place", pa.int64())])
 CELLS = pa.schema([("unit", pa.int32()), ("number", pa.int64()), ("cell", pa.binary())])
@@ -247,12 +250,17 @@ def test_after_an_error_no_process_works_any_more(tmp_path):
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is there and is no corpse that waits for its parent."""
+    """Whether a process may still run what it was told.
+
+    Not a corpse that waits for its parent, nor one that the kernel is ending: its connections are
+    closed before it has become a corpse.
+    """
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][:1]
+        state, *facts = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
     except FileNotFoundError:
         return False
-    return state not in "ZX"
+    is_exiting = bool(int(facts[5]) & PF_EXITING)
+    return state not in "ZX" and not is_exiting
 
 
 SCRIPT = """
