@@ -87,7 +87,7 @@ _TOPIC_PARTITIONS: Final = Struct(Field("topic_id", UUID), Field("partitions", A
 _ASSIGNED_PARTITIONS: Final = Struct(
     Field("topic_id", UUID),
     Field("partitions", ArrayOf(INT32)),
-    Field("assignment_epochs", ArrayOf(INT32), is_nullable=True, tag=0),
+    Field("assignment_epochs", ArrayOf(INT32), is_nullable=True, tag=0, default=()),
 )
 _TARGET_ASSIGNMENT: Final = Message(
     fields=Struct(Field("topic_partitions", ArrayOf(_TOPIC_PARTITIONS)))
@@ -105,7 +105,7 @@ _TASKS: Final = Struct(Field("subtopology_id", STRING), Field("partitions", Arra
 _ASSIGNED_TASKS: Final = Struct(
     Field("subtopology_id", STRING),
     Field("partitions", ArrayOf(INT32)),
-    Field("assignment_epochs", ArrayOf(INT32), is_nullable=True, tag=0),
+    Field("assignment_epochs", ArrayOf(INT32), is_nullable=True, tag=0, default=()),
 )
 _INTERNAL_TOPIC: Final = Struct(
     Field("name", STRING),

@@ -150,7 +150,7 @@ def _decode_coordinator_record(
             return _of_unknown_type(type_id)
         key_fields = record_type.key.read(reader, 0)
     except MalformedMessageError as error:
-        name = types[type_id].name if type_id in types else None
+        name = None if type_id is None else types[type_id].name
         return DecodedRecord(
             type_id=type_id, type=name, problem=Problem.MALFORMED, reason=f"key: {error}"
         )

@@ -4,6 +4,9 @@ A message is declared as Kafka declares it in its JSON files (``src/main/resourc
 and ``.../metadata`` of its sources): fields in the order of the bytes, each with its type and the
 versions that have it. Names are Kafka's, in snake case. What reads a version is made of the
 declaration once, and the tests compare every declaration with the schemas in Kafka's own jars.
+
+A struct that may be null has a byte in front, negative for null; in a tagged field it is an
+unsigned varint, 0 for null.
 """
 
 import enum
@@ -186,7 +189,9 @@ def _field_reader(field: Field, version: int, is_flexible: bool) -> Read:  # noq
     """Return what reads one field, which refuses a null where there may be none."""
     read = _type_reader(field.type, version, is_flexible)
     if isinstance(field.type, Struct) and field.is_nullable:
-        return lambda reader: None if reader.int8() < 0 else read(reader)
+        if field.tag is None:
+            return lambda reader: None if reader.int8() < 0 else read(reader)
+        return lambda reader: None if reader.unsigned_varint() <= 0 else read(reader)
     is_of_length = isinstance(field.type, ArrayOf) or field.type in {Type.STRING, Type.BYTES}
     return read if field.is_nullable or not is_of_length else _not_null(field.name, read)
 
