@@ -132,61 +132,6 @@ def read_topics(bootstrap_servers: str) -> dict[str, Topic]:
         return topics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """What a broker's coordinators say.
-
-    Attributes:
-        groups: Type and state of each group, by its id, as Kafka's tools print them.
-        offsets: Committed offset and its metadata, by group, topic and partition.
-        transactions: State, producer id, epoch, and partitions as Kafka prints them, sorted, of
-            each transactional id.
-    """
-
-    groups: Mapping[str, tuple[str, str]]
-    offsets: Mapping[tuple[str, str, int], tuple[int, str]]
-    transactions: Mapping[str, tuple[str, int, int, list[str]]]
-
-
-def ask_coordinators(bootstrap_servers: str) -> Answers:
-    """Return what an admin client is told of groups, committed offsets and transactions."""
-    with _admin(bootstrap_servers) as admin, kafka_failures():
-        groups = {
-            str(group.groupId()): (
-                str(group.type().get().toString()),
-                str(group.groupState().get().toString()),
-            )
-            for group in _wait(admin.listGroups().all())
-        }
-        offsets = {}
-        for name in groups:
-            result = admin.listConsumerGroupOffsets(name).partitionsToOffsetAndMetadata(name)
-            for entry in _wait(result).entrySet():
-                place, value = entry.getKey(), entry.getValue()
-                if value is not None:
-                    key = (name, str(place.topic()), int(place.partition()))
-                    offsets[key] = (int(value.offset()), str(value.metadata()))
-        names = java("java.util.ArrayList")(
-            [listed.transactionalId() for listed in _wait(admin.listTransactions().all())]
-        )
-        transactions = {
-            str(entry.getKey()): (
-                str(entry.getValue().state().toString()),
-                int(entry.getValue().producerId()),
-                int(entry.getValue().producerEpoch()),
-                sorted(str(place) for place in entry.getValue().topicPartitions()),
-            )
-            for entry in _wait(admin.describeTransactions(names).all()).entrySet()
-        }
-    return Answers(groups=groups, offsets=offsets, transactions=transactions)
-
-
-def delete_group(bootstrap_servers: str, group: str) -> None:
-    """Delete a group that has no members, with its offsets."""
-    with _admin(bootstrap_servers) as admin, kafka_failures():
-        _wait(admin.deleteConsumerGroups(java("java.util.ArrayList")([group])).all())
-
-
 class Producer:
     """A producer; a context manager. Nothing is sent before ``flush``.
 
@@ -225,11 +170,6 @@ class Producer:
     ) -> None:
         with kafka_failures():
             self._producer.close(_duration(LONGEST_WAIT_MS))
-
-    def vanish(self) -> None:
-        """Close without waiting for anybody, as if its process had died."""
-        with kafka_failures():
-            self._producer.close(_duration(0))
 
     def send(self, message: Message) -> None:
         """Add a record to the batch of its partition."""
@@ -315,12 +255,6 @@ class GroupMember:
     ) -> None:
         with kafka_failures():
             self._consumer.close()
-
-    def vanish(self) -> None:
-        """Close without waiting for anybody, as if its process had died."""
-        options = java("org.apache.kafka.clients.consumer.CloseOptions")
-        with kafka_failures():
-            self._consumer.close(options.timeout(_duration(0)))
 
     def poll(self) -> int:
         """Read some records and return how many; 0 only at the end of every partition.
