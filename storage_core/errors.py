@@ -545,6 +545,22 @@ class CorruptClusterMetadataError(PylogError):
         return f"{self.file}{where}: {self.reason}"
 
 
+class MalformedMessageError(PylogError):
+    """Bytes of a record of an internal topic are not what its declaration says.
+
+    Args:
+        position: Byte position in the key or value.
+        reason: What was expected and what was found.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position, self.reason = position, reason
+
+    def __str__(self) -> str:
+        return f"byte {self.position}: {self.reason}"
+
+
 class InvalidColumnError(PylogError):
     """Columns of records to be written contradict each other, or have the wrong type."""
 

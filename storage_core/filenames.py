@@ -41,6 +41,9 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 LOCK_FILE: Final = ".lock"
 REMOTE_INDEX_CACHE_DIRECTORY: Final = "remote-log-index-cache"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
 # A snapshot of the cluster's metadata: its end offset and epoch, then this.
 CLUSTER_SNAPSHOT_SUFFIX: Final = ".checkpoint"
 # What a cluster began with, before there was a first snapshot; it lies beside the metadata log.

@@ -181,6 +181,41 @@ _DUMP: Final = Command(
         "Example: `pylog dump /var/lib/kafka/orders-0/00000000000000000000.log --output json`"
     ),
 )
+# What a look at coordinators' partitions is given.
+_OF_COORDINATORS: Final = (
+    replace(ROOTS, help="Log directories: paths or URLs."),
+    *(TOPICS, EXCLUDE),
+    *(CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN),
+    *(NOW_MS, OUTPUT),
+)
+_GROUPS: Final = Command(
+    name="groups",
+    panel=_LOOK,
+    work="pylog_spark.cli.coordinators:GROUPS",
+    options=_OF_COORDINATORS,
+    help="""
+    Show groups and their committed offsets, by what `__consumer_offsets` holds in directories.
+
+    Each commit is shown beside the log that it is of: the lag, and whether the commit lies outside
+    of the log, has expired, or is where its coordinator never looks. Nothing is written, no lock is
+    taken, and no Spark is started. What cannot be read is a row with its error, and exit status 4.
+    """,
+    example="Example: `pylog groups /var/lib/kafka --topics 'orders-*'`",
+)
+_TRANSACTIONS: Final = Command(
+    name="transactions",
+    panel=_LOOK,
+    work="pylog_spark.cli.coordinators:TRANSACTIONS",
+    options=_OF_COORDINATORS,
+    help="""
+    Show transactions that are open in logs, who ends them, and what `__transaction_state` knows.
+
+    For a transaction that nobody ends any more the command is shown that aborts it on the cluster.
+    Nothing is written, no lock is taken, and no Spark is started. What cannot be read is a row with
+    its error, and exit status 4.
+    """,
+    example="Example: `pylog transactions /var/lib/kafka --output json`",
+)
 _EXPLAIN: Final = Command(
     name="explain",
     panel=_LOOK,
@@ -684,7 +719,7 @@ _WARMUP: Final = Command(
 
 # In the order of the program's help.
 COMMANDS: Final[tuple[Command | Group, ...]] = (
-    *(_INSPECT, _DUMP, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
+    *(_INSPECT, _DUMP, _GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
     *(_APPLY, _UNDO, _PURGE),
     *(_INGEST, _MATERIALIZE),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pylog_spark.cli.dump_entries import parser_of
+from pylog_spark.cli.dump_internal import internal_topic_of
 from pylog_spark.cli.dump_json import JsonLines
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail, dump_segment
 from pylog_spark.cli.dump_text import TextLines
@@ -110,7 +111,8 @@ def dump_path(path: str | Path, *, as_json: bool, committed_only: bool) -> bool:
     output = _Output()
     problems = _Problems()
     for name in names:
-        lines = JsonLines(name) if as_json else TextLines(name)
+        topic = internal_topic_of(store.location, name)
+        lines = JsonLines(name, topic) if as_json else TextLines(name, topic)
         try:
             _dump_file(store, name, committed, lines, output, problems)
         except (ChangedWhileReadError, ObjectNotFoundError) as error:

@@ -9,6 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pylog_spark.cli.dump_internal import meaning_of
 from pylog_spark.cli.dump_records import HEADERS, KEY, VALUE, RecordRow, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
 from pylog_spark.text import to_json
@@ -27,7 +28,7 @@ _BATCH: Final = (
 )
 _RECORD: Final = (
     '{"type":"record","offset":%d,"timestamp":%d,"sequence":%d,"key":%s,"value":%s,'
-    '"headers":[%s]}\n'
+    '"headers":[%s]%s}\n'
 )
 # By Kafka's number of the type.
 TIMESTAMP_TYPES: Final = {
@@ -41,10 +42,16 @@ _LINES_AT_A_TIME: Final = 4096
 
 
 class JsonLines:
-    """The lines of one file."""
+    """The lines of one file.
 
-    def __init__(self, file: str) -> None:
+    Args:
+        file: Its name.
+        topic: The internal topic whose records it holds; None for other ones.
+    """
+
+    def __init__(self, file: str, topic: str | None = None) -> None:
         self._file = file
+        self._topic = topic
         self._json_file = to_json(file)
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
@@ -52,11 +59,13 @@ class JsonLines:
         rows = decoded.batches.rows(decoded.first_row, decoded.end_row)
         heads = self._heads(rows, decoded.window.file_position)
         start = 0
-        for head, end in zip(heads, decoded.record_ends, strict=True):
+        is_control = rows.is_control.tolist()
+        for row, (head, end) in enumerate(zip(heads, decoded.record_ends, strict=True)):
             yield head
+            line = _record_line if is_control[row] else self._record_line
             while start < end:
                 stop = min(end, start + _LINES_AT_A_TIME)
-                yield "".join(map(_record_line, record_rows(decoded.records, start, stop)))
+                yield "".join(map(line, record_rows(decoded.records, start, stop)))
                 start = stop
 
     def tail(self, tail: TornTail) -> str:
@@ -72,6 +81,12 @@ class JsonLines:
     def entry(self, kind: str, fields: dict[str, Any]) -> str:
         """Return the line of an entry of an index, a snapshot or a checkpoint."""
         return _line({"type": kind, "file": self._file, **fields})
+
+    def _record_line(self, row: RecordRow) -> str:
+        if self._topic is None:
+            return _record_line(row)
+        decoded = meaning_of(self._topic, row[KEY], row[VALUE])
+        return _record_line(row, f',"decoded":{to_json(decoded, separators=(",", ":"))}')
 
     def _heads(self, rows: BatchTable, file_position: int) -> Iterator[str]:
         columns = zip(
@@ -147,11 +162,11 @@ class JsonLines:
             )
 
 
-def _record_line(row: RecordRow) -> str:
+def _record_line(row: RecordRow, more: str = "") -> str:
     headers = ""
     if row[HEADERS]:
         headers = ",".join(f"[{json.dumps(name)},{_base64(value)}]" for name, value in row[HEADERS])
-    return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers)
+    return _RECORD % (*row[:KEY], _base64(row[KEY]), _base64(row[VALUE]), headers, more)
 
 
 def codec_name(codec: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pylog_spark.cli.dump_internal import meaning_text
 from pylog_spark.cli.dump_json import TIMESTAMP_TYPES, codec_name, control_name
 from pylog_spark.cli.dump_records import HEADERS, KEY, OFFSET, VALUE, record_rows
 from pylog_spark.cli.dump_segment import DecodedBatches, TornTail
@@ -22,9 +23,15 @@ _RECORDS_AT_A_TIME: Final = 1024
 
 
 class TextLines:
-    """The lines of one file, its name first."""
+    """The lines of one file, its name first.
 
-    def __init__(self, file: str) -> None:
+    Args:
+        file: Its name.
+        topic: The internal topic whose records it holds; None for other ones.
+    """
+
+    def __init__(self, file: str, topic: str | None = None) -> None:
+        self._topic = topic
         self._heading = f"{escaped(file)}\n"
 
     def batches(self, decoded: DecodedBatches) -> Iterator[str]:
@@ -36,7 +43,8 @@ class TextLines:
             yield _batch_line(rows, row, decoded.window.file_position)
             while start < end:
                 stop = min(end, start + _RECORDS_AT_A_TIME)
-                yield from _record_lines(decoded.records, start, stop)
+                topic = None if rows.is_control[row] else self._topic
+                yield from _record_lines(decoded.records, start, stop, topic)
                 start = stop
 
     def tail(self, tail: TornTail) -> str:
@@ -104,12 +112,16 @@ def _times_of_batch(rows: BatchTable, row: int) -> str:
     return f"{kind} up to {time_text(int(rows.max_timestamp[row]))}"
 
 
-def _record_lines(records: RecordColumns, start: int, stop: int) -> Iterator[str]:
+def _record_lines(
+    records: RecordColumns, start: int, stop: int, topic: str | None
+) -> Iterator[str]:
     times = _times_text(records.timestamp[start:stop])
     for row, time in zip(record_rows(records, start, stop), times, strict=True):
         line = f"    {row[OFFSET]}  {time}  {_bytes_text(row[KEY])} = {_bytes_text(row[VALUE])}"
         named = [f"{escaped(name)}={_bytes_text(value)}" for name, value in row[HEADERS]]
         yield line + (f"  [{', '.join(named)}]" if named else "") + "\n"
+        if topic is not None:
+            yield f"      {meaning_text(topic, row[KEY], row[VALUE])}\n"
 
 
 def _times_text(epoch_ms: NDArray[np.int64]) -> list[str]:

@@ -135,7 +135,7 @@ class ConfigRecord:
     resource_type: int
     resource_name: str
     key: str
-    value: str | None
+    value: str | None = None
 
     def __repr__(self) -> str:
         return f"ConfigRecord({self.resource_type}, {self.resource_name!r}, {self.key!r}, ...)"

@@ -18,6 +18,11 @@ from typing import Final
 from storage_core.catalog.cluster_metadata import ClusterMetadata
 from storage_core.catalog.topic_dump import TopicDump
 from storage_core.config import LogConfig, merge_broker_layers
+from storage_core.filenames import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 
 _SEGMENT_BYTES: Final = "104857600"
 
@@ -28,12 +33,12 @@ _SEGMENT_BYTES: Final = "104857600"
 # ShareCoordinatorService.shareGroupStateTopicConfigs, TopicBasedRemoteLogMetadataManager. Sizes and
 # minimums are the defaults of broker keys.
 INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
-    "__consumer_offsets": {
+    CONSUMER_OFFSETS_TOPIC: {
         "cleanup.policy": "compact",
         "compression.type": "producer",
         "segment.bytes": _SEGMENT_BYTES,
     },
-    "__transaction_state": {
+    TRANSACTION_STATE_TOPIC: {
         "cleanup.policy": "compact",
         "compression.type": "uncompressed",
         "min.insync.replicas": "2",
@@ -41,7 +46,7 @@ INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "unclean.leader.election.enable": "false",
     },
     # Kafka trims this one itself, by raising its log start.
-    "__share_group_state": {
+    SHARE_STATE_TOPIC: {
         "cleanup.policy": "delete",
         "compression.type": "producer",
         "min.insync.replicas": "2",

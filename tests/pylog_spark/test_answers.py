@@ -136,6 +136,8 @@ def test_looks_at_a_closed_directory(answers, closed):
     answers.ask(f"verify {{}}/log --deep --show 1000 {now}")
     answers.ask(f"doctor {{}}/log --show 1000 {now}")
     answers.ask("config show --origin --output json")
+    answers.ask(f"groups {{}}/log {now}")
+    answers.ask(f"transactions {{}}/log {now}")
 
 
 def test_looks_at_an_unclean_directory(answers, unclean):

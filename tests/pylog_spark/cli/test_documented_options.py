@@ -16,7 +16,7 @@ DOCUMENTS = Path(__file__).parents[3]
 COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)", re.MULTILINE)
 COMMANDS = {
     *("run", "compact", "recover", "retain", "verify", "doctor"),
-    *("inspect", "dump", "partition", "config", "warmup"),
+    *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
     *("apply", "undo", "purge", "explain", "ingest", "materialize", "survey"),
 }
 # Commands that have commands of their own, and the one that is meant where none is named.

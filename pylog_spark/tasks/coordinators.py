@@ -1,0 +1,404 @@
+"""Groups and transactions of a log directory, as rows: what its coordinators' partitions say.
+
+Nothing is written. A coordinator's partition is read record by record, in memory that grows with
+the groups and transactional ids that it holds, not with the log. A partition that cannot be read
+is a row with its error, beside what could be read before the damage.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pylog_spark.tasks.inspection import RootView
+from storage_core.catalog.cluster_metadata import (
+    CLUSTER_METADATA_DIRECTORY,
+    read_cluster_metadata,
+)
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.catalog.roles import local_path
+from storage_core.config import BrokerConfig
+from storage_core.coordinators.coordinator_log import (
+    ReplayedRecord,
+    TransactionEnd,
+    replay_partition,
+)
+from storage_core.coordinators.groups import CommittedOffset, Group, GroupImage
+from storage_core.coordinators.observed_log import ObservedLog, observe_log
+from storage_core.coordinators.offsets_audit import (
+    NO_OFFSET,
+    AuditedCommit,
+    AuditSettings,
+    audit_commits,
+)
+from storage_core.coordinators.transactions import (
+    HoldingTransaction,
+    TransactionEntry,
+    TransactionImage,
+    judge_open_transactions,
+)
+from storage_core.coordinators.undecoded import Undecoded
+from storage_core.errors import PylogError, describe_failure
+from storage_core.filenames import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from storage_core.log.settled_store import settle
+from storage_core.roots.open_root import partition_checkpoints
+from storage_core.store import open_store
+
+# A row and its kind.
+Told = tuple[str, dict[str, Any]]
+_MS_OF_MINUTE: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """What a look at coordinators' partitions needs to know.
+
+    Attributes:
+        now_ms: The run's clock, epoch milliseconds.
+        broker: The broker's settings.
+        said: Names of those that somebody has said; the others are Kafka's defaults.
+    """
+
+    now_ms: int
+    broker: BrokerConfig
+    said: frozenset[str] = frozenset()
+
+
+def observe_groups(
+    view: RootView, settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+) -> Iterator[Told]:
+    """Yield the groups of a root, their places in logs, and what could not be read.
+
+    Args:
+        view: The root.
+        settings: Clock and settings.
+        is_asked_for: Of a topic's name; of other topics no places are told.
+    """
+    logs = _Logs(view, settings)
+    count = _partition_count(view, settings, CONSUMER_OFFSETS_TOPIC)
+    for entry in _partitions(view, CONSUMER_OFFSETS_TOPIC):
+        image = GroupImage()
+        error = _replay(view, entry, image.apply)
+        if error is not None:
+            yield error
+        groups = image.groups()
+        topics = {key.topic for key in image.offsets}
+        topics.update(*(group.subscribed_topics or () for group in groups))
+        audited = audit_commits(
+            groups,
+            image.offsets,
+            logs.bounds_of({topic for topic in topics if is_asked_for(topic)}),
+            AuditSettings(
+                now_ms=settings.now_ms,
+                retention_ms=settings.broker.offsets_retention_minutes * _MS_OF_MINUTE,
+                max_metadata_bytes=settings.broker.offset_metadata_max_bytes,
+                partition_count=count,
+            ),
+            partition=_number(entry),
+        )
+        places: dict[str, list[AuditedCommit]] = {}
+        for place in audited:
+            if is_asked_for(place.key.topic):
+                places.setdefault(place.key.group, []).append(place)
+        for group in groups:
+            of_group = places.get(group.group, [])
+            yield "group", _group_row(view, entry, group, of_group, image.pending)
+            for place in of_group:
+                yield "commit", _commit_row(view, entry, place)
+        for commit in image.pending:
+            if is_asked_for(commit.key.topic):
+                yield "pending_commit", _pending_row(view, entry, commit)
+        yield from _undecoded_rows(view, entry, image.undecoded)
+    yield from logs.errors
+
+
+def observe_transactions(
+    view: RootView, settings: CoordinatorSettings, *, is_asked_for: Callable[[str], bool]
+) -> Iterator[Told]:
+    """Yield what is open in the logs of a root, then what its coordinators know of transactions.
+
+    Args:
+        view: The root.
+        settings: Clock and settings.
+        is_asked_for: Of a topic's name; of other topics' logs nothing is told.
+    """
+    entries: list[TransactionEntry] = []
+    of_coordinators: list[Told] = []
+    is_complete = True
+    found: set[int] = set()
+    for entry in _partitions(view, TRANSACTION_STATE_TOPIC):
+        image = TransactionImage()
+        error = _replay(view, entry, image.apply)
+        if error is not None:
+            is_complete = False
+            yield error
+        found.add(_number(entry))
+        is_complete &= not image.undecoded
+        entries += image.entries
+        of_coordinators += [
+            ("transaction", _entry_row(view, entry, known, settings.now_ms))
+            for known in image.entries
+        ]
+        of_coordinators += _undecoded_rows(view, entry, image.undecoded)
+    count = _partition_count(view, settings, TRANSACTION_STATE_TOPIC)
+    is_complete &= count is not None and found >= set(range(count))
+    logs = _Logs(view, settings)
+    observed = logs.observe_all(is_asked_for)
+    judged = judge_open_transactions(
+        {place: log.open_transactions for place, log in observed.items() if log.open_transactions},
+        entries,
+        now_ms=settings.now_ms,
+        is_complete=is_complete,
+    )
+    for holding in judged:
+        bounds = observed[holding.partition].bounds
+        yield "open_transaction", _holding_row(view, holding, bounds.log_end)
+    yield from of_coordinators
+    yield from logs.errors
+
+
+class _Logs:
+    """The logs of a root, each observed once, when it is first needed."""
+
+    def __init__(self, view: RootView, settings: CoordinatorSettings) -> None:
+        self._view = view
+        self._settings = settings
+        self._observed: dict[TopicPartition, ObservedLog] = {}
+        self._tried: set[TopicPartition] = set()
+        self.errors: list[Told] = []
+
+    def bounds_of(self, topics: set[str]) -> dict[TopicPartition, Any]:
+        """Return where the logs of some topics begin and end."""
+        observed = self.observe_all(lambda topic: topic in topics)
+        return {place: log.bounds for place, log in observed.items()}
+
+    def observe_all(
+        self, is_asked_for: Callable[[str], bool]
+    ) -> Mapping[TopicPartition, ObservedLog]:
+        """Return the logs of the topics that are asked for; one that cannot be read is an error."""
+        chosen = {}
+        for entry in self._view.entries:
+            place = entry.topic_partition
+            if place is None or entry.kind is not DirectoryKind.PARTITION:
+                continue
+            if not is_asked_for(place.topic):
+                continue
+            if place not in self._tried:
+                self._tried.add(place)
+                self._observe(entry, place)
+            if place in self._observed:
+                chosen[place] = self._observed[place]
+        return chosen
+
+    def _observe(self, entry: SubDirectory, place: TopicPartition) -> None:
+        try:
+            store = open_store(entry.path)
+            checkpoints = partition_checkpoints(store, place, lambda: self._view.checkpoints)
+            self._observed[place] = observe_log(
+                settle(store),
+                now_ms=self._settings.now_ms,
+                max_transaction_timeout_ms=self._settings.broker.transaction_max_timeout_ms,
+                log_start_checkpoint=checkpoints.log_start_offset or 0,
+                high_watermark=checkpoints.high_watermark,
+            )
+        except PylogError as error:
+            self.errors.append(_error_row(self._view, entry, error))
+
+
+def _partitions(view: RootView, topic: str) -> list[SubDirectory]:
+    chosen = [
+        entry
+        for entry in view.entries
+        if entry.kind is DirectoryKind.PARTITION
+        and entry.topic_partition is not None
+        and entry.topic_partition.topic == topic
+    ]
+    return sorted(chosen, key=_number)
+
+
+def _number(entry: SubDirectory) -> int:
+    return -1 if entry.topic_partition is None else entry.topic_partition.partition
+
+
+def _replay(
+    view: RootView, entry: SubDirectory, apply: Callable[[ReplayedRecord | TransactionEnd], None]
+) -> Told | None:
+    """Feed a coordinator's partition to its image; return the row of what stopped it."""
+    place = entry.topic_partition
+    if place is None:
+        return None
+    try:
+        store = open_store(entry.path)
+        checkpoints = partition_checkpoints(store, place, lambda: view.checkpoints)
+        start = checkpoints.log_start_offset or 0
+        for event in replay_partition(settle(store), place.topic, start_offset=start):
+            apply(event)
+    except PylogError as error:
+        return _error_row(view, entry, error)
+    return None
+
+
+def _partition_count(view: RootView, settings: CoordinatorSettings, topic: str) -> int | None:
+    """Return how many partitions an internal topic has, None where nobody says so."""
+    folder = local_path(view.files.location)
+    metadata = None if folder is None else folder / CLUSTER_METADATA_DIRECTORY
+    if metadata is not None and not view.files.is_managed and metadata.is_dir():
+        try:
+            known = read_cluster_metadata(metadata).topics_by_name().get(topic)
+        except PylogError:
+            known = None  # the view has the error
+        if known is not None:
+            return len(known.partitions)
+    key = {
+        CONSUMER_OFFSETS_TOPIC: "offsets.topic.num.partitions",
+        TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
+    }[topic]
+    count: int = getattr(settings.broker, key.replace(".", "_"))
+    return count if key in settings.said else None
+
+
+def _group_row(
+    view: RootView,
+    entry: SubDirectory,
+    group: Group,
+    places: list[AuditedCommit],
+    pending: tuple[CommittedOffset, ...],
+) -> dict[str, Any]:
+    lags = [place.lag for place in places if place.lag is not None]
+    return {
+        "root": view.row["root"],
+        "group": group.group,
+        "group_type": group.type,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "epoch": group.epoch,
+        "state_ms": group.state_ms,
+        "members": [_member_row(member) for member in group.members],
+        "offsets_partition": _number(entry),
+        "commits": sum(place.commit is not None for place in places),
+        "pending_commits": sum(commit.key.group == group.group for commit in pending),
+        "lag": sum(lags) if lags else None,
+    }
+
+
+def _member_row(member: Any) -> dict[str, Any]:
+    row = asdict(member)
+    if member.assigned is not None:
+        row["assigned"] = list(map(str, member.assigned))
+    return row
+
+
+def _commit_row(view: RootView, entry: SubDirectory, place: AuditedCommit) -> dict[str, Any]:
+    commit, bounds = place.commit, place.bounds
+    return {
+        "root": view.row["root"],
+        **place.key._asdict(),
+        # What a coordinator answers for a partition without a commit.
+        "offset": NO_OFFSET if commit is None else commit.offset,
+        "metadata": "" if commit is None else commit.metadata,
+        "leader_epoch": None if commit is None else commit.leader_epoch,
+        "log_start_offset": None if bounds is None else bounds.log_start,
+        "log_end_offset": None if bounds is None else bounds.log_end,
+        "high_watermark": None if bounds is None else bounds.high_watermark,
+        "lag": place.lag,
+        "high_watermark_lag": place.high_watermark_lag,
+        "commit_ms": None if commit is None else commit.commit_ms,
+        "expires_ms": place.expires_ms,
+        "topic_id": None if commit is None else commit.topic_id,
+        "offsets_partition": _number(entry),
+        "record_offset": None if commit is None else commit.record_offset,
+        "findings": list(place.findings),
+    }
+
+
+def _pending_row(view: RootView, entry: SubDirectory, commit: CommittedOffset) -> dict[str, Any]:
+    return {
+        "root": view.row["root"],
+        **commit.key._asdict(),
+        "offset": commit.offset,
+        "metadata": commit.metadata,
+        "commit_ms": commit.commit_ms,
+        "producer_id": commit.producer_id,
+        "offsets_partition": _number(entry),
+        "record_offset": commit.record_offset,
+    }
+
+
+def _holding_row(view: RootView, holding: HoldingTransaction, log_end: int) -> dict[str, Any]:
+    entry = holding.entry
+    return {
+        "root": view.row["root"],
+        "topic": holding.partition.topic,
+        "partition": holding.partition.partition,
+        "verdict": holding.verdict,
+        "holds_stable_offset": holding.holds_stable_offset,
+        "first_offset": holding.open.first_offset,
+        "log_end_offset": log_end,
+        "producer_id": holding.open.producer_id,
+        "producer_epoch": holding.open.producer_epoch,
+        "last_timestamp": holding.open.last_timestamp,
+        "age_ms": holding.open.age_ms,
+        "is_late": holding.open.is_late,
+        "transactional_id": None if entry is None else entry.transactional_id,
+        "state": None if entry is None else entry.state.label,
+        "start_ms": None if entry is None else entry.start_ms,
+        "timeout_ms": None if entry is None else entry.timeout_ms,
+        "command": holding.command or None,
+    }
+
+
+def _entry_row(
+    view: RootView, entry: SubDirectory, known: TransactionEntry, now_ms: int
+) -> dict[str, Any]:
+    return {
+        "root": view.row["root"],
+        "transactional_id": known.transactional_id,
+        "state": known.state.label,
+        "producer_id": known.producer_id,
+        "producer_epoch": known.producer_epoch,
+        "partitions": list(map(str, known.partitions)),
+        "start_ms": known.start_ms,
+        "update_ms": known.update_ms,
+        "timeout_ms": known.timeout_ms,
+        "is_in_flight": known.is_in_flight,
+        "is_overdue": known.is_overdue(now_ms),
+        "state_partition": _number(entry),
+        "record_offset": known.record_offset,
+    }
+
+
+def _undecoded_rows(
+    view: RootView, entry: SubDirectory, undecoded: tuple[Undecoded, ...]
+) -> list[Told]:
+    place = {"root": view.row["root"], "directory": entry.name}
+    return [
+        (
+            "undecoded",
+            {
+                **place,
+                "problem": kind.problem,
+                "record_type": kind.type,
+                "type_id": kind.type_id,
+                "version": kind.version,
+                "first_offset": kind.first_offset,
+                "count": kind.count,
+                "reason": kind.reason,
+            },
+        )
+        for kind in undecoded
+    ]
+
+
+def _error_row(view: RootView, entry: SubDirectory, error: PylogError) -> Told:
+    place = entry.topic_partition
+    return "partition", {
+        "root": view.row["root"],
+        "topic": None if place is None else place.topic,
+        "partition": None if place is None else place.partition,
+        "directory": entry.name,
+        **describe_failure(error),
+    }

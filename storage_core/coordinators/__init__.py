@@ -1,0 +1,1 @@
+"""Groups and transactions, from the partitions in which Kafka's coordinators keep them."""

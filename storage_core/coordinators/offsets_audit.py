@@ -1,0 +1,190 @@
+"""Committed offsets beside the logs that they are of: lag, and commits that lie outside of them."""
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.coordinators.groups import CommitKey, CommittedOffset, Group, expiry_ms
+from storage_core.filenames import TopicPartition
+
+# What a coordinator answers for a partition without a commit.
+NO_OFFSET: Final = -1
+_SIGN: Final = 1 << 31
+
+
+class CommitFinding(enum.StrEnum):
+    """What is wrong with a committed offset, or worth knowing of it."""
+
+    BEYOND_LOG_END = "commit-beyond-log-end"  # the log was cut, or belongs to another topic
+    BELOW_LOG_START = "commit-below-log-start"  # the records that come next are gone
+    EXPIRED = "commit-expired"  # the coordinator removes it at its next look
+    METADATA_TOO_LARGE = "commit-metadata-too-large"  # no broker would take it today
+    WRONG_PARTITION = "commit-in-wrong-partition"  # its coordinator never reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBounds:
+    """Where a partition's log begins and ends.
+
+    Attributes:
+        log_start: First offset that may be read.
+        log_end: Offset that the next record would get.
+        high_watermark: First offset that is not known to be replicated, None where no checkpoint
+            says so.
+    """
+
+    log_start: int
+    log_end: int
+    high_watermark: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedCommit:
+    """A group's place in one partition.
+
+    Attributes:
+        key: Group, topic and partition.
+        commit: The commit, None where the group has none: a coordinator answers offset -1 and
+            empty metadata.
+        bounds: Of the log, None where it is not there.
+        lag: Records' offsets from the commit to the log end, at least 0; None without either.
+        high_watermark_lag: The same to the high watermark, which is how far consumers read.
+        expires_ms: From when on the commit may be removed, epoch milliseconds; None as long as the
+            group is as it is.
+        findings: What is wrong.
+    """
+
+    key: CommitKey
+    commit: CommittedOffset | None
+    bounds: LogBounds | None
+    lag: int | None
+    high_watermark_lag: int | None
+    expires_ms: int | None
+    findings: tuple[CommitFinding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """What decides about commits.
+
+    Attributes:
+        now_ms: The run's clock, epoch milliseconds.
+        retention_ms: The broker's ``offsets.retention.minutes``, in milliseconds.
+        max_metadata_bytes: The broker's ``offset.metadata.max.bytes``.
+        partition_count: Partitions of ``__consumer_offsets``, None where that is not known.
+    """
+
+    now_ms: int
+    retention_ms: int = 10_080 * 60_000
+    max_metadata_bytes: int = 4_096
+    partition_count: int | None = None
+
+
+def audit_commits(
+    groups: Iterable[Group],
+    offsets: Mapping[CommitKey, CommittedOffset],
+    bounds: Mapping[TopicPartition, LogBounds],
+    settings: AuditSettings,
+    *,
+    partition: int,
+) -> Iterator[AuditedCommit]:
+    """Yield the places of groups, by group, topic and partition.
+
+    A group has a place in each partition that it has a commit for, and in each other one of these
+    topics, or of those that its members subscribe to, whose log is there.
+
+    Args:
+        groups: Of one partition of ``__consumer_offsets``.
+        offsets: The committed offsets of the same.
+        bounds: Of the logs that are there.
+        settings: What decides.
+        partition: Number of that partition of ``__consumer_offsets``.
+    """
+    keys_of_group: dict[str, set[CommitKey]] = {}
+    for key in offsets:
+        keys_of_group.setdefault(key.group, set()).add(key)
+    logs_of_topic: dict[str, list[int]] = {}
+    for place in bounds:
+        logs_of_topic.setdefault(place.topic, []).append(place.partition)
+    for group in groups:
+        keys = keys_of_group.get(group.group, set())
+        topics = {key.topic for key in keys} | (group.subscribed_topics or frozenset())
+        missing = {
+            CommitKey(group.group, topic, number)
+            for topic in topics
+            for number in logs_of_topic.get(topic, ())
+        }
+        for key in sorted(keys | missing):
+            log = bounds.get(TopicPartition(key.topic, key.partition))
+            yield _audit(key, group, offsets.get(key), log, settings, partition)
+
+
+def group_partition(group: str, partition_count: int) -> int:
+    """Return the partition of ``__consumer_offsets`` in which a group's records are.
+
+    Args:
+        group: Its id.
+        partition_count: Partitions of the topic, at least 1.
+    """
+    return abs_hash(group) % partition_count
+
+
+def abs_hash(text: str) -> int:
+    """Return what Kafka's ``Utils.abs`` makes of Java's hash of a text, from 0 on."""
+    value = 0
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(encoded), 2):
+        value = (31 * value + int.from_bytes(encoded[index : index + 2], "big")) & 0xFFFF_FFFF
+    signed = value - (value >= _SIGN) * 2 * _SIGN
+    return 0 if signed == -_SIGN else abs(signed)
+
+
+def _audit(
+    key: CommitKey,
+    group: Group,
+    commit: CommittedOffset | None,
+    bounds: LogBounds | None,
+    settings: AuditSettings,
+    partition: int,
+) -> AuditedCommit:
+    expires_ms = None
+    findings: list[CommitFinding] = []
+    lag = high_watermark_lag = None
+    if commit is not None:
+        expires_ms = expiry_ms(commit, group, retention_ms=settings.retention_ms)
+        findings = list(_findings(commit, bounds, expires_ms, settings, partition))
+        if bounds is not None:
+            lag = max(0, bounds.log_end - commit.offset)
+            if bounds.high_watermark is not None:
+                high_watermark_lag = max(0, bounds.high_watermark - commit.offset)
+    return AuditedCommit(
+        key=key,
+        commit=commit,
+        bounds=bounds,
+        lag=lag,
+        high_watermark_lag=high_watermark_lag,
+        expires_ms=expires_ms,
+        findings=tuple(findings),
+    )
+
+
+def _findings(
+    commit: CommittedOffset,
+    bounds: LogBounds | None,
+    expires_ms: int | None,
+    settings: AuditSettings,
+    partition: int,
+) -> Iterator[CommitFinding]:
+    if bounds is not None and commit.offset > bounds.log_end:
+        yield CommitFinding.BEYOND_LOG_END
+    if bounds is not None and commit.offset < bounds.log_start:
+        yield CommitFinding.BELOW_LOG_START
+    if expires_ms is not None and settings.now_ms >= expires_ms:
+        yield CommitFinding.EXPIRED
+    # Kafka counts characters, as Java does.
+    if len(commit.metadata.encode("utf-16-be")) // 2 > settings.max_metadata_bytes:
+        yield CommitFinding.METADATA_TOO_LARGE
+    count = settings.partition_count
+    if count is not None and group_partition(commit.key.group, count) != partition:
+        yield CommitFinding.WRONG_PARTITION

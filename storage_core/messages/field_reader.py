@@ -1,0 +1,204 @@
+"""The primitives of Kafka's own messages, read from bytes that may lie.
+
+::
+
+    string            int16 length (negative: null), then UTF-8
+    bytes             int32 length (negative: null), then the bytes
+    array             int32 count (negative: null), then the elements
+    unsigned varint   7 bits a byte, least significant first, at most 5 bytes
+    compact string, bytes, array
+                      unsigned varint length + 1 (0: null), then the same
+    id                16 bytes
+    tagged fields     unsigned varint count, then per field: tag, size (unsigned varints), bytes
+
+Integers are big-endian two's complement. Flexible versions of a message have the compact forms and
+tagged fields, the others the forms without. Source: ``org.apache.kafka.common.protocol``
+(``ByteBufferAccessor`` and the generated ``read`` methods), Kafka's protocol guide, KIP-482.
+"""
+
+import functools
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from storage_core.checkpoint.kafka_uuid import UUID_BYTES, encode_uuid
+from storage_core.errors import MalformedMessageError
+
+_MAX_VARINT_BYTES: Final = 5
+_INT_MAX: Final = 2**31 - 1
+# Kafka's own limits of a string, an array and a set of tagged fields.
+_MAX_STRING_BYTES: Final = 32_767
+_MAX_ARRAY_LENGTH: Final = 1_000_000
+_MAX_TAGGED_FIELDS: Final = 10_000
+_PAYLOAD: Final = 0x7F
+_CONTINUES: Final = 0x80
+_PAYLOAD_BITS: Final = 7
+
+_INT32_BYTES: Final = 4
+
+_T = TypeVar("_T")
+# A cluster has few directories and many partitions, each of which names some of them.
+_uuid_text = functools.lru_cache(maxsize=1 << 16)(encode_uuid)
+_FLOAT64: Final = struct.Struct(">d")
+
+
+class FieldReader:
+    """A cursor over one message's bytes; every read that goes past their end raises.
+
+    Every method raises MalformedMessageError where the bytes are not what it reads.
+
+    Args:
+        data: The bytes.
+        start: Where it begins.
+        end: Just past the last byte; None for the end of the data.
+    """
+
+    def __init__(self, data: bytes, *, start: int = 0, end: int | None = None) -> None:
+        self._data = data
+        self._at = start
+        self._end = len(data) if end is None else end
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are left."""
+        return self._end - self._at
+
+    def error(self, reason: str) -> MalformedMessageError:
+        """Return the error for something that is wrong where the cursor is."""
+        return MalformedMessageError(self._at, reason)
+
+    def require_end(self) -> None:
+        """Check that nothing is left."""
+        if self.remaining:
+            raise self.error(f"expected the end of the record, found {self.remaining} more bytes")
+
+    def take(self, size: int) -> bytes:
+        """Read so many bytes."""
+        start = self._at
+        end = start + size
+        if end > self._end:
+            raise self.error(f"expected {size} bytes, found {self.remaining}")
+        self._at = end
+        return self._data[start:end]
+
+    def int8(self) -> int:
+        """Read one byte as a signed number."""
+        return int.from_bytes(self.take(1), "big", signed=True)
+
+    def int16(self) -> int:
+        """Read two bytes as a signed number."""
+        return int.from_bytes(self.take(2), "big", signed=True)
+
+    def uint16(self) -> int:
+        """Read two bytes as a number from 0 to 65,535."""
+        return int.from_bytes(self.take(2), "big")
+
+    def int32(self) -> int:
+        """Read four bytes as a signed number."""
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        """Read eight bytes as a signed number."""
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def float64(self) -> float:
+        """Read eight bytes as a floating-point number."""
+        number: float = _FLOAT64.unpack(self.take(8))[0]
+        return number
+
+    def boolean(self) -> bool:
+        """Read one byte; anything but zero is true."""
+        return self.int8() != 0
+
+    def uuid(self) -> str:
+        """Read an id, as its text."""
+        return _uuid_text(self.take(UUID_BYTES))
+
+    def unsigned_varint(self) -> int:
+        """Read a number of at most 31 bits."""
+        # Nearly every number is small: most lengths, all types and versions.
+        at = self._at
+        if at < self._end and (small := self._data[at]) < _CONTINUES:
+            self._at = at + 1
+            return small
+        value = 0
+        for index in range(_MAX_VARINT_BYTES):
+            byte = self.take(1)[0]
+            value |= (byte & _PAYLOAD) << (_PAYLOAD_BITS * index)
+            if not byte & _CONTINUES:
+                break
+        else:
+            raise self.error(f"a number has more than {_MAX_VARINT_BYTES} bytes")
+        if value > _INT_MAX:
+            raise self.error(f"expected a number of 31 bits, found {value}")
+        return value
+
+    def nullable_string(self) -> str | None:
+        """Read a text or null; bytes that are no UTF-8 become replacement characters."""
+        return self._text(self.int16())
+
+    def nullable_compact_string(self) -> str | None:
+        """Read a compact text or null; bytes that are no UTF-8 become replacement characters."""
+        return self._text(self.unsigned_varint() - 1)
+
+    def nullable_bytes(self) -> bytes | None:
+        """Read bytes or null."""
+        return self._bytes(self.int32())
+
+    def nullable_compact_bytes(self) -> bytes | None:
+        """Read compact bytes or null."""
+        return self._bytes(self.unsigned_varint() - 1)
+
+    def nullable_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
+        """Read elements or null; the count is checked against the bytes that are left."""
+        return self._array(self.int32(), read_element)
+
+    def nullable_compact_array(self, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
+        """Read a compact array or null."""
+        return self._array(self.unsigned_varint() - 1, read_element)
+
+    def nullable_int32_array(self) -> tuple[int, ...] | None:
+        """Read four-byte numbers or null."""
+        return self._int32_array(self.int32())
+
+    def nullable_compact_int32_array(self) -> tuple[int, ...] | None:
+        """Read a compact array of four-byte numbers or null."""
+        return self._int32_array(self.unsigned_varint() - 1)
+
+    def tagged_fields(self) -> Iterator[tuple[int, "FieldReader"]]:
+        """Yield the tagged fields in their order: the tag, and a reader over its bytes."""
+        count = self.unsigned_varint()
+        if count > min(self.remaining, _MAX_TAGGED_FIELDS):
+            raise self.error(f"there are {count} tagged fields in {self.remaining} bytes")
+        for _ in range(count):
+            tag, size = self.unsigned_varint(), self.unsigned_varint()
+            start = self._at
+            if size > self.remaining:
+                raise self.error(f"expected {size} bytes, found {self.remaining}")
+            self._at = start + size
+            yield tag, FieldReader(self._data, start=start, end=start + size)
+
+    def _text(self, length: int) -> str | None:
+        if length < 0:
+            return None
+        if length > _MAX_STRING_BYTES:
+            raise self.error(f"a text has {length} bytes; at most {_MAX_STRING_BYTES} are allowed")
+        return self.take(length).decode("utf-8", "replace")
+
+    def _bytes(self, length: int) -> bytes | None:
+        return None if length < 0 else self.take(length)
+
+    def _array(self, count: int, read_element: Callable[[], _T]) -> tuple[_T, ...] | None:
+        self._check_count(count)
+        return None if count < 0 else tuple(read_element() for _ in range(count))
+
+    def _int32_array(self, count: int) -> tuple[int, ...] | None:
+        self._check_count(count)
+        if count < 0:
+            return None
+        return struct.unpack(f">{count}i", self.take(_INT32_BYTES * count))
+
+    def _check_count(self, count: int) -> None:
+        """Check the length of an array; no element takes less than a byte."""
+        if count > self.remaining or count > _MAX_ARRAY_LENGTH:
+            raise self.error(f"an array has {count} elements, but {self.remaining} bytes are left")

@@ -1,0 +1,227 @@
+"""A record of an internal topic, decoded: its type, its key, its value.
+
+::
+
+    coordinators      key: int16 type, fields     value: int16 version, fields, or null (tombstone)
+    cluster metadata  no key                      value: frame_version type version (unsigned
+                                                  varints), fields; the frame version is 1
+
+A record that cannot be decoded stands for itself, with the reason, and hides no other one: a type
+or version that Kafka 4.4 does not have, or bytes that are none of their declaration. Sources:
+``CoordinatorRecordSerde``, ``AbstractApiMessageSerde``, ``ConsumerProtocol``.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from storage_core.errors import MalformedMessageError
+from storage_core.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
+from storage_core.messages.field_reader import FieldReader
+from storage_core.messages.group_records import (
+    CONSUMER_ASSIGNMENT,
+    CONSUMER_SUBSCRIPTION,
+    GROUP_RECORDS,
+)
+from storage_core.messages.metadata_records import METADATA_RECORDS
+from storage_core.messages.schema import Fields, Message, RecordType
+from storage_core.messages.transaction_records import SHARE_STATE_RECORDS, TRANSACTION_RECORDS
+
+INTERNAL_RECORDS: Final[Mapping[str, Mapping[int, RecordType]]] = MappingProxyType(
+    {
+        CONSUMER_OFFSETS_TOPIC: GROUP_RECORDS,
+        TRANSACTION_STATE_TOPIC: TRANSACTION_RECORDS,
+        SHARE_STATE_TOPIC: SHARE_STATE_RECORDS,
+        CLUSTER_METADATA_TOPIC: METADATA_RECORDS,
+    }
+)
+_FRAME_VERSION: Final = 1
+
+
+class Problem(enum.StrEnum):
+    """Why a record is not decoded."""
+
+    UNKNOWN_TYPE = "unknown-type"
+    UNKNOWN_VERSION = "unknown-version"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRecord:
+    """What the bytes of one record mean.
+
+    Attributes:
+        type_id: Number of its type, None where the bytes do not get that far.
+        type: Kafka's name of the type, None for an unknown one.
+        version: Of its value, None for a tombstone.
+        key: Fields of the key, None where there is none or it is not decoded.
+        value: Fields of the value, None for a tombstone or where it is not decoded.
+        is_tombstone: Whether it has no value: what its key names is gone.
+        problem: Why it is not decoded, None where it is.
+        reason: The same in words, with the byte in key or value; empty where it is decoded.
+    """
+
+    type_id: int | None = None
+    type: str | None = None
+    version: int | None = None
+    key: Fields | None = None
+    value: Fields | None = None
+    is_tombstone: bool = False
+    problem: Problem | None = None
+    reason: str = ""
+
+
+def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> DecodedRecord:
+    """Decode a record of an internal topic; bytes behind its fields are ignored, as by Kafka.
+
+    Args:
+        topic: One of `INTERNAL_RECORDS`.
+        key: The key's bytes, None for none.
+        value: The value's bytes, None for none.
+    """
+    types = INTERNAL_RECORDS[topic]
+    if topic == CLUSTER_METADATA_TOPIC:
+        return _decode_metadata(types, value)
+    return _decode_coordinator_record(types, key, value)
+
+
+def decode_subscription(data: bytes) -> Fields:
+    """Return what a member of a classic group of consumers subscribes to.
+
+    Args:
+        data: The ``subscription`` of a member of a GROUP_METADATA value.
+
+    Raises:
+        MalformedMessageError: It is none.
+    """
+    return _decode_of_consumer(CONSUMER_SUBSCRIPTION, data)
+
+
+def decode_assignment(data: bytes) -> Fields:
+    """Return which partitions a member of a classic group of consumers has.
+
+    Args:
+        data: The ``assignment`` of a member of a GROUP_METADATA value.
+
+    Raises:
+        MalformedMessageError: It is none.
+    """
+    return _decode_of_consumer(CONSUMER_ASSIGNMENT, data)
+
+
+def read_metadata_frame(reader: FieldReader) -> tuple[int, int]:
+    """Return type and version of a record of the cluster's metadata.
+
+    Raises:
+        MalformedMessageError: The frame is of another version, or ends too soon.
+    """
+    frame_version = reader.unsigned_varint()
+    if frame_version != _FRAME_VERSION:
+        raise reader.error(f"expected frame version {_FRAME_VERSION}, found {frame_version}")
+    return reader.unsigned_varint(), reader.unsigned_varint()
+
+
+def _decode_of_consumer(message: Message, data: bytes) -> Fields:
+    reader = FieldReader(data)
+    version = reader.int16()
+    if version < 0:
+        raise reader.error(f"expected a version of at least 0, found {version}")
+    return message.read(reader, min(version, message.newest))
+
+
+def _decode_coordinator_record(
+    types: Mapping[int, RecordType], key: bytes | None, value: bytes | None
+) -> DecodedRecord:
+    if key is None:
+        return DecodedRecord(problem=Problem.MALFORMED, reason="expected a key, found null")
+    type_id: int | None = None
+    try:
+        reader = FieldReader(key)
+        type_id = reader.int16()
+        record_type = types.get(type_id)
+        if record_type is None or record_type.key is None:
+            return _of_unknown_type(type_id)
+        key_fields = record_type.key.read(reader, 0)
+    except MalformedMessageError as error:
+        name = None if type_id is None else types[type_id].name
+        return DecodedRecord(
+            type_id=type_id, type=name, problem=Problem.MALFORMED, reason=f"key: {error}"
+        )
+    if value is None:
+        return DecodedRecord(
+            type_id=type_id, type=record_type.name, key=key_fields, is_tombstone=True
+        )
+    version: int | None = None
+    try:
+        reader = FieldReader(value)
+        version = reader.int16()
+        return _decode_value(type_id, record_type, version, key_fields, reader)
+    except MalformedMessageError as error:
+        return _malformed(type_id, record_type, version, key_fields, error)
+
+
+def _decode_metadata(types: Mapping[int, RecordType], value: bytes | None) -> DecodedRecord:
+    if value is None:
+        return DecodedRecord(problem=Problem.MALFORMED, reason="expected a value, found null")
+    try:
+        reader = FieldReader(value)
+        type_id, version = read_metadata_frame(reader)
+    except MalformedMessageError as error:
+        return DecodedRecord(problem=Problem.MALFORMED, reason=f"value: {error}")
+    record_type = types.get(type_id)
+    if record_type is None:
+        return _of_unknown_type(type_id)
+    try:
+        return _decode_value(type_id, record_type, version, None, reader)
+    except MalformedMessageError as error:
+        return _malformed(type_id, record_type, version, None, error)
+
+
+def _decode_value(
+    type_id: int, record_type: RecordType, version: int, key: Fields | None, reader: FieldReader
+) -> DecodedRecord:
+    message = record_type.value
+    is_readable = 0 <= version <= message.newest
+    return DecodedRecord(
+        type_id=type_id,
+        type=record_type.name,
+        version=version,
+        key=key,
+        value=message.read(reader, version) if is_readable else None,
+        problem=None if is_readable else Problem.UNKNOWN_VERSION,
+        reason=(
+            "" if is_readable else f"expected a version from 0 to {message.newest}, found {version}"
+        ),
+    )
+
+
+def _malformed(
+    type_id: int,
+    record_type: RecordType,
+    version: int | None,
+    key: Fields | None,
+    error: MalformedMessageError,
+) -> DecodedRecord:
+    return DecodedRecord(
+        type_id=type_id,
+        type=record_type.name,
+        version=version,
+        key=key,
+        problem=Problem.MALFORMED,
+        reason=f"value: {error}",
+    )
+
+
+def _of_unknown_type(type_id: int) -> DecodedRecord:
+    return DecodedRecord(
+        type_id=type_id,
+        problem=Problem.UNKNOWN_TYPE,
+        reason=f"type {type_id} is none that Kafka 4.4 has",
+    )

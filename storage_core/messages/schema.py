@@ -1,0 +1,241 @@
+"""Kafka's messages as declarations: which fields each version has, and their values from bytes.
+
+A message is declared as Kafka declares it in its JSON files (``src/main/resources/common/message``
+and ``.../metadata`` of its sources): fields in the order of the bytes, each with its type and the
+versions that have it. Names are Kafka's, in snake case. What reads a version is made of the
+declaration once, and the tests compare every declaration with the schemas in Kafka's own jars.
+
+A struct that may be null has a byte in front, negative for null; in a tagged field it is an
+unsigned varint, 0 for null.
+"""
+
+import enum
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self, Union
+
+from storage_core.messages.field_reader import FieldReader
+
+# The values of a message or of a struct in it, by field; structs are such mappings, arrays tuples.
+Fields = dict[str, Any]
+Read = Callable[[FieldReader], Any]
+
+# The text of an id of zeros: there is none.
+NO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+# Above every version.
+_NO_VERSION: Final = 1 << 15
+
+
+class Type(enum.Enum):
+    """The primitive types."""
+
+    BOOLEAN = "boolean"
+    INT8 = "int8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT64 = "float64"
+    UUID = "uuid"
+    STRING = "string"
+    BYTES = "bytes"
+
+
+BOOLEAN: Final = Type.BOOLEAN
+INT8: Final = Type.INT8
+INT16: Final = Type.INT16
+UINT16: Final = Type.UINT16
+INT32: Final = Type.INT32
+INT64: Final = Type.INT64
+FLOAT64: Final = Type.FLOAT64
+UUID: Final = Type.UUID
+STRING: Final = Type.STRING
+BYTES: Final = Type.BYTES
+
+
+class ArrayOf(NamedTuple):
+    """An array.
+
+    Attributes:
+        element: What it is an array of: a primitive, or the fields of a struct.
+    """
+
+    element: Union[Type, "Struct"]
+
+
+class Field(NamedTuple):
+    """A field of a message or struct.
+
+    Attributes:
+        name: Kafka's, in snake case.
+        type: A primitive, an array, or the fields of a struct.
+        since: The first version that has it.
+        until: The last one.
+        is_nullable: Whether it may be null, in each version that has it.
+        tag: Its tag, None for a field that every message of these versions has.
+        default: Of a tagged field, its value where the bytes do not have it.
+        is_secret: Whether it is nobody's to read.
+    """
+
+    name: str
+    type: Union[Type, ArrayOf, "Struct"]
+    since: int = 0
+    until: int = _NO_VERSION
+    is_nullable: bool = False
+    tag: int | None = None
+    default: Any = None
+    is_secret: bool = False
+
+
+class Struct(tuple[Field, ...]):
+    """The fields of a struct, in the order of the bytes."""
+
+    __slots__ = ()
+
+    def __new__(cls, *fields: Field) -> Self:
+        """Return a struct of these fields."""
+        return super().__new__(cls, fields)
+
+
+# Compared by identity: what reads a version of it is kept for each.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Message:
+    """A message, all versions of it from 0 on.
+
+    Attributes:
+        fields: In the order of the bytes, the tagged ones where Kafka's declaration has them.
+        newest: The newest version that Kafka 4.4 reads.
+        flexible_since: The first flexible version, None where there is none.
+    """
+
+    fields: Struct
+    newest: int = 0
+    flexible_since: int | None = 0
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether a version has compact forms and tagged fields."""
+        return self.flexible_since is not None and version >= self.flexible_since
+
+    def read(self, reader: FieldReader, version: int) -> Fields:
+        """Return the fields of a message.
+
+        Args:
+            reader: Over its bytes; afterwards behind the message.
+            version: From 0 to the newest.
+
+        Raises:
+            MalformedMessageError: The bytes are none of it.
+            ValueError: There is no such version.
+        """
+        if not 0 <= version <= self.newest:
+            raise ValueError(f"expected a version from 0 to {self.newest}, found {version}")
+        fields: Fields = _reader_of(self, version)(reader)
+        return fields
+
+
+class RecordType(NamedTuple):
+    """A type of record of an internal topic.
+
+    Attributes:
+        name: Kafka's.
+        value: What its value is; a record without a value is a tombstone.
+        key: What its key is, None where records have no key.
+    """
+
+    name: str
+    value: Message
+    key: Message | None = None
+
+
+def secret_fields(message: Message) -> frozenset[str]:
+    """Return the names of a message's fields that are nobody's to read."""
+    return frozenset(field.name for field in message.fields if field.is_secret)
+
+
+@functools.cache
+def _reader_of(message: Message, version: int) -> Read:
+    """Return what reads a version of a message; made once, for a log has many of them."""
+    return _struct_reader(message.fields, version, message.is_flexible(version))
+
+
+def _struct_reader(struct: Struct, version: int, is_flexible: bool) -> Read:  # noqa: FBT001 - a fact of the version
+    """Return what reads the fields that a version has."""
+    present = [field for field in struct if field.since <= version <= field.until]
+    plain = [(f.name, _field_reader(f, version, is_flexible)) for f in present if f.tag is None]
+    if not is_flexible:
+        return lambda reader: {name: read(reader) for name, read in plain}
+    tagged = {
+        field.tag: (field.name, _field_reader(field, version, is_flexible))
+        for field in present
+        if field.tag is not None
+    }
+    defaults = {field.name: field.default for field in present if field.tag is not None}
+
+    def read_flexible(reader: FieldReader) -> Fields:
+        values = {name: read(reader) for name, read in plain}
+        values.update(defaults)
+        for tag, content in reader.tagged_fields():
+            if tag in tagged:
+                name, read = tagged[tag]
+                values[name] = read(content)
+                content.require_end()
+        return values
+
+    return read_flexible
+
+
+def _field_reader(field: Field, version: int, is_flexible: bool) -> Read:  # noqa: FBT001 - as above
+    """Return what reads one field, which refuses a null where there may be none."""
+    read = _type_reader(field.type, version, is_flexible)
+    if isinstance(field.type, Struct) and field.is_nullable:
+        if field.tag is None:
+            return lambda reader: None if reader.int8() < 0 else read(reader)
+        return lambda reader: None if reader.unsigned_varint() <= 0 else read(reader)
+    is_of_length = isinstance(field.type, ArrayOf) or field.type in {Type.STRING, Type.BYTES}
+    return read if field.is_nullable or not is_of_length else _not_null(field.name, read)
+
+
+def _type_reader(type_: Type | ArrayOf | Struct, version: int, is_flexible: bool) -> Read:  # noqa: FBT001 - as above
+    """Return what reads a value, null where its type has a null."""
+    if isinstance(type_, Struct):
+        return _struct_reader(type_, version, is_flexible)
+    if isinstance(type_, Type):
+        return (_COMPACT if is_flexible else _PRIMITIVES)[type_]
+    if type_.element is Type.INT32:
+        compact, plain = FieldReader.nullable_compact_int32_array, FieldReader.nullable_int32_array
+        return compact if is_flexible else plain
+    element = _type_reader(type_.element, version, is_flexible)
+    if type_.element in {Type.STRING, Type.BYTES}:
+        element = _not_null("an element", element)
+    if is_flexible:
+        return lambda reader: reader.nullable_compact_array(lambda: element(reader))
+    return lambda reader: reader.nullable_array(lambda: element(reader))
+
+
+def _not_null(name: str, read: Read) -> Read:
+    def read_value(reader: FieldReader) -> Any:
+        value = read(reader)
+        if value is None:
+            raise reader.error(f"expected a value of {name}, found null")
+        return value
+
+    return read_value
+
+
+_PRIMITIVES: Final[dict[Type, Read]] = {
+    Type.BOOLEAN: FieldReader.boolean,
+    Type.INT8: FieldReader.int8,
+    Type.INT16: FieldReader.int16,
+    Type.UINT16: FieldReader.uint16,
+    Type.INT32: FieldReader.int32,
+    Type.INT64: FieldReader.int64,
+    Type.FLOAT64: FieldReader.float64,
+    Type.UUID: FieldReader.uuid,
+    Type.STRING: FieldReader.nullable_string,
+    Type.BYTES: FieldReader.nullable_bytes,
+}
+_COMPACT: Final[dict[Type, Read]] = _PRIMITIVES | {
+    Type.STRING: FieldReader.nullable_compact_string,
+    Type.BYTES: FieldReader.nullable_compact_bytes,
+}

@@ -1,0 +1,242 @@
+"""``pylog groups`` and ``pylog transactions`` over directories that brokers left."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pylog_spark.exit_code import ExitCode
+from tests.kit.builders import BatchSpec, RecordSpec
+from tests.kit.compare import read_tree
+from tests.kit.directories import SegmentSpec, write_partition
+from tests.kit.golden_data import Golden
+
+HOUR_MS = 3_600_000
+WEEK_MS = 7 * 24 * HOUR_MS
+LOG = "00000000000000000000.log"
+KEY = b"\x00\x01\x00\x01g\x00\x06orders\x00\x00\x00\x00"
+
+
+def lines_of(result: Any, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    return [line for line in lines if line["type"] == kind]
+
+
+def clock_of(name: str) -> int:
+    return int(Golden(name).case["clock_ms"])
+
+
+def places_of(result: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (row["group"], f"{row['topic']}-{row['partition']}"): row
+        for row in lines_of(result, "commit")
+    }
+
+
+@pytest.mark.item("REP-16", "REP-17")
+def test_groups_have_the_offsets_that_their_broker_answered(pylog, broker_dir: Path):
+    before = read_tree(broker_dir / "__consumer_offsets-0")
+    now = clock_of("broker-dir")
+    result = pylog("groups", broker_dir, "--output", "json", "--now-ms", now)
+    assert result.exit_code == 0, result.stderr
+    places = places_of(result)
+    groups = {row["group"]: row for row in lines_of(result, "group")}
+    case = Golden("broker-dir").case
+    for group, offsets in case["committed_offsets"].items():
+        for place, offset in offsets.items():
+            row, log = places[group, place], case["expected"][place]["expected"]
+            assert row["offset"] == offset
+            assert (row["log_start_offset"], row["log_end_offset"]) == (
+                log["log_start"],
+                log["leo"],
+            )
+            assert row["lag"] == log["leo"] - offset
+            is_below = offset < log["log_start"]
+            assert row["findings"] == (["commit-below-log-start"] if is_below else [])
+            # They became empty after their last commit.
+            assert groups[group]["state_ms"] > row["commit_ms"]
+            assert row["expires_ms"] == groups[group]["state_ms"] + WEEK_MS
+    # A coordinator answers -1 and no metadata for a partition without a commit.
+    missing = places["tx-group", "events-1"]
+    assert (missing["offset"], missing["metadata"], missing["lag"]) == (-1, "", None)
+    assert groups.keys() == {"reports", "billing", "tx-group"}
+    assert {row["state"] for row in groups.values()} == {"Empty"}
+    assert read_tree(broker_dir / "__consumer_offsets-0") == before
+
+
+@pytest.mark.item("REP-17")
+def test_offsets_expire_by_the_retention_that_is_said(pylog, broker_dir: Path):
+    now = clock_of("broker-dir") + HOUR_MS * 2
+    arguments = ("groups", broker_dir, "--output", "json", "--now-ms", now)
+    minutes = "offsets.retention.minutes=60"
+    for row in places_of(pylog(*arguments, "--set", minutes)).values():
+        assert ("commit-expired" in row["findings"]) == (row["commit_ms"] is not None)
+    for row in places_of(pylog(*arguments)).values():
+        assert "commit-expired" not in row["findings"]
+
+
+@pytest.mark.item("REP-17")
+def test_topics_are_chosen(pylog, broker_dir: Path):
+    result = pylog("groups", broker_dir, "--output", "json", "--topics", "events")
+    assert {row["topic"] for row in lines_of(result, "commit")} == {"events"}
+    assert {row["group"] for row in lines_of(result, "group")} == {"reports", "billing", "tx-group"}
+
+
+@pytest.mark.item("REP-17")
+def test_a_record_that_was_moved_to_another_partition_is_flagged(pylog, tmp_path: Path):
+    root = Golden("broker-dir").unpack(tmp_path)
+    own, other = root / "__consumer_offsets-0", root / "__consumer_offsets-2"
+    shutil.rmtree(other)
+    own.rename(other)
+    rows = places_of(pylog("groups", root, "--output", "json"))
+    for row in rows.values():
+        is_moved = row["offsets_partition"] == 2 and row["commit_ms"] is not None
+        assert ("commit-in-wrong-partition" in row["findings"]) == is_moved
+    assert any(row["findings"] for row in rows.values())
+
+
+@pytest.mark.item("REP-16", "REP-17")
+def test_compaction_changes_nothing_of_what_groups_have(pylog, tmp_path: Path):
+    root = tmp_path / "kafka"
+    first = [(KEY, _commit(offset)) for offset in range(40)]
+    write_partition(
+        root / "__consumer_offsets-0",
+        [
+            SegmentSpec(base_offset=0, batches=[_batch(0, first)]),
+            SegmentSpec(base_offset=40, batches=[_batch(40, [(KEY, _commit(77))])]),
+            SegmentSpec(base_offset=41, batches=[]),
+        ],
+    )
+    arguments = ("groups", root, "--output", "json")
+    before = pylog(*arguments)
+    assert [row["offset"] for row in lines_of(before, "commit")] == [77]
+    log = root / "__consumer_offsets-0"
+    size = (log / LOG).stat().st_size
+    cleaned = pylog(
+        "partition", "clean", log, "--now-ms", 10**12, "--set", "cleanup.policy=compact"
+    )
+    assert cleaned.exit_code == 0, cleaned.stderr
+    assert (log / LOG).stat().st_size < size
+    assert pylog(*arguments).stdout == before.stdout
+
+
+def _commit(offset: int) -> bytes:
+    return (
+        b"\x00\x03" + offset.to_bytes(8, "big") + b"\xff" * 4 + b"\x00\x00" + (5).to_bytes(8, "big")
+    )
+
+
+def _batch(base_offset: int, records: list[tuple[bytes, bytes | None]]) -> BatchSpec:
+    return BatchSpec(
+        base_offset=base_offset,
+        records=tuple(
+            RecordSpec(offset_delta=number, key=key, value=value)
+            for number, (key, value) in enumerate(records)
+        ),
+    )
+
+
+@pytest.mark.item("REP-16")
+def test_a_version_of_later_is_told_and_hides_no_other_record(pylog, tmp_path: Path):
+    root = tmp_path / "kafka"
+    records = [(KEY[:-1] + b"\x01", b"\x00\x09new"), (b"\x00\x63", b"\x00\x00"), (KEY, _commit(5))]
+    write_partition(
+        root / "__consumer_offsets-0", [SegmentSpec(base_offset=0, batches=[_batch(0, records)])]
+    )
+    result = pylog("groups", root, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    assert [row["offset"] for row in lines_of(result, "commit")] == [5]
+    assert [
+        (row["problem"], row["type_id"], row["version"], row["first_offset"])
+        for row in lines_of(result, "undecoded")
+    ] == [("unknown-version", 1, 9, 0), ("unknown-type", 99, None, 1)]
+    text = pylog("groups", root).stdout
+    assert "1 records of OFFSET_COMMIT version 9 are not understood (unknown-version)" in text
+    dumped = pylog("dump", root / "__consumer_offsets-0" / LOG, "--output", "json")
+    assert dumped.exit_code == 0
+    unknown, strange, known = (row for row in lines_of(dumped, "record"))
+    assert unknown["value"] == "AAluZXc="
+    assert unknown["decoded"]["problem"] == "unknown-version"
+    assert unknown["decoded"]["key"] == {"group": "g", "topic": "orders", "partition": 1}
+    assert strange["decoded"]["type"] is None
+    assert known["decoded"]["value"]["offset"] == 5
+
+
+@pytest.mark.item("REP-18")
+def test_what_holds_the_stable_offset_is_told_with_its_owner(pylog, unclean_broker_dir: Path):
+    now = clock_of("broker-dir-unclean")
+    arguments = ("transactions", unclean_broker_dir, "--output", "json", "--now-ms")
+    result = pylog(*arguments, now)
+    assert result.exit_code == 0, result.stderr
+    rows = lines_of(result, "open_transaction")
+    assert [(row["topic"], row["partition"]) for row in rows] == [
+        ("payments.txn", 0),
+        ("payments.txn", 1),
+    ]
+    for row in rows:
+        assert (row["transactional_id"], row["state"]) == ("tx-open", "Ongoing")
+        assert row["holds_stable_offset"] is True
+        assert row["command"] is None
+        limit = row["start_ms"] + row["timeout_ms"]
+    assert {row["verdict"] for row in lines_of(pylog(*arguments, limit), "open_transaction")} == {
+        "ongoing"
+    }
+    late = lines_of(pylog(*arguments, limit + 1), "open_transaction")
+    assert {row["verdict"] for row in late} == {"overdue"}
+
+
+@pytest.mark.item("REP-18")
+def test_a_transaction_that_nobody_ends_comes_with_the_command_that_does(pylog, tmp_path: Path):
+    root = Golden("broker-dir-unclean").unpack(tmp_path)
+    for directory in root.glob("__transaction_state-*"):
+        for path in directory.glob("*.*"):
+            if path.suffix in {".log", ".index", ".timeindex", ".snapshot"}:
+                path.unlink()
+        (directory / LOG).touch()
+    result = pylog("transactions", root, "--output", "json")
+    first = lines_of(result, "open_transaction")[0]
+    assert (first["verdict"], first["transactional_id"]) == ("hanging", None)
+    command = (
+        "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic payments.txn "
+        f"--partition 0 --start-offset {first['first_offset']}"
+    )
+    assert first["command"] == command
+    assert command in pylog("transactions", root).stdout
+    # Without a partition of the coordinator nobody can say so.
+    shutil.rmtree(root / "__transaction_state-1")
+    unknown = lines_of(pylog("transactions", root, "--output", "json"), "open_transaction")
+    assert {row["verdict"] for row in unknown} == {"unknown"}
+    assert "find-hanging --topic payments.txn --partition 0" in unknown[0]["command"]
+
+
+@pytest.mark.parametrize("command", ["groups", "transactions"])
+def test_a_partition_that_cannot_be_read_is_a_row_beside_the_others(
+    pylog, tmp_path: Path, command: str
+):
+    root = Golden("broker-dir").unpack(tmp_path)
+    topic = "__consumer_offsets" if command == "groups" else "__transaction_state"
+    log = root / f"{topic}-1" / LOG
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    result = pylog(command, root, "--output", "json")
+    assert result.exit_code == ExitCode.PARTLY_FAILED
+    (row,) = [row for row in lines_of(result, "partition") if row["topic"] == topic]
+    assert (row["partition"], row["error_class"]) == (1, "CorruptRecordError")
+    assert lines_of(result, "group" if command == "groups" else "transaction")
+    text = pylog(command, root)
+    assert text.exit_code == ExitCode.PARTLY_FAILED
+    assert f"{topic}-1" in text.stdout
+
+
+def test_a_root_without_coordinators_has_nothing_to_tell(pylog, tmp_path: Path):
+    write_partition(tmp_path / "kafka" / "orders-0", [SegmentSpec(base_offset=0, batches=[])])
+    groups = pylog("groups", tmp_path / "kafka")
+    assert (groups.exit_code, groups.stdout) == (0, "no groups\n")
+    transactions = pylog("transactions", tmp_path / "kafka")
+    assert (transactions.exit_code, transactions.stdout) == (
+        0,
+        "no transaction is open in a log\n",
+    )
