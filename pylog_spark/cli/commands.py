@@ -13,6 +13,7 @@ from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     ASSUME_DEFAULTS,
+    BY,
     CHOICE,
     CONFIG_FILES,
     DEEP,
@@ -45,6 +46,7 @@ from pylog_spark.options.declared import (
     OVERRIDE,
     PATH,
     PER_DISK,
+    PER_TOPIC,
     PLAN,
     PLAN_OUT,
     PURGE_AFTER,
@@ -65,6 +67,7 @@ from pylog_spark.options.declared import (
     TOPICS,
     TRASH,
     UNTIL_CLEAN,
+    WIDE,
 )
 from pylog_spark.options.option import Option
 
@@ -139,7 +142,7 @@ _CONFIG_OF_JOBS: Final = (
     *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
@@ -155,8 +158,11 @@ _INSPECT: Final = Command(
         replace(ROOTS, help="Log directories or partition directories: paths or URLs."),
         TOPICS,
         EXCLUDE,
+        BY,
+        PER_TOPIC,
         SEGMENTS,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
@@ -164,7 +170,7 @@ _INSPECT: Final = Command(
     Nothing is written, no lock is taken, and no Spark is started. A partition that cannot be read
     is a row with its error; the exit status is then 4.
     """,
-    example="Example: `pylog inspect /var/lib/kafka --topics 'orders-*' --segments`",
+    example="Example: `pylog inspect /var/lib/kafka --by size`",
 )
 _DUMP: Final = Command(
     name="dump",
@@ -194,6 +200,7 @@ _EXPLAIN: Final = Command(
         HIGH_WATERMARK,
         NOW_MS,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
@@ -222,6 +229,7 @@ _SURVEY: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Say what retention and compaction would do, without opening a single file.
@@ -254,6 +262,7 @@ _VERIFY: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
@@ -283,6 +292,7 @@ _DOCTOR: Final = Command(
         replace(ENGINE, panel=None),
         replace(MASTER, panel=None),
         replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
+        replace(WIDE, panel=None),
     ),
     help="""
     Say what is wrong, what a broker's start would do and how long it would take, what to run.
@@ -414,7 +424,7 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT),
+    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT, WIDE),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 
@@ -440,6 +450,7 @@ _UNDO: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Undo a run: bring each partition back to what it was before.
@@ -470,6 +481,7 @@ _PURGE: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Empty the trash, and remove what a broker would remove at its next start.
@@ -501,6 +513,7 @@ _INGEST: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Take what a mirror has and a managed root has not yet: segments that are closed and settled.
@@ -527,6 +540,7 @@ _MATERIALIZE: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Write partitions of a managed root as a plain log directory that Kafka opens.
@@ -655,6 +669,7 @@ _SHOW_CONFIG: Final = Command(
         replace(SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
         ORIGIN,
         replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
     ),
     help="""
     List every key that --set and --config know, with its value in force, unit and meaning.

@@ -1,20 +1,31 @@
-"""``pylog config show``: the settings in force, and where they come from."""
+"""``pylog config``: the settings in force; a file of topic configs to begin with."""
+
+from typing import Final
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import ORIGIN, OUTPUT
+from pylog_spark.options.declared import ORIGIN, OUTPUT, WIDE
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.options.values import ConfigEntry
-from pylog_spark.report import json_line, write_table
-from pylog_spark.text import printable
+from pylog_spark.report import json_line
+from pylog_spark.text_table import Column, TextTable, write_table
 
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
+_WEEK_MS: Final = 7 * 24 * 3_600_000
+_SETTING_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="key", cell=lambda row: row["key"]),
+        Column(heading="value", cell=lambda row: row["value"], folds=True),
+        Column(heading="origin", cell=lambda row: row.get("origin", ""), folds=True),
+        Column(heading="unit", cell=lambda row: row["unit"], rank=2),
+    ),
+    note=lambda row: row["doc"],
+    note_heading="doc",
+)
 
 
 def show_config(line: CommandLine) -> int:
@@ -29,13 +40,8 @@ def show_config(line: CommandLine) -> int:
         for entry in entries:
             print(json_line("setting", _row(entry, with_origin=with_origin)))  # noqa: T201  # the answer
         return ExitCode.DONE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _row(entries[0], with_origin=with_origin):
-        table.add_column(name, overflow="fold")
-    for entry in entries:
-        row = _row(entry, with_origin=with_origin)
-        table.add_row(*(Text(printable(text)) for text in row.values()))
-    write_table(Console(), table)
+    rows = [_row(entry, with_origin=with_origin) for entry in entries]
+    write_table(Console(), _SETTING_TABLE, rows, is_wide=line[WIDE])
     return ExitCode.DONE
 
 
