@@ -678,11 +678,28 @@ _SHOW_CONFIG: Final = Command(
     """,
     example="Example: `pylog config show --origin --config nightly.yaml`",
 )
+_INIT_CONFIG: Final = Command(
+    name="init",
+    work="pylog_spark.cli.config:init_config",
+    options=(
+        replace(ROOTS, help="Log directories, copies, managed roots: paths or URLs."),
+        replace(TOPICS, panel=None),
+        replace(EXCLUDE, panel=None),
+    ),
+    help="""
+    Print a YAML file of the topics whose configs nobody says, to be filled in for --config.
+
+    For directories without their cluster's metadata: copies, backups, all brokers of ZooKeeper's
+    time. Beside each topic stands what files tell: sizes, times, whether it was compacted, whether
+    it was deleted from. All of it are comments: the file says nothing until a person does.
+    """,
+    example="Example: `pylog config init /backup/kafka > topics.yaml`",
+)
 _CONFIG: Final = Group(
     name="config",
     panel=_OTHERS,
-    help="Show the settings that a job would run with.",
-    commands=(_SHOW_CONFIG,),
+    help="The settings that a job would run with, and those of topics to be filled in.",
+    commands=(_SHOW_CONFIG, _INIT_CONFIG),
 )
 _WARMUP: Final = Command(
     name="warmup",
