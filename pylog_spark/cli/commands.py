@@ -28,6 +28,7 @@ from pylog_spark.options.declared import (
     IN_PLACE,
     ISOLATION,
     KEEP_DELETED,
+    LAST,
     LEDGER,
     LIVE,
     MANAGED,
@@ -461,6 +462,27 @@ _UNDO: Final = Command(
     """,
     example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
 )
+_RUNS: Final = Command(
+    name="runs",
+    panel=_PLANS,
+    work="pylog_spark.cli.runs:show_runs",
+    options=(
+        replace(LEDGER, panel=None, help="Delta tables in which runs are written down."),
+        replace(_TRASH_OF_RUNS, panel=None),
+        LAST,
+        replace(CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+    ),
+    help="""
+    List the last runs, the newest first: what each did, how it ended, whether it can be undone.
+
+    A ledger knows all runs and their numbers, a trash those that kept something and what they kept.
+    A run without an end in the ledger died, or is still running. Nothing is written; no Spark is
+    started.
+    """,
+    example="Example: `pylog runs --ledger /data/ledger --trash /data/trash`",
+)
 _PURGE: Final = Command(
     name="purge",
     panel=_PLANS,
@@ -718,7 +740,7 @@ _WARMUP: Final = Command(
 COMMANDS: Final[tuple[Command | Group, ...]] = (
     *(_INSPECT, _DUMP, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
-    *(_APPLY, _UNDO, _PURGE),
+    *(_APPLY, _RUNS, _UNDO, _PURGE),
     *(_INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),
 )

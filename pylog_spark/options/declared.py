@@ -471,6 +471,15 @@ PER_TOPIC: Final = Option[bool](
     default=False,
     help="Add the partitions of each topic up.",
 )
+LAST: Final = Option[int](
+    name="last",
+    flag="--last",
+    kind=count(at_least=1),
+    metavar="N",
+    default=20,
+    shown=20,
+    help="How many runs to list.",
+)
 FAIL_ON: Final = Option[FailOn](
     name="fail_on",
     flag="--fail-on",

@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "undo": "undo RUN --trash {}/trash --dry-run",
     "purge": "purge --trash {}/trash --older-than 0s --dry-run",
     "config-show": "config show --origin",
+    "runs": "runs --trash {}/trash",
 }
 
 
