@@ -70,18 +70,15 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
         is_empty = False
         if call.as_json:
             typer.echo(json_line("explanation", row))
-        elif _held_by(row) == "CONFIG_UNKNOWN" and not call.is_wide:
+            continue
+        if row["fix"] is not None:
             unknown.append((row["root"], row["topic"]))
-        else:
+        if row["fix"] is None or call.is_wide:
             _write(console, row, with_root=len(call.line[ROOTS]) > 1, is_wide=call.is_wide)
     if is_empty and not call.as_json:
         console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
     write_lines(console, unknown_config_notes(unknown))
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
-
-
-def _held_by(row: Row) -> str | None:
-    return row["answers"][0]["held_by"] if row["answers"] else None
 
 
 def _write(console: Console, row: Row, *, with_root: bool, is_wide: bool) -> None:

@@ -14,6 +14,7 @@ from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
+from pylog_spark.schemas import Reason
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
@@ -52,7 +53,8 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
 
     Yields:
         root, topic, partition, directory, ``answers``, ``statements`` and, where a recovery has to
-        come first, the answers ``after_recovery``; or the error.
+        come first, the answers ``after_recovery``; or the error. ``fix`` is the command that begins
+        a file of configs where the topic's is unknown.
 
     Raises:
         ConfigError: A root is not there.
@@ -102,12 +104,14 @@ class _Explainer:
         try:
             found = self._explain(root, entry, is_unclean=is_unclean)
         except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
-            nothing: Row = {"answers": [], "statements": [], "after_recovery": []}
+            nothing: Row = {"answers": [], "statements": [], "after_recovery": [], "fix": None}
             return row | nothing | describe_failure(error)
+        is_unknown = any(one.held_by == Reason.CONFIG_UNKNOWN for one in found.answers)
         return row | {
             "answers": [_plain(answer) for answer in found.answers],
             "statements": [_plain(statement) for statement in found.statements],
             "after_recovery": [_plain(answer) for answer in found.after_recovery],
+            "fix": config_init_command(root.location) if is_unknown else None,
         }
 
     def _explain(self, root: LogRoot, entry: SubDirectory, *, is_unclean: bool) -> Explanation:
@@ -134,11 +138,8 @@ class _Explainer:
         config = self._config_of(partition.topic)
         if config is None:
             text = f"nobody says what the config of topic {partition.topic} is"
-            until = (
-                "--config, --topic-dump or --assume-defaults says it, or the cluster's metadata; "
-                f"`{config_init_command(root.location)}` writes a file to begin with"
-            )
-            return unknowable("CONFIG_UNKNOWN", text, until)
+            until = "--config, --topic-dump or --assume-defaults says it, or the cluster's metadata"
+            return unknowable(Reason.CONFIG_UNKNOWN, text, until)
         store = open_store(entry.path)
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
         mark = checkpoints.high_watermark

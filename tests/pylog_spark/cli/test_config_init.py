@@ -132,4 +132,4 @@ def test_every_refusal_for_want_of_a_config_ends_in_the_command(pylog, copy: Pat
         last = json.loads(pylog(*words, "--output", "json").stdout.splitlines()[-1])
         assert any(command in note for note in last["notes"])
     row = json.loads(pylog("explain", copy, "--output", "json").stdout.splitlines()[0])
-    assert "pylog config init" in row["answers"][0]["condition"]
+    assert row["fix"] == f"pylog config init '{copy}'"
