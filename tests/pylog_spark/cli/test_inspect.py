@@ -384,6 +384,11 @@ def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, 
     assert total["size_bytes"] > 0
     assert total["newest_timestamp"] == max(row["newest_timestamp"] for row in rows)
     result = pylog("inspect", broker_dir, "--per-topic", "--by", "size", "--output", "json")
+    for total in lines_of(result, "topic"):
+        own = [row for row in lines_of(result) if row["topic"] == total["topic"]]
+        for name, choose in (("oldest_timestamp", min), ("newest_timestamp", max)):
+            times = [row[name] for row in own if row[name] is not None]
+            assert total[name] == choose(times, default=None)
     sizes = [row["size_bytes"] for row in lines_of(result, "topic")]
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) > 5
