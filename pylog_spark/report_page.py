@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from pylog_spark.report import (
     error_text,
-    has_several_roots,
     number_text,
     partition_name,
     refusal_text,
@@ -17,6 +16,7 @@ from pylog_spark.report import (
     summary_line,
 )
 from pylog_spark.text import printable
+from pylog_spark.text_table import has_several_roots
 
 _STYLE: Final = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; }

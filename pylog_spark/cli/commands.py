@@ -13,6 +13,7 @@ from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import (
     ALLOW_TRUNCATE,
     ASSUME_DEFAULTS,
+    BY,
     CHOICE,
     CONFIG_FILES,
     DEEP,
@@ -27,6 +28,7 @@ from pylog_spark.options.declared import (
     IN_PLACE,
     ISOLATION,
     KEEP_DELETED,
+    LAST,
     LEDGER,
     LIVE,
     MANAGED,
@@ -45,6 +47,7 @@ from pylog_spark.options.declared import (
     OVERRIDE,
     PATH,
     PER_DISK,
+    PER_TOPIC,
     PLAN,
     PLAN_OUT,
     PURGE_AFTER,
@@ -65,6 +68,7 @@ from pylog_spark.options.declared import (
     TOPICS,
     TRASH,
     UNTIL_CLEAN,
+    WIDE,
 )
 from pylog_spark.options.option import Option
 
@@ -139,7 +143,7 @@ _CONFIG_OF_JOBS: Final = (
     *(CONFIG_FILES, SERVER_PROPERTIES, TOPIC_DUMP),
     *(SETTINGS_OF_RUN, ASSUME_DEFAULTS),
 )
-_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT)
+_ANSWER_OF_JOBS: Final = (LEDGER, REPORT, ENGINE, MASTER, OUTPUT, WIDE)
 # Of the two that compact.
 _HOW_LOGS_ARE_CLEANED: Final = (
     *(_DRY_RUN_OR_EXACT, EXACT, UNTIL_CLEAN, STRATEGY),
@@ -155,8 +159,11 @@ _INSPECT: Final = Command(
         replace(ROOTS, help="Log directories or partition directories: paths or URLs."),
         TOPICS,
         EXCLUDE,
+        BY,
+        PER_TOPIC,
         SEGMENTS,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Show partitions: segments, sizes, time span, offsets, and how dirty each log is.
@@ -164,7 +171,7 @@ _INSPECT: Final = Command(
     Nothing is written, no lock is taken, and no Spark is started. A partition that cannot be read
     is a row with its error; the exit status is then 4.
     """,
-    example="Example: `pylog inspect /var/lib/kafka --topics 'orders-*' --segments`",
+    example="Example: `pylog inspect /var/lib/kafka --by size`",
 )
 _DUMP: Final = Command(
     name="dump",
@@ -229,6 +236,7 @@ _EXPLAIN: Final = Command(
         HIGH_WATERMARK,
         NOW_MS,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Say why partitions are not cleaned, not deleted, or so big, and from when on they will be.
@@ -257,6 +265,7 @@ _SURVEY: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Say what retention and compaction would do, without opening a single file.
@@ -289,6 +298,7 @@ _VERIFY: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Check every batch, index, snapshot and checkpoint; nothing is written, no lock is taken.
@@ -318,6 +328,7 @@ _DOCTOR: Final = Command(
         replace(ENGINE, panel=None),
         replace(MASTER, panel=None),
         replace(OUTPUT, panel=None, help="For a person, or one JSON object."),
+        replace(WIDE, panel=None),
     ),
     help="""
     Say what is wrong, what a broker's start would do and how long it would take, what to run.
@@ -449,7 +460,7 @@ _APPLY: Final = Command(
     name="apply",
     panel=_PLANS,
     work="pylog_spark.cli.jobs:APPLY",
-    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT),
+    options=(PLAN, DRY_RUN, TRASH, OVERRIDE, MARK_CLEAN, LEDGER, ENGINE, MASTER, OUTPUT, WIDE),
     help="""
     Apply a plan that was saved: the same partitions, ranges, configs and clock, nothing else.
 
@@ -475,6 +486,7 @@ _UNDO: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Undo a run: bring each partition back to what it was before.
@@ -484,6 +496,27 @@ _UNDO: Final = Command(
     the file is named; the others are undone. Spark is started only to write a ledger there.
     """,
     example="Example: `pylog undo 20260102T030405Z-0a1b2c3d --trash /data/trash --dry-run`",
+)
+_RUNS: Final = Command(
+    name="runs",
+    panel=_PLANS,
+    work="pylog_spark.cli.runs:show_runs",
+    options=(
+        replace(LEDGER, panel=None, help="Delta tables in which runs are written down."),
+        replace(_TRASH_OF_RUNS, panel=None),
+        LAST,
+        replace(CONFIG_FILES, panel=None, help="YAML that may say ledger and trash."),
+        replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
+    ),
+    help="""
+    List the last runs, the newest first: what each did, how it ended, whether it can be undone.
+
+    A ledger knows all runs and their numbers, a trash those that kept something and what they kept.
+    A run without an end in the ledger died, or is still running. Nothing is written; no Spark is
+    started.
+    """,
+    example="Example: `pylog runs --ledger /data/ledger --trash /data/trash`",
 )
 _PURGE: Final = Command(
     name="purge",
@@ -505,6 +538,7 @@ _PURGE: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Empty the trash, and remove what a broker would remove at its next start.
@@ -536,6 +570,7 @@ _INGEST: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Take what a mirror has and a managed root has not yet: segments that are closed and settled.
@@ -562,6 +597,7 @@ _MATERIALIZE: Final = Command(
         ENGINE,
         MASTER,
         OUTPUT,
+        WIDE,
     ),
     help="""
     Write partitions of a managed root as a plain log directory that Kafka opens.
@@ -690,6 +726,7 @@ _SHOW_CONFIG: Final = Command(
         replace(SETTINGS_OF_RUN, panel=None, help="Any of these keys."),
         ORIGIN,
         replace(OUTPUT, panel=None),
+        replace(WIDE, panel=None),
     ),
     help="""
     List every key that --set and --config know, with its value in force, unit and meaning.
@@ -698,11 +735,28 @@ _SHOW_CONFIG: Final = Command(
     """,
     example="Example: `pylog config show --origin --config nightly.yaml`",
 )
+_INIT_CONFIG: Final = Command(
+    name="init",
+    work="pylog_spark.cli.config:init_config",
+    options=(
+        replace(ROOTS, help="Log directories, copies, managed roots: paths or URLs."),
+        replace(TOPICS, panel=None),
+        replace(EXCLUDE, panel=None),
+    ),
+    help="""
+    Print a YAML file of the topics whose configs nobody says, to be filled in for --config.
+
+    For directories without their cluster's metadata: copies, backups, all brokers of ZooKeeper's
+    time. Beside each topic stands what files tell: sizes, times, whether it was compacted, whether
+    it was deleted from. All of it are comments: the file says nothing until a person does.
+    """,
+    example="Example: `pylog config init /backup/kafka > topics.yaml`",
+)
 _CONFIG: Final = Group(
     name="config",
     panel=_OTHERS,
-    help="Show the settings that a job would run with.",
-    commands=(_SHOW_CONFIG,),
+    help="The settings that a job would run with, and those of topics to be filled in.",
+    commands=(_SHOW_CONFIG, _INIT_CONFIG),
 )
 _WARMUP: Final = Command(
     name="warmup",
@@ -721,7 +775,7 @@ _WARMUP: Final = Command(
 COMMANDS: Final[tuple[Command | Group, ...]] = (
     *(_INSPECT, _DUMP, _GROUPS, _TRANSACTIONS, _EXPLAIN, _SURVEY, _VERIFY, _DOCTOR),
     *(_RUN, _RECOVER, _RETAIN, _COMPACT),
-    *(_APPLY, _UNDO, _PURGE),
+    *(_APPLY, _RUNS, _UNDO, _PURGE),
     *(_INGEST, _MATERIALIZE),
     *(_PARTITION, _CONFIG, _WARMUP),
 )

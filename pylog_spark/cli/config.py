@@ -1,20 +1,41 @@
-"""``pylog config show``: the settings in force, and where they come from."""
+"""``pylog config``: the settings in force; a file of topic configs to begin with."""
 
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+import humanize
+import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.topic_evidence import TopicEvidence, gather_evidence
 from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import ORIGIN, OUTPUT
+from pylog_spark.options.declared import EXCLUDE, ORIGIN, OUTPUT, ROOTS, TOPICS, WIDE
 from pylog_spark.options.load import load_config
 from pylog_spark.options.option import CommandLine
 from pylog_spark.options.values import ConfigEntry
-from pylog_spark.report import json_line, write_table
-from pylog_spark.text import printable
+from pylog_spark.report import json_line, size_text
+from pylog_spark.tasks.listing import TopicFilter
+from pylog_spark.text import printable, time_text
+from pylog_spark.text_table import Column, Row, TextTable, write_table
+from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
+from storage_core.clock import SystemClock
 
 # Nothing here depends on the clock of a run.
 _NO_CLOCK = 0
+_WEEK_MS: Final = 7 * 24 * 3_600_000
+_SETTING_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="key", cell=lambda row: row["key"]),
+        Column(heading="value", cell=lambda row: row["value"], folds=True),
+        Column(heading="origin", cell=lambda row: row.get("origin", ""), folds=True),
+        Column(heading="unit", cell=lambda row: row["unit"], rank=2),
+    ),
+    note=lambda row: row["doc"],
+    note_heading="doc",
+)
 
 
 def show_config(line: CommandLine) -> int:
@@ -29,16 +50,75 @@ def show_config(line: CommandLine) -> int:
         for entry in entries:
             print(json_line("setting", _row(entry, with_origin=with_origin)))  # noqa: T201  # the answer
         return ExitCode.DONE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in _row(entries[0], with_origin=with_origin):
-        table.add_column(name, overflow="fold")
-    for entry in entries:
-        row = _row(entry, with_origin=with_origin)
-        table.add_row(*(Text(printable(text)) for text in row.values()))
-    write_table(Console(), table)
+    rows = [_row(entry, with_origin=with_origin) for entry in entries]
+    write_table(Console(), _SETTING_TABLE, rows, is_wide=line[WIDE])
     return ExitCode.DONE
 
 
 def _row(entry: ConfigEntry, *, with_origin: bool) -> dict[str, str]:
     origin = {"origin": entry.origin} if with_origin else {}
     return {"key": entry.key, "value": entry.value, **origin, "unit": entry.unit, "doc": entry.doc}
+
+
+def init_config(line: CommandLine) -> int:
+    """Print a YAML file of the topics whose configs nobody says, and return the exit status.
+
+    As it is printed it says nothing: what is a guess is a comment.
+
+    Raises:
+        ConfigError: A root is not there.
+        StorageError: A root cannot be listed.
+    """
+    now_ms = SystemClock().now_ms()
+    topics = TopicFilter(topics=line[TOPICS], exclude=line[EXCLUDE])
+    evidence = gather_evidence(line[ROOTS], topics, now_ms=now_ms)
+    command = shlex.join(["pylog", "config", "init", *line[ROOTS]])
+    lines = [
+        f"Configs of topics for --config, begun by `{command}` at {time_text(now_ms)[:19]}.",
+        "As it stands it says nothing, for files tell no config: what follows are guesses.",
+        "Ask the cluster (kafka-configs.sh --describe --entity-type topics), or who owns a topic;",
+        "correct what is below, and take the # at the beginning of its lines away.",
+        "A topic that stays a comment is left alone by run, retain and compact. Recovery and",
+        "verification need no configs. Topic keys are Kafka's; those left out have its defaults.",
+    ]
+    if evidence.known:
+        lines.append(f"{evidence.known} topics are left out: the cluster's metadata has theirs.")
+    if not evidence.unknown:
+        lines.append("There is no topic here of which the config is unknown.")
+    lines += [f"Could not be read: {note}" for note in evidence.notes]
+    text = [f"# {printable(one)}" for one in lines]
+    text += ["", "topics:"]
+    for topic in evidence.unknown:
+        text += ["", *_entry(topic)]
+    typer.echo("\n".join(text))
+    return ExitCode.PARTLY_FAILED if evidence.notes else ExitCode.DONE
+
+
+def _entry(topic: TopicEvidence) -> list[str]:
+    """Return what files tell of a topic, and what its entry may be, all of it comments."""
+    rows = topic.rows
+    size = size_text(sum(row["size_bytes"] or 0 for row in rows))
+    segments = sum(row["segments"] or 0 for row in rows)
+    facts = [f"{len(rows)} partitions, {segments} segments, {size}{_time_span(rows)}"]
+    facts.append(
+        f"of its partitions {topic.with_checkpoint} are in the cleaner checkpoint, "
+        f"{topic.with_gaps} have gaps in their oldest offsets, {topic.deleted_below} begin above 0"
+    )
+    policy, why = topic.guess()
+    facts.append(f"guess: {why}")
+    entry = [f"{json.dumps(topic.topic)}:"]
+    remark = {"compact": "  # or [compact, delete]", None: "delete  # the default"}.get(policy, "")
+    entry.append(f"  cleanup.policy: {policy or ''}{remark}")
+    if policy != "compact":
+        own = INTERNAL_TOPICS.get(topic.topic, {}).get("retention.ms")
+        entry.append(f"  retention.ms: {own or f'{_WEEK_MS}  # the default, 7 days'}")
+    return [*(f"  # {printable(fact)}" for fact in facts), *(f"#  {one}" for one in entry)]
+
+
+def _time_span(rows: Sequence[Row]) -> str:
+    oldest = min((r["oldest_timestamp"] for r in rows if r["oldest_timestamp"]), default=None)
+    newest = max((r["newest_timestamp"] for r in rows if r["newest_timestamp"]), default=None)
+    if oldest is None or newest is None:
+        return ""
+    span = humanize.naturaldelta(max(newest - oldest, 0) / 1000)
+    return f", records of {time_text(oldest)[:19]} to {time_text(newest)[:19]} ({span})"

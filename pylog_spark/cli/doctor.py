@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pylog_spark.cli.finding_tables import finding_table, write_counts
+from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -21,15 +19,15 @@ from pylog_spark.options.choices import FailOn
 from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
+    PARTITION,
     json_line,
-    number_text,
+    number_column,
     partition_name,
-    root_column,
+    size_column,
     size_text,
-    write_table,
 )
 from pylog_spark.tasks.diagnosis import Diagnosis
-from pylog_spark.text import printable
+from pylog_spark.text_table import TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
@@ -47,6 +45,20 @@ _STYLES: Final = {
     Advice.COPY_WHOLE: "bold green",
 }
 _SHOWN_FORECASTS: Final = 20
+# What a broker's start would do to each partition.
+_FORECAST_TABLE: Final = TextTable(
+    columns=(
+        PARTITION,
+        size_column("read", "read_bytes", rank=4),
+        number_column("rebuild", "rebuilt_segments", rank=5),
+        size_column("cut", "cut_bytes", rank=1),
+        number_column("records cut", "cut_records", rank=2),
+        number_column("segments gone", "deleted_segments", rank=3),
+        number_column("ends at", "log_end_offset", rank=6),
+    ),
+    note=lambda row: row.get("error") or "",
+    note_heading="a broker says",
+)
 
 
 def _prepare(line: CommandLine) -> Call[None]:
@@ -71,7 +83,7 @@ def _show(call: Call[None], diagnosis: Diagnosis) -> int:
     if call.as_json:
         typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
     else:
-        _write(diagnosis, shown)
+        _write(diagnosis, shown, is_wide=call.is_wide)
     return _exit_code(diagnosis, call.line[FAIL_ON])
 
 
@@ -119,11 +131,11 @@ def _describe(diagnosis: Diagnosis, shown: int) -> dict[str, Any]:
     }
 
 
-def _write(diagnosis: Diagnosis, shown: int) -> None:
+def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
     console = Console()
 
     def say(text: str, style: str = "") -> None:
-        console.print(Text(printable(text), style=style), soft_wrap=True)
+        write_paragraphs(console, [text], is_wide=is_wide, style=style)
 
     verdict = diagnosis.verdict
     say(verdict.headline, _STYLES[verdict.advice])
@@ -134,7 +146,7 @@ def _write(diagnosis: Diagnosis, shown: int) -> None:
     say("")
     for root in diagnosis.roots:
         say(_root_line(root))
-    _write_start(diagnosis, console)
+    _write_start(diagnosis, console, is_wide=is_wide)
     for row in diagnosis.failed:
         place = f" in {row['root']}" if len(diagnosis.roots) > 1 else ""
         say(f"{partition_name(row)}{place} could not be verified: {row['error']}", "bold red")
@@ -142,13 +154,13 @@ def _write(diagnosis: Diagnosis, shown: int) -> None:
     bad = [row for row in diagnosis.findings if Severity(row["severity"]).rank >= least]
     if bad[:shown]:
         console.print()
-        write_table(console, finding_table(bad[:shown]))
+        write_table(console, FINDING_TABLE, bad[:shown], is_wide=is_wide)
     if diagnosis.counts:
         console.print()
         write_counts(console, diagnosis.counts, diagnosis.findings)
 
 
-def _write_start(diagnosis: Diagnosis, console: Console) -> None:
+def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> None:
     start, pace = diagnosis.start, diagnosis.pace
     rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
     basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
@@ -166,8 +178,7 @@ def _write_start(diagnosis: Diagnosis, console: Console) -> None:
             f"a directory; `pylog recover` about {start.our_seconds:.1f} s with {pace.our_tasks} "
             f"tasks ({rate}, {basis})."
         )
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    write_paragraphs(console, lines, is_wide=is_wide)
     worth = [
         row
         for row in diagnosis.forecasts
@@ -175,26 +186,10 @@ def _write_start(diagnosis: Diagnosis, console: Console) -> None:
     ]
     if worth:
         console.print()
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        root_cells = root_column(table, worth)
-        table.add_column("partition", overflow="fold")
-        for name in ("read", "rebuild", "cut", "records cut", "segments gone", "ends at"):
-            table.add_column(name, justify="right")
-        table.add_column("a broker says", overflow="fold")
-        for row in worth[:_SHOWN_FORECASTS]:
-            table.add_row(
-                *root_cells(row),
-                Text(partition_name(row)),
-                size_text(row.get("read_bytes")),
-                number_text(row.get("rebuilt_segments")),
-                size_text(row.get("cut_bytes")),
-                number_text(row.get("cut_records")),
-                number_text(row.get("deleted_segments")),
-                number_text(row.get("log_end_offset")),
-                Text(printable(row.get("error") or "")),
-            )
         left = len(worth) - _SHOWN_FORECASTS
-        write_table(console, table, footer=[f"and {left} more partitions"] if left > 0 else [])
+        more = [] if is_wide or left <= 0 else [f"and {left} more partitions; --wide shows them"]
+        rows = worth if is_wide else worth[:_SHOWN_FORECASTS]
+        write_table(console, _FORECAST_TABLE, rows, is_wide=is_wide, footer=more)
 
 
 def _root_line(root: RootState) -> str:

@@ -62,7 +62,11 @@ def escape_log_lines() -> None:
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, KeyboardInterrupt | TerminatedError)
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt | TerminatedError):
+            return False
+        error = error.__context__  # what an interruption leads to: a connection that is gone
+    return True
 
 
 def _describe(error: BaseException) -> str:

@@ -1,11 +1,10 @@
 """``pylog explain``: why a partition is not cleaned, not deleted, or so big."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.cli.runner import Call, Work, load_options
@@ -13,13 +12,42 @@ from pylog_spark.exit_code import ExitCode
 from pylog_spark.operations.explain import explain
 from pylog_spark.options.declared import ROOTS
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, partition_name, write_table
+from pylog_spark.report import json_line, partition_name
 from pylog_spark.run.catalogs import dump_notes
+from pylog_spark.run.run_report import unknown_config_notes
 from pylog_spark.text import printable, time_text
+from pylog_spark.text_table import (
+    Column,
+    Row,
+    TextTable,
+    write_lines,
+    write_paragraphs,
+    write_table,
+)
 
 _STYLES: Final = {"blocks": "yellow", "passes": "green", "tells": "dim"}
 
-Row = dict[str, Any]
+
+def _statement_text(row: Row) -> str:
+    """Return what a predicate says, and until when or until what."""
+    at = [] if row["until_ms"] is None else [time_text(row["until_ms"])]
+    until = " or ".join([*at, *([row["until"]] if row["until"] else [])])
+    return f"{row['text']}; until {until}" if until else str(row["text"])
+
+
+# The predicates of a partition, in the order in which Kafka asks.
+_STATEMENT_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="about", cell=lambda row: row["about"]),
+        Column(heading="predicate", cell=lambda row: row["code"]),
+        Column(
+            heading="says",
+            cell=lambda row: row["verdict"],
+            style=lambda row: _STYLES[row["verdict"]],
+        ),
+    ),
+    note=_statement_text,
+)
 
 
 def _prepare(line: CommandLine) -> Call[None]:
@@ -36,55 +64,51 @@ def _show(call: Call[None], rows: Iterable[Row]) -> int:
     """Print the explanation of every partition that is asked for."""
     console = Console()
     is_whole, is_empty = True, True
+    unknown: list[tuple[str, str]] = []
     for row in rows:
         is_whole &= row["error"] is None
         is_empty = False
         if call.as_json:
             typer.echo(json_line("explanation", row))
-        else:
-            _write(console, row, with_root=len(call.line[ROOTS]) > 1)
+            continue
+        if row["fix"] is not None:
+            unknown.append((row["root"], row["topic"]))
+        if row["fix"] is None or call.is_wide:
+            _write(console, row, with_root=len(call.line[ROOTS]) > 1, is_wide=call.is_wide)
     if is_empty and not call.as_json:
         console.print("no partition of these topics" if call.are_topics_chosen else "no partitions")
+    write_lines(console, unknown_config_notes(unknown))
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _write(console: Console, row: Row, *, with_root: bool) -> None:
+def _write(console: Console, row: Row, *, with_root: bool, is_wide: bool) -> None:
     place = f" in {printable(row['root'])}" if with_root else ""
     console.print(Text(f"{partition_name(row)}{place}", style="bold"), soft_wrap=True)
     if row["error"] is not None:
         console.print(Text(f"  {printable(row['error'])}", style="bold red"), soft_wrap=True)
         return
+    later = {answer["about"]: answer for answer in row["after_recovery"]}
+    lines = []
     for answer in row["answers"]:
-        console.print(Text(f"  {answer['about']}: {_answer(answer)}"), soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 3), header_style="bold")
-    for name in ("about", "predicate", "says"):
-        table.add_column(name)
-    table.add_column("why", overflow="fold")
-    table.add_column("until", overflow="fold")
-    for statement in row["statements"]:
-        style = _STYLES[statement["verdict"]]
-        table.add_row(
-            statement["about"],
-            statement["code"],
-            Text(statement["verdict"], style=style),
-            Text(printable(statement["text"])),
-            Text(printable(_until(statement["until_ms"], statement["until"]))),
-        )
-    write_table(console, table, footer=[""])
+        about = answer["about"]
+        if about in later:
+            # The answer's own text says both in one sentence.
+            now = next(s["text"] for s in row["statements"] if s["code"] == answer["held_by"])
+            lines.append(f"  {about}: {_answer({**answer, 'text': now})}")
+            lines.append(f"    after a recovery: {_answer(later[about])}")
+        else:
+            lines.append(f"  {about}: {_answer(answer)}")
+    write_paragraphs(console, lines, is_wide=is_wide)
+    write_table(console, _STATEMENT_TABLE, row["statements"], is_wide=is_wide, footer=[""])
 
 
 def _answer(answer: Row) -> str:
     if answer["is_due"]:
-        return printable(answer["text"])
-    until = _until(answer["from_ms"], answer["condition"])
-    when = f"; will be: {until}" if until else ""
-    return printable(f"not now ({answer['held_by']}): {answer['text']}{when}")
-
-
-def _until(at_ms: int | None, condition: str) -> str:
-    parts = ["" if at_ms is None else f"at {time_text(at_ms)}"]
-    parts.append(f"when {condition}" if condition else "")
-    return ", or ".join(part for part in parts if part)
+        return str(answer["text"])
+    at = [] if answer["from_ms"] is None else [f"at {time_text(answer['from_ms'])}"]
+    will_be = ", or ".join([*at, *([f"when {answer['condition']}"] if answer["condition"] else [])])
+    when = f"; will be: {will_be}" if will_be else ""
+    return f"not now ({answer['held_by']}): {answer['text']}{when}"
 
 
 EXPLAIN: Final = Work(name="explain", prepare=_prepare, operate=_explain, show=_show)

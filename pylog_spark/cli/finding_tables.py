@@ -1,15 +1,13 @@
 """Findings as tables for a person."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pylog_spark.report import number_text, partition_name, root_column, write_table
-from pylog_spark.text import printable
+from pylog_spark.report import number_column, partition_name
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
 
 _SEVERITY_STYLES: Final = {
     "fatal": "bold red",
@@ -20,37 +18,43 @@ _SEVERITY_STYLES: Final = {
 }
 
 
-def finding_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return findings as a table: what, where, and what was found.
+def _severity_style(row: Row) -> str:
+    return _SEVERITY_STYLES[row["severity"]]
 
-    Args:
-        rows: Of ``schemas.FINDING``, with their root.
-    """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root_cells = root_column(table, rows)
-    for name in ("severity", "code", "partition", "file"):
-        table.add_column(name, overflow="fold")
-    for name in ("position", "offset"):
-        table.add_column(name, justify="right")
-    table.add_column("found", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *root_cells(row),
-            Text(row["severity"], style=_SEVERITY_STYLES[row["severity"]]),
-            Text(printable(row["code"])),
-            Text("-" if row["topic"] is None else partition_name(row)),
-            Text(printable(Path(row["file"]).name)),
-            number_text(row["position"]),
-            number_text(row["offset"]),
-            Text(printable(row["message"])),
-        )
-    return table
+
+_SEVERITY: Final = Column(
+    heading="severity", cell=lambda row: row["severity"], style=_severity_style
+)
+# What, where, and what was found: rows of ``schemas.FINDING``, with their root.
+FINDING_TABLE: Final = TextTable(
+    columns=(
+        _SEVERITY,
+        Column(heading="code", cell=lambda row: row["code"]),
+        Column(
+            heading="partition",
+            cell=lambda row: NOTHING if row["topic"] is None else partition_name(row),
+            folds=True,
+        ),
+        Column(heading="file", cell=lambda row: Path(row["file"]).name, rank=1),
+        number_column("position", "position", rank=3),
+        number_column("offset", "offset", rank=2),
+    ),
+    note=lambda row: row["message"],
+    note_heading="found",
+)
+_COUNT_TABLE: Final = TextTable(
+    columns=(
+        _SEVERITY,
+        Column(heading="code", cell=lambda row: row["code"]),
+        number_column("count", "count", rank=0),
+    )
+)
 
 
 def write_counts(
     console: Console,
     counts: Iterable[tuple[str, str, int]],
-    findings: Iterable[Mapping[str, Any]],
+    findings: Iterable[Row],
 ) -> None:
     """Write counts of findings, and what to do about the first of each kind.
 
@@ -61,21 +65,11 @@ def write_counts(
         counts: Severity, code, how many.
         findings: Those that are known; not all of them, perhaps.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("severity")
-    table.add_column("code")
-    table.add_column("count", justify="right")
-    for severity, code, count in counts:
-        table.add_row(
-            Text(severity, style=_SEVERITY_STYLES[severity]),
-            Text(printable(code)),
-            number_text(count),
-        )
-    write_table(console, table)
+    names = ("severity", "code", "count")
+    write_table(console, _COUNT_TABLE, [dict(zip(names, of, strict=True)) for of in counts])
     fixes: dict[str, str] = {}
     for row in findings:
         fixes.setdefault(row["code"], row["fix"])
     if fixes:
         console.print("what to do (about the first of each kind):")
-    for code, fix in fixes.items():
-        console.print(Text(printable(f"  {code}: {fix}")), soft_wrap=True)
+    write_lines(console, (f"  {code}: {fix}" for code, fix in fixes.items()))

@@ -1,20 +1,30 @@
 """``pylog inspect``: log directories at a glance."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
-from pylog_spark.options.choices import OutputFormat
-from pylog_spark.options.declared import EXCLUDE, OUTPUT, ROOTS, SEGMENTS, TOPICS
+from pylog_spark.options.choices import InspectOrder, OutputFormat
+from pylog_spark.options.declared import (
+    BY,
+    EXCLUDE,
+    OUTPUT,
+    PER_TOPIC,
+    ROOTS,
+    SEGMENTS,
+    TOPICS,
+    WIDE,
+)
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
+from pylog_spark.report import json_line, number_column, partition_name, size_column, size_text
 from pylog_spark.tasks.inspection import (
     RootView,
     inspect_partition,
@@ -22,13 +32,34 @@ from pylog_spark.tasks.inspection import (
     inspect_segments,
 )
 from pylog_spark.text import printable, time_text
+from pylog_spark.text_table import (
+    NOTHING,
+    Column,
+    Row,
+    TextTable,
+    write_lines,
+    write_paragraphs,
+    write_table,
+)
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
 from storage_core.roots.open_root import map_over_root
 
-_NOTHING: Final = "-"
-Row = dict[str, Any]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """One root as it was looked at.
+
+    Attributes:
+        view: The root itself.
+        rows: Of its partitions, in the order that was asked for.
+        segments: Of each partition; none where nobody asked.
+    """
+
+    view: RootView
+    rows: list[Row]
+    segments: list[list[Row]]
 
 
 def inspect_roots(line: CommandLine) -> int:
@@ -38,23 +69,81 @@ def inspect_roots(line: CommandLine) -> int:
         StorageError: A root cannot be listed.
     """
     now_ms = SystemClock().now_ms()
-    include, exclude = line[TOPICS], line[EXCLUDE]
-    is_whole = True
+    as_json = line[OUTPUT] is OutputFormat.JSON
+    looks = []
     for root in line[ROOTS]:
-        with said_as("ROOT", root):
-            view = inspect_root(root)
-        entries = [entry for entry in view.entries if _is_asked_for(entry, include, exclude)]
-        inspect = partial(inspect_partition, view, now_ms=now_ms)
-        rows = map_over_root(view.files, inspect, entries)
-        segments: list[list[Row]] = [[] for _ in rows]
-        if line[SEGMENTS]:
-            segments = map_over_root(view.files, _segments, entries)
-        if line[OUTPUT] is OutputFormat.JSON:
-            _write_json(view, rows, segments)
-        else:
-            _write_tables(view, rows, segments, are_topics_chosen=bool(include or exclude))
-        is_whole &= not view.row["errors"] and all(row["error"] is None for row in rows)
+        look = _look(line, root, now_ms)
+        looks.append(look)
+        if as_json:
+            _write_json(look)
+    rows = [row for look in looks for row in look.rows]
+    totals = _totals_by_topic(rows, line[BY]) if line[PER_TOPIC] else []
+    if as_json:
+        for total in totals:
+            typer.echo(json_line("topic", total))
+    else:
+        _write_tables(line, looks, totals)
+    is_whole = not any(look.view.row["errors"] for look in looks)
+    is_whole &= all(row["error"] is None for row in rows)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
+
+
+def _look(line: CommandLine, root: str, now_ms: int) -> _Look:
+    with said_as("ROOT", root):
+        view = inspect_root(root)
+    entries = [entry for entry in view.entries if _is_asked_for(entry, line[TOPICS], line[EXCLUDE])]
+    inspect = partial(inspect_partition, view, now_ms=now_ms)
+    rows = map_over_root(view.files, inspect, entries)
+    segments: list[list[Row]] = [[] for _ in rows]
+    if line[SEGMENTS]:
+        segments = map_over_root(view.files, _segments, entries)
+    order = _order(rows, line[BY])
+    return _Look(view=view, rows=[rows[n] for n in order], segments=[segments[n] for n in order])
+
+
+def _order(rows: Sequence[Row], by: InspectOrder | None) -> list[int]:
+    """Return the numbers of rows in an order; what has no such value stands last."""
+    if by is None:
+        return list(range(len(rows)))
+    keys = _SORTED_BY[by]
+
+    def key(number: int) -> tuple[tuple[bool, float], ...]:
+        values = [rows[number][name] for name in keys]
+        sign = 1 if by is InspectOrder.AGE else -1
+        return tuple((value is None, sign * (value or 0)) for value in values)
+
+    return sorted(range(len(rows)), key=key)
+
+
+def _totals_by_topic(rows: Sequence[Row], by: InspectOrder | None) -> list[Row]:
+    """Return a row a topic: its partitions added up, over all roots."""
+    of_topic: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["topic"] is not None:
+            of_topic.setdefault(row["topic"], []).append(row)
+    totals = [{"topic": topic, **_total(own)} for topic, own in sorted(of_topic.items())]
+    return [totals[number] for number in _order(totals, by)]
+
+
+def _total(rows: Sequence[Row]) -> Row:
+    """Return the sums of some partitions' rows, and their widest span of time.
+
+    ``dirty_ratio`` is that of the dirtiest partition: Kafka cleans by it, partition by partition.
+    """
+
+    def of(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    return {
+        "partitions": len(rows),
+        "failed": sum(row["error"] is not None for row in rows),
+        **{name: sum(of(name)) for name in ("segments", "size_bytes", "index_bytes")},
+        "oldest_timestamp": min(of("oldest_timestamp"), default=None),
+        "newest_timestamp": max(of("newest_timestamp"), default=None),
+        "dirty_bytes": sum(of("dirty_bytes")) if of("dirty_bytes") else None,
+        "dirty_ratio": max(of("dirty_ratio"), default=None),
+        "recovery_bytes": sum(of("recovery_bytes")) if of("recovery_bytes") else None,
+    }
 
 
 def _is_asked_for(entry: SubDirectory, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
@@ -74,40 +163,76 @@ def _segments(entry: SubDirectory) -> list[Row]:
         return []  # the partition's own row carries the error
 
 
-def _write_json(view: RootView, rows: list[Row], segments: list[list[Row]]) -> None:
-    typer.echo(json_line("log_directory", view.row))
-    for row, of_partition in zip(rows, segments, strict=True):
+def _write_json(look: _Look) -> None:
+    typer.echo(json_line("log_directory", look.view.row))
+    for row, of_partition in zip(look.rows, look.segments, strict=True):
         typer.echo(json_line("partition", row))
         for segment in of_partition:
             typer.echo(json_line("segment", segment))
 
 
-def _write_tables(
-    view: RootView, rows: list[Row], segments: list[list[Row]], *, are_topics_chosen: bool
-) -> None:
+def _write_tables(line: CommandLine, looks: Sequence[_Look], totals: Sequence[Row]) -> None:
     console = Console()
-    console.print(Text(_headline(view)), soft_wrap=True)
-    for error in view.row["errors"]:
-        console.print(Text(f"  {printable(error)}", style="bold red"), soft_wrap=True)
+    are_topics_chosen = bool(line[TOPICS] or line[EXCLUDE])
+    rows: list[Row] = []
+    for look in looks:
+        write_paragraphs(console, [_headline(look.view)], is_wide=line[WIDE])
+        for error in look.view.row["errors"]:
+            console.print(Text(f"  {printable(error)}", style="bold red"), soft_wrap=True)
+        if not look.rows:
+            nothing = "no partition of these topics" if are_topics_chosen else "no partitions"
+            write_lines(console, [f"  {nothing}"])
+        rows += look.rows
     if not rows:
-        console.print("  no partition of these topics" if are_topics_chosen else "  no partitions")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("partition", overflow="fold")
-    table.add_column("policy")
-    for name in ("segments", "size", "indexes"):
-        table.add_column(name, justify="right")
-    for name in ("oldest", "newest"):
-        table.add_column(name)
-    for name in ("start", "end", "stable", "cleaned to", "dirty"):
-        table.add_column(name, justify="right")
-    table.add_column("remarks", overflow="fold")
-    for row, of_partition in zip(rows, segments, strict=True):
-        table.add_row(*_cells(row))
-        for segment in of_partition:
-            table.add_row(*_segment_cells(segment))
-    total = sum(row["size_bytes"] or 0 for row in rows)
-    write_table(console, table, footer=[f"{len(rows)} directories, {size_text(total)}"])
+    is_wide = line[WIDE]
+    if totals:
+        write_table(console, _table(_TOPIC_TABLE, line[BY]), totals, is_wide=is_wide)
+    else:
+        table = _table(_PARTITION_TABLE, line[BY])
+        order = _order(rows, line[BY]) if len(looks) > 1 else range(len(rows))
+        segments = [of_partition for look in looks for of_partition in look.segments]
+        lines = [line for n in order for line in (rows[n], *_lines_of(rows[n], segments[n]))]
+        write_table(console, table, lines, is_wide=is_wide)
+    write_paragraphs(console, _footer(looks, rows), is_wide=is_wide)
+
+
+def _lines_of(row: Row, segments: Iterable[Row]) -> Iterator[Row]:
+    """Yield the segments of a partition as lines of its table."""
+    nothing = dict.fromkeys(row)
+    for segment in segments:
+        indexes = [segment[name] for name in ("index_bytes", "time_index_bytes", "txn_index_bytes")]
+        index_bytes = sum(size for size in indexes if size is not None)
+        yield {**nothing, **segment, "root": row["root"], "index_bytes": index_bytes}
+
+
+def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
+    """Return a table in which that column always stays which its rows are sorted by."""
+    kept = None if by is None else _HEADING_OF[by]
+    columns = (replace(one, rank=0) if one.heading == kept else one for one in table.columns)
+    return replace(table, columns=tuple(columns))
+
+
+def _footer(looks: Sequence[_Look], rows: Sequence[Row]) -> list[str]:
+    total = _total(rows)
+    text = f"{len(rows)} directories, {size_text(total['size_bytes'])}"
+    text += f" and {size_text(total['index_bytes'])} of indexes"
+    if total["dirty_bytes"]:
+        text += f", {size_text(total['dirty_bytes'])} dirty"
+    lines = [text]
+    for look in looks:
+        recovery = [row for row in look.rows if row["recovery_bytes"] is not None]
+        if look.view.recovery_points is not None and recovery:
+            size = size_text(sum(row["recovery_bytes"] for row in recovery))
+            segments = sum(row["recovery_segments"] for row in recovery)
+            root = look.view.row["root"]
+            lines.append(
+                f"{root if len(looks) > 1 else 'it'} was not cleanly shut down: the numbers are "
+                "those of the files as they lie; a recovery, which a broker's start makes, would "
+                f"read {size} in {segments} segments and may cut what is torn there: "
+                "`pylog doctor` says where the logs would end"
+            )
+    return lines
 
 
 def _headline(view: RootView) -> str:
@@ -123,41 +248,24 @@ def _headline(view: RootView) -> str:
     return printable(f"{row['root']}: {', '.join(facts)}")
 
 
-def _cells(row: Row) -> list[Text]:
+def _name(row: Row) -> str:
+    return partition_name(row) if row.get("file") is None else f"  {row['file']}"
+
+
+def _policy(row: Row) -> str:
+    if row.get("file") is not None:
+        return "active" if row["is_active"] else ""
+    return row["cleanup_policy"] or NOTHING
+
+
+def _ratio(row: Row) -> str:
     ratio = row["dirty_ratio"]
-    cells = [
-        partition_name(row),
-        row["cleanup_policy"] or _NOTHING,
-        number_text(row["segments"]),
-        size_text(row["size_bytes"]),
-        size_text(row["index_bytes"]),
-        _time(row["oldest_timestamp"]),
-        _time(row["newest_timestamp"]),
-        number_text(row["log_start_offset"]),
-        number_text(row["log_end_offset"]),
-        number_text(row["last_stable_offset"]),
-        number_text(row["cleaner_checkpoint"]),
-        _NOTHING if ratio is None else f"{ratio:.0%}",
-    ]
-    remarks = Text(printable(_remarks(row)), style="bold red" if row["error"] else "")
-    return [*map(Text, cells), remarks]
-
-
-def _segment_cells(segment: Row) -> list[Text]:
-    indexes = [segment[name] for name in ("index_bytes", "time_index_bytes", "txn_index_bytes")]
-    return [
-        Text(f"  {segment['file']}", style="dim"),
-        Text("active" if segment["is_active"] else ""),
-        Text(""),
-        Text(size_text(segment["size_bytes"])),
-        Text(size_text(sum(size for size in indexes if size is not None))),
-        Text(""),
-        Text(_time(segment["newest_timestamp"])),
-        *(Text("") for _ in range(6)),
-    ]
+    return NOTHING if ratio is None else f"{ratio:.0%}"
 
 
 def _remarks(row: Row) -> str:
+    if row.get("file") is not None:
+        return ""
     remarks = []
     if row["kind"] not in {DirectoryKind.PARTITION, DirectoryKind.METADATA}:
         remarks.append(f"{row['kind']} directory {row['directory']}")
@@ -170,5 +278,54 @@ def _remarks(row: Row) -> str:
     return "; ".join(remarks)
 
 
-def _time(epoch_ms: int | None) -> str:
-    return _NOTHING if epoch_ms is None else time_text(epoch_ms)[:19]
+def _time_column(heading: str, name: str, *, rank: int) -> Column:
+    def cell(row: Row) -> str:
+        at = row.get(name)
+        return NOTHING if at is None else time_text(at)[:19]
+
+    return Column(heading=heading, cell=cell, rank=rank)
+
+
+_SORTED_BY: Final = {
+    InspectOrder.SIZE: ("size_bytes",),
+    InspectOrder.DIRTY: ("dirty_ratio", "dirty_bytes"),
+    InspectOrder.AGE: ("oldest_timestamp",),
+}
+_HEADING_OF: Final = {
+    InspectOrder.SIZE: "size",
+    InspectOrder.DIRTY: "dirty",
+    InspectOrder.AGE: "oldest",
+}
+# Of a partition and of a topic.
+_COMMON_COLUMNS: Final = (
+    number_column("segments", "segments", rank=4),
+    size_column("size", "size_bytes", rank=1),
+    Column(heading="dirty", cell=_ratio, rank=2, is_number=True),
+    _time_column("oldest", "oldest_timestamp", rank=6),
+    _time_column("newest", "newest_timestamp", rank=5),
+    size_column("indexes", "index_bytes", rank=9),
+    size_column("dirty bytes", "dirty_bytes", rank=12),
+    size_column("to recover", "recovery_bytes", rank=13),
+)
+_PARTITION_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="partition", cell=_name, folds=True),
+        Column(heading="policy", cell=_policy, rank=3),
+        *_COMMON_COLUMNS,
+        number_column("start", "log_start_offset", rank=8),
+        number_column("end", "log_end_offset", rank=7),
+        number_column("stable", "last_stable_offset", rank=10),
+        number_column("cleaned to", "cleaner_checkpoint", rank=11),
+    ),
+    note=_remarks,
+    note_heading="remarks",
+    note_style=lambda row: "bold red" if row.get("error") else "",
+)
+_TOPIC_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="topic", cell=lambda row: row["topic"], folds=True),
+        number_column("partitions", "partitions", rank=3),
+        *_COMMON_COLUMNS,
+        number_column("failed", "failed", rank=7),
+    )
+)

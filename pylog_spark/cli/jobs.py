@@ -31,23 +31,23 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
-    cut_table,
+    CUT_TABLE,
+    PLAN_TABLE,
+    RESULT_TABLE,
+    RETENTION_TABLE,
     is_notable_retention,
     json_line,
-    plan_table,
     refusal_text,
     refused_deletions,
-    result_table,
-    retention_table,
     summary_line,
-    write_table,
 )
 from pylog_spark.report_page import write_run_page
 from pylog_spark.run.guards import check_outside, check_recovery, check_roots
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import ALLOWED_BY
+from pylog_spark.schemas import ALLOWED_BY, Reason
+from pylog_spark.text_table import write_table
 
 
 def _prepare(line: CommandLine) -> Call[list[str]]:
@@ -98,7 +98,8 @@ def _compact(call: Call[list[str]], place: Any) -> RunReport:
 
 
 def _with_notes(report: RunReport, call: Call[list[str]]) -> RunReport:
-    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    return report.with_unknown_configs()
 
 
 def _prepare_plan(line: CommandLine) -> Call[SavedPlan]:
@@ -126,25 +127,26 @@ def _apply(call: Call[SavedPlan], place: Any) -> RunReport:
 
 def show_run(call: Call[Any], report: RunReport) -> int:
     """Print what a run did, or would do, and return its exit status."""
-    write_report(report, as_json=call.as_json)
+    write_report(report, as_json=call.as_json, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
         write_run_page(page, report)
     return report.exit_code
 
 
-def write_report(report: RunReport, *, as_json: bool) -> None:
+def write_report(report: RunReport, *, as_json: bool, is_wide: bool = False) -> None:
     """Print what a run did, or would do.
 
     Args:
         report: Of the run.
         as_json: JSON lines instead of a table: one a partition, then one of the run.
+        is_wide: Tables leave nothing out.
     """
     rows = report.results.to_pylist()
     if as_json:
         _write_json(report, rows)
     else:
-        _write_table(report, rows)
+        _write_tables(report, rows, is_wide=is_wide)
 
 
 def _write_json(report: RunReport, rows: list[dict[str, Any]]) -> None:
@@ -176,22 +178,24 @@ def _plans(report: RunReport) -> dict[RowKey, dict[str, Any]]:
     return plans
 
 
-def _write_table(report: RunReport, rows: list[dict[str, Any]]) -> None:
+def _write_tables(report: RunReport, rows: list[dict[str, Any]], *, is_wide: bool) -> None:
     seconds = report.summary.duration_ms / 1000
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     line = f"{what}: {summary_line(rows)} in {seconds:.1f} s, "
     line += f"engine {report.engine}{refusal_text(rows)}"
-    footer = [line, *report.notes]
     console = Console()
-    planned = report.planned_rows() if report.dry_run else []
-    if planned:
-        write_table(console, plan_table(planned), footer=[""])
-    if report.cuts.num_rows:
-        write_table(console, cut_table(report.cuts.to_pylist()), footer=[""])
     retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
-    if retentions:
-        write_table(console, retention_table(retentions), footer=[""])
-    write_table(console, result_table(rows), footer=footer)
+    for table, of_table in (
+        (PLAN_TABLE, report.planned_rows() if report.dry_run else []),
+        (CUT_TABLE, report.cuts.to_pylist()),
+        (RETENTION_TABLE, retentions),
+    ):
+        if of_table:
+            write_table(console, table, of_table, is_wide=is_wide, footer=[""])
+    if not is_wide:
+        # A note counts them: of a directory without its cluster's metadata they are all of it.
+        rows = [row for row in rows if row["reason"] != Reason.CONFIG_UNKNOWN]
+    write_table(console, RESULT_TABLE, rows, is_wide=is_wide, footer=[line, *report.notes])
 
 
 # A dry run writes no ledger, but asks it what retention the topics had.

@@ -131,7 +131,6 @@ app = typer.Typer(
     name=_PROGRAM,
     cls=CommandTable,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},

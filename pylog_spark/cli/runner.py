@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pylog_spark.options.choices import EngineChoice, OutputFormat
-from pylog_spark.options.declared import OUTPUT, PLAN_OUT, REPORT
+from pylog_spark.options.declared import OUTPUT, PLAN_OUT, REPORT, WIDE
 from pylog_spark.options.option import CommandLine
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
@@ -64,6 +64,11 @@ class Call(Generic[SubjectT]):
     def as_json(self) -> bool:
         """Whether the answer is JSON lines in place of tables."""
         return self.line[OUTPUT] is OutputFormat.JSON
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether tables leave nothing out."""
+        return self.line[WIDE]
 
     @property
     def are_topics_chosen(self) -> bool:

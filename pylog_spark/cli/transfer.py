@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
@@ -27,42 +26,54 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
-    SHOWN_ROWS,
+    PARTITION,
+    REASON,
+    STATUS,
     json_line,
-    number_text,
-    partition_name,
-    root_column,
-    size_text,
+    number_column,
+    size_column,
     summary_line,
-    write_table,
 )
-from pylog_spark.schemas import Action, Status
-from pylog_spark.text import printable
+from pylog_spark.schemas import Action, Reason, Status
+from pylog_spark.text_table import SHOWN_ROWS, Column, Row, TextTable, write_table
 from storage_core.maintenance.ingest.partition import IngestRules
 
 _ROWS_AT_ONCE: Final = 1000
-# By action: what a person is shown of each partition, heading by heading.
-_COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, Callable[[Any], str]]]]] = {
-    Action.INGEST: {
-        "bytes": ("bytes_before", size_text),
-        "segments": ("segments_before", number_text),
-        "new bytes": ("taken_bytes", size_text),
-        "new": ("taken_segments", number_text),
-        "left": ("left_segments", number_text),
-    },
-    Action.MATERIALIZE: {
-        "generation": ("generation", number_text),
-        "bytes": ("bytes", size_text),
-        "segments": ("segments", number_text),
-        "all files": ("all_bytes", size_text),
-    },
-    Action.SURVEY: {
-        "bytes": ("bytes", size_text),
-        "segments": ("segments", number_text),
-        "removable": ("removable_bytes", size_text),
-        "of them": ("removable_segments", number_text),
-        "dirty": ("cleanable_bytes", size_text),
-    },
+
+
+def _why(row: Row) -> str:
+    parts = [row["error"] or ""]
+    if row["status"] != Status.SKIPPED and row.get("left_because"):
+        parts.append(f"the next segment stays: {row['left_because']}")
+    return "; ".join(part for part in parts if part)
+
+
+def _table(*columns: Column) -> TextTable:
+    return TextTable(columns=(PARTITION, STATUS, *columns, REASON), note=_why)
+
+
+# By action: what a person is shown of each partition.
+_TABLES: Final[Mapping[str, TextTable]] = {
+    Action.INGEST: _table(
+        size_column("bytes", "bytes_before", rank=2),
+        number_column("segments", "segments_before", rank=4),
+        size_column("new bytes", "taken_bytes", rank=1),
+        number_column("new", "taken_segments", rank=3),
+        number_column("left", "left_segments", rank=5),
+    ),
+    Action.MATERIALIZE: _table(
+        number_column("generation", "generation", rank=4),
+        size_column("bytes", "bytes", rank=1),
+        number_column("segments", "segments", rank=3),
+        size_column("all files", "all_bytes", rank=2),
+    ),
+    Action.SURVEY: _table(
+        size_column("bytes", "bytes", rank=1),
+        number_column("segments", "segments", rank=4),
+        size_column("removable", "removable_bytes", rank=2),
+        number_column("of them", "removable_segments", rank=5),
+        size_column("dirty", "cleanable_bytes", rank=3),
+    ),
 }
 
 
@@ -106,26 +117,32 @@ def _prepare_survey(line: CommandLine) -> Call[list[str]]:
 
 def _survey(call: Call[list[str]], place: Any) -> TransferReport:
     report = survey(place, call.line[ROOTS], call.options)
-    return report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
+    return report.with_unknown_configs()
 
 
 def _show(call: Call[Any], report: TransferReport) -> int:
-    write_report(report, as_json=call.as_json)
+    write_report(report, as_json=call.as_json, is_wide=call.is_wide)
     return report.exit_code
 
 
 def write_report(
-    report: TransferReport, *, as_json: bool, write: Callable[[str], object] = typer.echo
+    report: TransferReport,
+    *,
+    as_json: bool,
+    is_wide: bool = False,
+    write: Callable[[str], object] = typer.echo,
 ) -> None:
     """Print a report.
 
     Args:
         report: What was done.
         as_json: One JSON object a line in place of a table.
+        is_wide: The table leaves nothing out.
         write: Takes a line of JSON.
     """
     if not as_json:
-        _write_table(report)
+        _write_table(report, is_wide=is_wide)
         return
     for row in _rows(report.results):
         write(json_line("result", row))
@@ -134,36 +151,25 @@ def write_report(
     write(json_line("run", report.run_row()))
 
 
-def _write_table(report: TransferReport) -> None:
-    details = report.details.slice(0, SHOWN_ROWS).to_pylist()
-    columns = _COLUMNS[report.action]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root_cells = root_column(table, details)
-    table.add_column("partition", overflow="fold")
-    table.add_column("status")
-    for name in columns:
-        table.add_column(name, justify="right")
-    table.add_column("why", overflow="fold")
-    for row in details:
-        cells = [text(row[column]) for column, text in columns.values()]
-        place = (*root_cells(row), Text(partition_name(row)))
-        table.add_row(*place, Text(row["status"]), *cells, Text(_why(row)))
-    more = report.details.num_rows - len(details)
+def _write_table(report: TransferReport, *, is_wide: bool) -> None:
     what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
     seconds = report.summary.duration_ms / 1000
     counts = summary_line(
         report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
     )
-    footer = [f"and {more:,} more; --output json shows all"] if more else []
-    footer += [f"{what}: {counts} in {seconds:.1f} s, engine {report.engine}", *report.notes]
-    write_table(Console(), table, footer=footer)
-
-
-def _why(row: Mapping[str, Any]) -> str:
-    parts = [row["reason"], row["error"]]
-    if row["status"] != Status.SKIPPED and row.get("left_because"):
-        parts.append(f"the next segment stays: {row['left_because']}")
-    return printable(": ".join(str(part) for part in parts if part))
+    line = f"{what}: {counts} in {seconds:.1f} s, engine {report.engine}"
+    details = report.details
+    if not is_wide:
+        is_unknown = pc.equal(details["reason"], Reason.CONFIG_UNKNOWN.value)
+        details = details.filter(pc.invert(pc.fill_null(is_unknown, fill_value=False)))
+    write_table(
+        Console(),
+        _TABLES[report.action],
+        (details if is_wide else details.slice(0, SHOWN_ROWS)).to_pylist(),
+        is_wide=is_wide,
+        total=details.num_rows,
+        footer=[line, *report.notes],
+    )
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -7,17 +7,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from pylog_spark.cli.finding_tables import finding_table, write_counts
+from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import has_several_roots, json_line, partition_name, size_text, write_table
+from pylog_spark.report import json_line, partition_name, size_text
 from pylog_spark.report_page import write_page
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.text import printable
+from pylog_spark.text_table import has_several_roots, write_paragraphs, write_table
 from storage_core.maintenance.verification.findings import Severity
 
 
@@ -44,7 +45,7 @@ def _show(call: Call[list[str]], report: VerifyReport) -> int:
     if call.as_json:
         _write_json(report)
     else:
-        _write_tables(report)
+        _write_tables(report, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
         write_page(page, title="pylog verify", report=report)
@@ -65,7 +66,7 @@ def _write_json(report: VerifyReport) -> None:
     typer.echo(json_line("run", run))
 
 
-def _write_tables(report: VerifyReport) -> None:
+def _write_tables(report: VerifyReport, *, is_wide: bool) -> None:
     console = Console()
     rows = report.results.to_pylist()
     are_several = has_several_roots(rows)
@@ -80,23 +81,18 @@ def _write_tables(report: VerifyReport) -> None:
     left = sum(n for severity, _, n in counts if Severity(severity).rank >= least) - len(bad)
     if bad:
         more = [f"{left:,} more; --show N prints more, --ledger keeps all"] if left else []
-        write_table(console, finding_table(bad), footer=[*more, ""])
+        write_table(console, FINDING_TABLE, bad, is_wide=is_wide, footer=[*more, ""])
     if counts:
         write_counts(console, counts, report.findings)
         console.print()
     seconds = report.summary.duration_ms / 1000
     rate = f", {size_text(round(report.read_bytes / seconds))}/s" if seconds else ""
     hint = "nothing found" if not report.counts else "see docs/findings.md for the codes"
-    console.print(
-        Text(
-            f"run {report.run_id}: {report.summary.done} partitions, "
-            f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, "
-            f"engine {report.engine}: {hint}"
-        ),
-        soft_wrap=True,
+    line = (
+        f"run {report.run_id}: {report.summary.done} partitions, "
+        f"{size_text(report.read_bytes)} in {seconds:.1f} s{rate}, engine {report.engine}: {hint}"
     )
-    for note in report.notes:
-        console.print(Text(printable(note)), soft_wrap=True)
+    write_paragraphs(console, [line, *report.notes], is_wide=is_wide)
 
 
 VERIFY: Final = Work(

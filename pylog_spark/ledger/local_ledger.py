@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from pyarrow.dataset import dataset
 
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger.ledger import Ledger
 from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, local_folder, table_location, why_spark
-from pylog_spark.schemas import ALLOWED_BY, Action
+from pylog_spark.schemas import ALLOWED_BY, RUN, Action
 from storage_core.errors import ConfigError, StorageError
 
 # As Spark's half makes them.
@@ -120,6 +121,30 @@ def last_limits(
             values = dict(zip(_LIMITS, enforced[last], strict=True))
             found.append({"root": root, "topic": topic, "run_id": last, **values})
     return found
+
+
+def read_runs(location: str) -> list[dict[str, Any]]:
+    """Return all rows of a ledger's table of runs; columns that it has not yet are None.
+
+    Args:
+        location: Path or URL of the ledger, in Delta or begun as Parquet.
+
+    Raises:
+        ConfigError: There is no ledger.
+        StorageError: It cannot be read.
+    """
+    folder = local_folder(location)
+    place = _place(location, LedgerTable.RUNS)
+    with _delta_errors(place):
+        if DeltaTable.is_deltatable(place):
+            rows = DeltaTable(place).to_pyarrow_dataset()
+        elif folder is not None and any((folder / LedgerTable.RUNS).glob("*.parquet")):
+            rows = dataset(sorted((folder / LedgerTable.RUNS).glob("*.parquet")), format="parquet")
+        else:
+            raise ConfigError("--ledger", location, "there is no ledger")
+        names = [name for name in RUN.names if name in rows.schema.names]
+        nothing = dict.fromkeys(RUN.names)
+        return [{**nothing, **row} for row in rows.to_table(columns=names).to_pylist()]
 
 
 def _distinct(batch: pa.RecordBatch) -> list[dict[str, Any]]:

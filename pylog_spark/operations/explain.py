@@ -13,6 +13,8 @@ from pylog_spark.options import HighWatermarkSource, JobOptions
 from pylog_spark.options.broker import broker_config
 from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
+from pylog_spark.run.run_report import config_init_command
+from pylog_spark.schemas import Reason
 from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
@@ -22,7 +24,7 @@ from storage_core.catalog.roles import Role
 from storage_core.catalog.topic_catalog import TopicCatalog
 from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
-from storage_core.maintenance.explain.answers import Explanation, held_until, unknowable
+from storage_core.maintenance.explain.answers import Explanation, held_until_recovery, unknowable
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
 from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
@@ -50,7 +52,9 @@ def explain(roots: Sequence[str], options: JobOptions) -> Iterator[Row]:
         options: Which topics, their configs and the clock.
 
     Yields:
-        root, topic, partition, directory, ``answers`` and ``statements``, or the error.
+        root, topic, partition, directory, ``answers``, ``statements`` and, where a recovery has to
+        come first, the answers ``after_recovery``; or the error. ``fix`` is the command that begins
+        a file of configs where the topic's is unknown.
 
     Raises:
         ConfigError: A root is not there.
@@ -100,10 +104,14 @@ class _Explainer:
         try:
             found = self._explain(root, entry, is_unclean=is_unclean)
         except Exception as error:  # noqa: BLE001  # the row carries it; the others go on
-            return row | {"answers": [], "statements": [], **describe_failure(error)}
+            nothing: Row = {"answers": [], "statements": [], "after_recovery": [], "fix": None}
+            return row | nothing | describe_failure(error)
+        is_unknown = any(one.held_by == Reason.CONFIG_UNKNOWN for one in found.answers)
         return row | {
             "answers": [_plain(answer) for answer in found.answers],
             "statements": [_plain(statement) for statement in found.statements],
+            "after_recovery": [_plain(answer) for answer in found.after_recovery],
+            "fix": config_init_command(root.location) if is_unknown else None,
         }
 
     def _explain(self, root: LogRoot, entry: SubDirectory, *, is_unclean: bool) -> Explanation:
@@ -114,12 +122,11 @@ class _Explainer:
         found = self._explain_log(root, entry, partition, is_unclean=is_unclean)
         if not is_unclean:
             return found
-        return held_until(
+        return held_until_recovery(
             found,
             "UNCLEAN_SHUTDOWN",
             "the log directory was not cleanly shut down",
             "it is recovered: `pylog recover`",
-            after="after a recovery it would be",
         )
 
     def _explain_log(
@@ -132,7 +139,7 @@ class _Explainer:
         if config is None:
             text = f"nobody says what the config of topic {partition.topic} is"
             until = "--config, --topic-dump or --assume-defaults says it, or the cluster's metadata"
-            return unknowable("CONFIG_UNKNOWN", text, until)
+            return unknowable(Reason.CONFIG_UNKNOWN, text, until)
         store = open_store(entry.path)
         checkpoints = partition_checkpoints(store, partition, lambda: self._view.checkpoints)
         mark = checkpoints.high_watermark
@@ -146,27 +153,37 @@ class _Explainer:
             )
             return unknowable("NO_HIGH_WATERMARK", text, until)
         request = clean_request(checkpoints, now_ms=self._options.now_ms, high_watermark=mark)
-        cleaner = self._options.cleaner
-        if is_unclean:
-            points = root_checkpoints(root.location, [RECOVERY_POINT_FILE], strict=False)
-            found = explain_after_recovery(
-                store,
-                config=config,
-                cleaner=cleaner,
-                request=request,
-                recovery_point=points.of(partition).recovery_point or 0,
-            )
-        else:
+        found = None
+        if not is_unclean:
             found = explain_partition(
                 store,
                 config=config,
-                cleaner=cleaner,
+                cleaner=self._options.cleaner,
                 request=request,
                 max_timestamps=manifest_timestamps(store),
                 # A copy of a log that was being written has indexes that end in zeros.
                 is_closed=root.role is not Role.MIRROR,
             )
+        if found is None or found.answers[0].held_by == "RECOVERY_REQUIRED":
+            points = root_checkpoints(root.location, [RECOVERY_POINT_FILE], strict=False)
+            after = explain_after_recovery(
+                store,
+                config=config,
+                cleaner=self._options.cleaner,
+                request=request,
+                recovery_point=points.of(partition).recovery_point or 0,
+            )
+            found = after if found is None else _with_recovery(found, after)
         return found if mark is None else _with_age(found, self._checkpoint_ms)
+
+
+def _with_recovery(found: Explanation, after: Explanation) -> Explanation:
+    """Return what holds of a log that has to be recovered, and what would hold after that."""
+    return replace(
+        found,
+        statements=(*found.statements, *after.statements),
+        after_recovery=after.answers,
+    )
 
 
 def _with_age(found: Explanation, checkpoint_ms: int) -> Explanation:

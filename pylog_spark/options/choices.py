@@ -32,6 +32,14 @@ class Order(enum.StrEnum):
     NAME = "name"  # by topic and number
 
 
+class InspectOrder(enum.StrEnum):
+    """Which partitions a look names first."""
+
+    SIZE = "size"  # most bytes first
+    DIRTY = "dirty"  # highest dirty ratio first, as Kafka's cleaner; of equal ones most dirty bytes
+    AGE = "age"  # oldest record first
+
+
 class Strategy(enum.StrEnum):
     """How the tasks of one partition share its offset map."""
 

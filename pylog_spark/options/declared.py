@@ -17,6 +17,7 @@ from pylog_spark.options.choices import (
     EngineChoice,
     FailOn,
     HighWatermarkSource,
+    InspectOrder,
     Isolation,
     Order,
     OutputFormat,
@@ -447,6 +448,37 @@ OUTPUT: Final = Option[OutputFormat](
     shown=OutputFormat.TABLE,
     panel=OUTPUT_AND_PLACE,
     help="For a person, or one JSON object a line.",
+)
+WIDE: Final = Option[bool](
+    name="wide",
+    flag="--wide",
+    kind=SWITCH,
+    default=False,
+    panel=OUTPUT_AND_PLACE,
+    help="Tables with all columns and rows, however wide.",
+)
+BY: Final = Option[InspectOrder | None](
+    name="by",
+    flag="--by",
+    kind=choice(InspectOrder),
+    default=None,
+    help="The largest first, the dirtiest, or those with the oldest record. Default: by name.",
+)
+PER_TOPIC: Final = Option[bool](
+    name="per_topic",
+    flag="--per-topic",
+    kind=SWITCH,
+    default=False,
+    help="Add the partitions of each topic up.",
+)
+LAST: Final = Option[int](
+    name="last",
+    flag="--last",
+    kind=count(at_least=1),
+    metavar="N",
+    default=20,
+    shown=20,
+    help="How many runs to list.",
 )
 FAIL_ON: Final = Option[FailOn](
     name="fail_on",

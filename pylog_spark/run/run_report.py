@@ -1,5 +1,7 @@
 """What a run over log directories did: its rows and its numbers."""
 
+import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -118,6 +120,12 @@ class Report:
             if root not in seen
         )
 
+    def with_unknown_configs(self) -> Self:
+        """Return the same report with a line for each root that has topics of unknown config."""
+        is_unknown = pc.equal(self.results["reason"], Reason.CONFIG_UNKNOWN.value)
+        rows = self.results.select(["root", "topic"]).filter(is_unknown).to_pylist()
+        return self.with_notes(unknown_config_notes((row["root"], row["topic"]) for row in rows))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport(Report):
@@ -168,6 +176,28 @@ def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:
         else "there is no partition in it"
     )
     return f"{root}: {what}"
+
+
+def unknown_config_notes(partitions: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each root about its partitions whose topic's config nobody says.
+
+    Args:
+        partitions: Root and topic of each.
+    """
+    topics_of: dict[str, list[str]] = defaultdict(list)
+    for root, topic in partitions:
+        topics_of[root].append(topic)
+    return [
+        f"{root}: {len(topics):,} partitions of {len(set(topics)):,} topics left alone, for no "
+        f"source says their config (CONFIG_UNKNOWN): `{config_init_command(root)} > topics.yaml` "
+        "writes what to fill in, `--config topics.yaml` says it"
+        for root, topics in topics_of.items()
+    ]
+
+
+def config_init_command(root: str) -> str:
+    """Return the command that writes the configs of a root's topics, to be filled in."""
+    return f"pylog config init {shlex.quote(root)}"
 
 
 def summarise(results: pa.Table, *, duration_ms: int) -> RunSummary:

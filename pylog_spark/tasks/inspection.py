@@ -36,6 +36,7 @@ from storage_core.filenames import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -80,6 +81,8 @@ class RootView:
         row: What is known of the directory itself.
         entries: Its sub-directories, those that hold no log included.
         checkpoints: What its checkpoint files say; empty where they are broken.
+        recovery_points: Up to where each of its logs is on disk for certain; None where all of them
+            are to the end, after a clean shutdown and in a managed root.
         catalog: What is known of its topics; empty where nothing is.
         files: The directory itself.
     """
@@ -88,6 +91,7 @@ class RootView:
     files: Root
     entries: tuple[SubDirectory, ...]
     checkpoints: Checkpoints
+    recovery_points: Checkpoints | None = None
     catalog: TopicCatalog = field(default_factory=TopicCatalog)
 
 
@@ -111,6 +115,13 @@ def inspect_root(path: str | Path) -> RootView:
         checkpoints = read_checkpoints(root, UPKEEP_FILES)
     except PylogError as error:
         problems.append(error)
+    recovery_points = None
+    if state.clean_shutdown is None and not root.is_managed:
+        recovery_points = Checkpoints()
+        try:
+            recovery_points = read_checkpoints(root, [RECOVERY_POINT_FILE])
+        except PylogError as error:
+            problems.append(error)
     try:
         # Not an entry of the state where one partition is looked at alone.
         catalog = read_own_catalog(root, node_id=None if properties is None else properties.node_id)
@@ -126,7 +137,12 @@ def inspect_root(path: str | Path) -> RootView:
         "errors": [str(problem) for problem in problems],
     }
     return RootView(
-        row=row, files=root, entries=state.entries, checkpoints=checkpoints, catalog=catalog
+        row=row,
+        files=root,
+        entries=state.entries,
+        checkpoints=checkpoints,
+        recovery_points=recovery_points,
+        catalog=catalog,
     )
 
 
@@ -165,6 +181,7 @@ def inspect_partition(view: RootView, entry: SubDirectory, *, now_ms: int) -> Ro
             row |= _describe_checkpoints(view, entry, checkpoints)
             settled = settle(store)
             row |= _describe_segments(settled.list_files())
+            row |= _describe_recovery(view, entry, settled.list_files())
             row |= _describe_times(settled, _log_start(entry, checkpoints))
             row |= _describe_log(settled, view, entry, checkpoints, now_ms=now_ms)
     except Exception as error:  # noqa: BLE001  # a broken partition is a row, never the end
@@ -218,6 +235,9 @@ _COLUMNS: Final = (
     "cleaner_checkpoint",
     "dirty_bytes",
     "dirty_ratio",
+    "recovery_point",
+    "recovery_segments",
+    "recovery_bytes",
     "leftover_files",
     "unknown_files",
     "error_class",
@@ -269,6 +289,21 @@ def _describe_checkpoints(
         "cleanup_policy": policy,
         "high_watermark": checkpoints.high_watermark,
         "cleaner_checkpoint": checkpoints.cleaner_offset,
+    }
+
+
+def _describe_recovery(view: RootView, entry: SubDirectory, files: Sequence[FileInfo]) -> Row:
+    """Say what a recovery would read: the segments from the one of the recovery point on."""
+    partition = entry.topic_partition
+    if partition is None or view.recovery_points is None:
+        return {}
+    point = view.recovery_points.of(partition).recovery_point or 0
+    logs = _logs(files)
+    first = max((n for n, log in enumerate(logs) if _base(log) <= point), default=0)
+    return {
+        "recovery_point": point,
+        "recovery_segments": len(logs[first:]),
+        "recovery_bytes": sum(log.size_bytes for log in logs[first:]),
     }
 
 

@@ -12,25 +12,25 @@ import pytest
 from rich.console import Console
 
 from pylog_spark.cli.error_text import escape_log_lines
-from pylog_spark.cli.finding_tables import finding_table, write_counts
+from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
 from pylog_spark.report import (
-    cut_table,
+    CUT_TABLE,
+    PLAN_TABLE,
+    RESULT_TABLE,
+    RETENTION_TABLE,
     error_text,
     is_notable_retention,
     json_line,
     number_text,
     partition_name,
-    plan_table,
     refusal_text,
-    result_table,
-    retention_table,
     size_text,
     summary_line,
-    write_table,
 )
 from pylog_spark.report_page import write_page, write_run_page
 from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION
+from pylog_spark.text_table import write_table
 
 
 def row(**values: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def row(**values: Any) -> dict[str, Any]:
 
 def written(rows: list[dict[str, Any]], footer: list[str] | None = None) -> str:
     out = io.StringIO()
-    write_table(Console(file=out), result_table(rows), footer=footer or [])
+    write_table(Console(file=out), RESULT_TABLE, rows, is_wide=True, footer=footer or [])
     return out.getvalue()
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_was_not_done_says_why():
     assert "0.log: position 7: bad" in text
 
 
-def test_lines_are_never_cut_where_no_terminal_is():
+def test_lines_are_never_cut_in_a_wide_table():
     text = written([row(status="failed", error="x" * 500)])
     assert "x" * 500 in text
 
@@ -104,15 +104,17 @@ def test_what_is_on_its_way_out_is_named_as_its_directory_is():
     assert partition_name(row(**named, directory="managed+s3://b/x-0#generation=3")) == "x-0"
 
 
-@pytest.mark.parametrize("make", [result_table, cut_table, retention_table, finding_table])
-def test_rows_of_several_roots_say_which_is_their_own(make):
+@pytest.mark.parametrize("table", [RESULT_TABLE, CUT_TABLE, RETENTION_TABLE, FINDING_TABLE])
+def test_rows_of_several_roots_say_which_is_their_own(table):
     names = {*RETENTION.names, *CUT.names, *RESULT.names, *FINDING.names}
     said = {"topic": "t", "partition": 0, "status": "done", "action": "run", "severity": "warn"}
     said |= {"code": "C", "file": "f", "message": "m", "reason": "r"}
 
     def rendered(*roots: str) -> str:
         console = Console(width=400, file=io.StringIO())
-        console.print(make([dict.fromkeys(names) | said | {"root": root} for root in roots]))
+        write_table(
+            console, table, [dict.fromkeys(names) | said | {"root": root} for root in roots]
+        )
         return console.file.getvalue()
 
     several = rendered("/disk1", "/disk2")
@@ -160,14 +162,14 @@ def test_nothing_is_a_dash_and_zero_is_zero():
 
 @pytest.mark.item("RET-08", "RET-14")
 @pytest.mark.parametrize(
-    ("hold", "wait_ms", "kept_by"),
+    ("hold", "wait_ms", "kept_for"),
     [
-        ("WITHIN_TIME", 21_817_836, "WITHIN_TIME, for 6 hours more"),
-        ("FUTURE_TIMESTAMP", 2_928_610_576, "FUTURE_TIMESTAMP, for a month more"),
-        ("WITHIN_SIZE", None, "WITHIN_SIZE"),
+        ("WITHIN_TIME", 21_817_836, "6 hours"),
+        ("FUTURE_TIMESTAMP", 2_928_610_576, "a month"),
+        ("WITHIN_SIZE", None, ""),
     ],
 )
-def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, kept_by):
+def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, kept_for):
     found = dict.fromkeys(RETENTION.names, 0) | {
         "topic": "clicks",
         "status": "planned",
@@ -179,10 +181,11 @@ def test_a_retention_row_says_what_goes_and_what_keeps_the_rest(hold, wait_ms, k
         "wait_ms": wait_ms,
     }
     out = io.StringIO()
-    write_table(Console(file=out), retention_table([found]), footer=[])
+    write_table(Console(file=out), RETENTION_TABLE, [found])
     assert "clicks-0" in out.getvalue()
     assert "0 to 94" in out.getvalue()
-    assert kept_by in out.getvalue()
+    assert hold in out.getvalue()
+    assert kept_for in out.getvalue()
     # Where nothing goes, only what holds back what should go is worth a line.
     idle = found | {"deleted_segments": 0}
     assert is_notable_retention(found)
@@ -222,17 +225,18 @@ def hostile_row(schema: pa.Schema) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("table", "schema"),
     [
-        (result_table, RESULT),
-        (retention_table, RETENTION),
-        (cut_table, CUT),
-        (plan_table, PLAN),
-        (finding_table, FINDING),
+        (RESULT_TABLE, RESULT),
+        (RETENTION_TABLE, RETENTION),
+        (CUT_TABLE, CUT),
+        (PLAN_TABLE, PLAN),
+        (FINDING_TABLE, FINDING),
     ],
     ids=["results", "retention", "cuts", "plans", "findings"],
 )
 def test_no_table_lets_a_name_or_an_error_through_as_it_is(table, schema):
     out = io.StringIO()
-    write_table(Console(file=out), table([hostile_row(schema)]), footer=[HOSTILE])
+    rows = [hostile_row(schema)]
+    write_table(Console(file=out), table, rows, is_wide=True, footer=[HOSTILE])
     text = out.getvalue()
     text.encode("utf-8")
     assert SHOWN in text.splitlines()[-1]

@@ -75,10 +75,12 @@ class Explanation:
     Attributes:
         answers: Of cleaning and deletion, in this order; what was asked first.
         statements: All predicates, in the order in which Kafka asks.
+        after_recovery: The answers as they would be after a recovery, where one has to come first.
     """
 
     answers: tuple[Answer, ...]
     statements: tuple[Statement, ...]
+    after_recovery: tuple[Answer, ...] = ()
 
 
 def blocks(
@@ -124,17 +126,14 @@ def held_back(statement: Statement) -> Answer:
     )
 
 
-def held_until(
-    explanation: Explanation, code: str, text: str, until: str, after: str
-) -> Explanation:
-    """Return an explanation of what holds once something has happened, before it has.
+def held_until_recovery(after: Explanation, code: str, text: str, until: str) -> Explanation:
+    """Return an explanation of what holds before a recovery, from what would hold after it.
 
     Args:
-        explanation: What holds then.
-        code: What has to happen first, as the stable code of a predicate.
+        after: What would hold.
+        code: Why there has to be one, as the stable code of a predicate.
         text: The same for a person.
         until: What has to happen.
-        after: What to call the time after it, in a sentence.
     """
 
     def told(answer: Answer) -> str:
@@ -149,15 +148,16 @@ def held_until(
                 about=answer.about,
                 is_due=False,
                 held_by=code,
-                text=f"{text}; {after} {told(answer)}",
+                text=f"{text}; after a recovery it would be {told(answer)}",
                 condition=until,
             )
-            for answer in explanation.answers
+            for answer in after.answers
         ),
         statements=(
-            *(blocks(answer.about, code, text, until=until) for answer in explanation.answers),
-            *explanation.statements,
+            *(blocks(answer.about, code, text, until=until) for answer in after.answers),
+            *after.statements,
         ),
+        after_recovery=after.answers,
     )
 
 

@@ -30,7 +30,7 @@ def test_origins_are_shown_on_demand(pylog, tmp_path: Path):
     assert (rows["retention.ms"]["value"], rows["retention.ms"]["origin"]) == ("5", str(file))
     assert (rows["segment.ms"]["value"], rows["segment.ms"]["origin"]) == ("7", "--set")
     assert rows["segment.bytes"]["origin"] == "default"
-    table = pylog(*arguments, "--origin").stdout
+    table = pylog(*arguments, "--origin", "--wide").stdout
     assert str(file) in table
     assert "a segment is closed at this age" in table
 

@@ -17,7 +17,7 @@ COMMAND = re.compile(r"(?:^(?:\$ |    )|`)pylog ((?:--debug )?[a-z]+)([^`\n#|]*)
 COMMANDS = {
     *("run", "compact", "recover", "retain", "verify", "doctor"),
     *("inspect", "dump", "groups", "transactions", "partition", "config", "warmup"),
-    *("apply", "undo", "purge", "explain", "ingest", "materialize", "survey"),
+    *("apply", "runs", "undo", "purge", "explain", "ingest", "materialize", "survey"),
 }
 # Commands that have commands of their own, and the one that is meant where none is named.
 GROUPS = {"partition": "clean", "config": "show"}

@@ -204,3 +204,27 @@ def test_exported_configs_are_heard_and_an_old_export_is_warned_of(pylog, tmp_pa
         assert held_by(explained(result)["orders-0"])[0] == "NOT_COMPACTED"
         assert "exported 2023-11-13T18:26:40.000Z" in result.stderr
         assert result.stderr.startswith("WARNING") == is_old
+
+
+def test_what_holds_after_a_recovery_has_answers_of_its_own(pylog, root):
+    said = [root, *CLOCK, "--topics", "compacted"]
+    closed = explained(pylog("explain", *said, "--output", "json"))["compacted-0"]
+    assert closed["after_recovery"] == []
+    (root / ".kafka_cleanshutdown").unlink()
+    row = explained(pylog("explain", *said, "--output", "json"))["compacted-0"]
+    assert row["after_recovery"] == closed["answers"]
+    text = pylog("explain", *said).stdout
+    assert text.count("after a recovery: not now") == 4
+    assert "down; after a recovery" not in text
+
+
+def test_a_log_without_an_index_is_explained_past_its_recovery(pylog, root):
+    said = [root, *CLOCK, "--topics", "compacted", "--output", "json"]
+    whole = explained(pylog("explain", *said))["compacted-0"]
+    min((root / "compacted-0").glob("*.index")).unlink()
+    row = explained(pylog("explain", *said))["compacted-0"]
+    assert held_by(row) == ("RECOVERY_REQUIRED", "RECOVERY_REQUIRED")
+    assert [answer["held_by"] for answer in row["after_recovery"]] == list(held_by(whole))
+    codes = [statement["code"] for statement in row["statements"]]
+    assert codes[:2] == ["RECOVERY_REQUIRED"] * 2
+    assert "RECOVERY" in codes

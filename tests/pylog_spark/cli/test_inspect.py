@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,92 @@ def test_what_is_no_regular_file_neither_hangs_nor_is_quoted(
     if not name.startswith("meta"):
         rows = lines_of(result)
         assert [row["topic"] for row in rows if row["error"] is None].count("compacted") == 2
+
+
+def rows_by(pylog, root: Path, *said: str) -> list[dict[str, Any]]:
+    return lines_of(pylog("inspect", root, "--output", "json", *said))
+
+
+def test_partitions_are_sorted_by_size_dirt_and_age(pylog, unclean_broker_dir: Path):
+    plain = rows_by(pylog, unclean_broker_dir)
+    assert [row["directory"] for row in plain] == sorted(row["directory"] for row in plain)
+    sizes = [row["size_bytes"] for row in rows_by(pylog, unclean_broker_dir, "--by", "size")]
+    assert sizes == sorted(sizes, reverse=True)
+    dirty = [row["dirty_ratio"] for row in rows_by(pylog, unclean_broker_dir, "--by", "dirty")]
+    known = [ratio for ratio in dirty if ratio is not None]
+    assert known == sorted(known, reverse=True)
+    assert dirty == known + [None] * (len(dirty) - len(known))
+    ages = [row["oldest_timestamp"] for row in rows_by(pylog, unclean_broker_dir, "--by", "age")]
+    known = [age for age in ages if age is not None]
+    assert known == sorted(known)
+    assert ages[-1] is None
+
+
+def test_segments_stay_with_their_partition_whatever_the_order(pylog, unclean_broker_dir: Path):
+    result = pylog(
+        *("inspect", unclean_broker_dir, "--by", "size", "--segments", "--output", "json")
+    )
+    owner = ""
+    for line in map(json.loads, result.stdout.splitlines()):
+        if line["type"] == "partition":
+            owner = line["directory"]
+        elif line["type"] == "segment":
+            assert line["directory"] == owner
+
+
+def test_the_partitions_of_a_topic_are_added_up_over_all_roots(pylog, tmp_path, broker_dir: Path):
+    write_orders(tmp_path / "a", 0)
+    write_orders(tmp_path / "b", 1)
+    roots = (tmp_path / "a", tmp_path / "b")
+    result = pylog("inspect", *roots, "--per-topic", "--output", "json")
+    (total,) = lines_of(result, "topic")
+    rows = lines_of(result)
+    assert (total["topic"], total["partitions"], total["failed"]) == ("orders", 2, 0)
+    for name in ("segments", "size_bytes", "index_bytes", "recovery_bytes"):
+        assert total[name] == sum(row[name] for row in rows) > -1
+    assert total["size_bytes"] > 0
+    assert total["newest_timestamp"] == max(row["newest_timestamp"] for row in rows)
+    result = pylog("inspect", broker_dir, "--per-topic", "--by", "size", "--output", "json")
+    for total in lines_of(result, "topic"):
+        own = [row for row in lines_of(result) if row["topic"] == total["topic"]]
+        for name, choose in (("oldest_timestamp", min), ("newest_timestamp", max)):
+            times = [row[name] for row in own if row[name] is not None]
+            assert total[name] == choose(times, default=None)
+    sizes = [row["size_bytes"] for row in lines_of(result, "topic")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) > 5
+
+
+def test_of_an_unclean_directory_it_is_said_what_a_recovery_would_read(
+    pylog, broker_dir: Path, unclean_broker_dir: Path
+):
+    for row in rows_by(pylog, broker_dir):
+        assert row["recovery_bytes"] is None
+    rows = {row["directory"]: row for row in rows_by(pylog, unclean_broker_dir)}
+    lines = (unclean_broker_dir / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]
+    points = {f"{topic}-{n}": int(at) for topic, n, at in (line.split() for line in lines)}
+    for name, row in rows.items():
+        if row["kind"] != "partition":
+            continue
+        point = points.get(name, 0)
+        logs = sorted((unclean_broker_dir / name).glob("*.log"))
+        read = [log for log, after in pairwise(logs) if int(after.stem) > point]
+        read.append(logs[-1])
+        assert row["recovery_point"] == point
+        assert row["recovery_segments"] == len(read)
+        assert row["recovery_bytes"] == sum(log.stat().st_size for log in read)
+    assert any(row["recovery_segments"] < row["segments"] for row in rows.values())
+    text = pylog("inspect", unclean_broker_dir).stdout
+    assert "not cleanly shut down: the numbers are" in text
+    assert "not cleanly shut down: the numbers are" not in pylog("inspect", broker_dir).stdout
+
+
+def test_a_broken_recovery_point_hides_no_other_checkpoint(pylog, tmp_path: Path):
+    write_orders(tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("x")
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 20\n")
+    result = pylog("inspect", tmp_path, "--output", "json")
+    (root,) = lines_of(result, "log_directory")
+    assert "recovery-point-offset-checkpoint" in root["errors"][0]
+    (row,) = lines_of(result)
+    assert (row["cleaner_checkpoint"], row["recovery_point"]) == (20, 0)

@@ -75,7 +75,7 @@ def test_a_dry_run_says_what_is_due_and_writes_nothing(spark, pylog, root, tmp_p
     assert plan["groups"] > 0
     assert plan["bytes_after"] >= rows[0]["bytes_before"]
     assert tree_of(root.path) == before
-    table = pylog("run", *arguments, "--dry-run").stdout
+    table = pylog("run", *arguments, "--dry-run", "--wide").stdout
     assert "nothing was written" in table
     assert "dirty from" in table
 

@@ -36,9 +36,9 @@ from storage_core.store.manifest import (
 
 COMMANDS = [
     *("run", "recover", "retain", "compact", "verify", "doctor", "inspect", "dump", "explain"),
-    *("survey", "apply", "undo", "purge", "ingest", "materialize"),
+    *("survey", "apply", "runs", "undo", "purge", "ingest", "materialize"),
     *("partition clean", "partition recover", "partition retain", "partition truncate"),
-    *("config show", "warmup"),
+    *("config show", "config init", "warmup"),
 ]
 HEAVY = {"pyspark", "pandas", "delta", "py4j", "s3fs", "fsspec"}
 
@@ -228,7 +228,9 @@ def test_an_interrupted_command_ends_with_130(pylog, monkeypatch):
 def test_a_library_that_logs_an_interruption_is_not_heard(caplog):
     error_text.leave_out_interruptions()
     error_text.leave_out_interruptions()
-    for error in (KeyboardInterrupt(), TerminatedError(), ValueError("heard")):
+    lost = ConnectionResetError("what an interruption leads to")
+    lost.__context__ = TerminatedError()
+    for error in (KeyboardInterrupt(), TerminatedError(), lost, ValueError("heard")):
         # To the root logger, as py4j does.
         logging.error("while sending a command", exc_info=error)  # noqa: LOG015
     assert [record.exc_info[0] for record in caplog.records] == [ValueError]

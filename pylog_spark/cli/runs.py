@@ -1,0 +1,100 @@
+"""``pylog runs``: what was done here before, and what of it can be undone."""
+
+import shlex
+from dataclasses import asdict
+from typing import Final
+
+import humanize
+import typer
+from rich.console import Console
+
+from pylog_spark.cli.runner import load_options
+from pylog_spark.exit_code import ExitCode
+from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
+from pylog_spark.options.choices import OutputFormat
+from pylog_spark.options.declared import LAST, OUTPUT, WIDE
+from pylog_spark.options.option import CommandLine
+from pylog_spark.report import json_line, number_column, size_column, size_text
+from pylog_spark.text import time_text
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
+
+
+def show_runs(line: CommandLine) -> int:
+    """Print the last runs of a ledger, a trash or both, and return the exit status.
+
+    Raises:
+        ConfigError: There is no ledger and no trash.
+        StorageError: One of them cannot be read.
+    """
+    options = load_options(line)
+    runs = list_past_runs(options.ledger, options.trash, last=line[LAST])
+    rows = [asdict(run) for run in runs]
+    if line[OUTPUT] is OutputFormat.JSON:
+        for row in rows:
+            typer.echo(json_line("past_run", row))
+        return ExitCode.DONE
+    console = Console()
+    write_table(console, _RUN_TABLE, rows, is_wide=line[WIDE])
+    write_lines(console, _footer(runs, options.trash))
+    return ExitCode.DONE
+
+
+def _footer(runs: list[PastRun], trash: str | None) -> list[str]:
+    if not runs:
+        return ["no run is written down there"]
+    if trash is None:
+        return ["--trash FOLDER says which of them can be undone"]
+    names = [run.run_id for run in runs if run.undo in {Undo.POSSIBLE, Undo.BEGUN}]
+    if not names:
+        return ["none of them can be undone from this trash"]
+    command = shlex.join(["pylog", "undo", names[0], "--trash", trash, "--dry-run"])
+    return [f"`{command}` shows what undoing the newest would bring back; newer ones first"]
+
+
+def _exit(row: Row) -> str:
+    if row["has_ended"] is False:
+        return "no end"
+    return NOTHING if row["exit_code"] is None else str(row["exit_code"])
+
+
+def _duration(row: Row) -> str:
+    ms = row["duration_ms"]
+    return NOTHING if ms is None else humanize.naturaldelta(ms / 1000)
+
+
+def _undo(row: Row) -> str:
+    if row["undo"] is None:
+        return NOTHING
+    kept = row["kept_partitions"]
+    return (
+        f"{row['undo']}: {kept} partitions, {size_text(row['kept_bytes'])}" if kept else row["undo"]
+    )
+
+
+def _note(row: Row) -> str:
+    died = "it died, or is still running" if row["has_ended"] is False else ""
+    return "; ".join(part for part in (row["error"] or "", died) if part)
+
+
+_RUN_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="run", cell=lambda row: row["run_id"]),
+        Column(heading="action", cell=lambda row: row["action"]),
+        Column(heading="exit", cell=_exit, rank=2),
+        number_column("done", "partitions_done", rank=3),
+        number_column("failed", "partitions_failed", rank=4),
+        number_column("skipped", "partitions_skipped", rank=6),
+        size_column("bytes", "bytes_before", rank=5),
+        size_column("after", "bytes_after", rank=5),
+        Column(heading="undo", cell=_undo, rank=1),
+        Column(
+            heading="started",
+            cell=lambda row: time_text(row["started_ms"])[:19] if row["started_ms"] else NOTHING,
+            rank=8,
+        ),
+        Column(heading="took", cell=_duration, rank=7),
+        Column(heading="roots", cell=lambda row: ", ".join(row["roots"]), rank=9),
+    ),
+    note=_note,
+    note_heading="remarks",
+)

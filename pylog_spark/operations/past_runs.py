@@ -1,0 +1,157 @@
+"""What runs did before, as a ledger and a trash know it, and which of them can be undone.
+
+Read only, in this process: the ledger's table of runs, and of the trash what each commit says of
+itself. No file that is kept is read.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pylog_spark.ledger.local_ledger import read_runs
+from pylog_spark.schemas import RunEvent
+from storage_core.commit.trash import BEGUN, DONE, RUN_FILE, list_commits, read_commit, read_run
+from storage_core.errors import ConfigError, PylogError
+
+
+class Undo(enum.StrEnum):
+    """Whether a run can be undone from the trash."""
+
+    POSSIBLE = "possible"  # unless somebody has changed its files since: the undo looks
+    BEGUN = "begun"  # some partitions are undone: the same command goes on
+    DONE = "done"
+    NOTHING = "nothing"  # it kept nothing, so it took nothing away, or it was purged
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """One run.
+
+    Attributes:
+        run_id: Its name; names sort by time.
+        action: The command.
+        started_ms: When it began, epoch milliseconds.
+        has_ended: Whether the ledger has its end; None where no ledger has its beginning.
+        exit_code: Its exit status; None without an end, and after an error.
+        roots: Its log directories.
+        partitions_done: How many it changed; None without an end.
+        partitions_skipped: How many it left alone.
+        partitions_failed: How many it failed on.
+        bytes_before: Bytes of those that it changed.
+        bytes_after: The same afterwards.
+        duration_ms: From its start to its end.
+        error: What ended it, or why its trash cannot be read.
+        undo: Whether it can be undone; None where no trash was asked.
+        kept_partitions: How many partitions the trash has something of.
+        kept_bytes: How many bytes it has.
+    """
+
+    run_id: str
+    action: str
+    started_ms: int
+    has_ended: bool | None = None
+    exit_code: int | None = None
+    roots: tuple[str, ...] = ()
+    partitions_done: int | None = None
+    partitions_skipped: int | None = None
+    partitions_failed: int | None = None
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    duration_ms: int | None = None
+    error: str | None = None
+    undo: Undo | None = None
+    kept_partitions: int | None = None
+    kept_bytes: int | None = None
+
+
+def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[PastRun]:
+    """Return the last runs that a ledger and a trash know, the newest first.
+
+    Args:
+        ledger: Path or URL of a ledger; None for none.
+        trash: The folder in which runs kept what they took away; None for none.
+        last: How many.
+
+    Raises:
+        ConfigError: There is neither, or none at the place that is named.
+        StorageError: One of them cannot be read.
+    """
+    if ledger is None and trash is None:
+        raise ConfigError("--ledger", None, "say where runs are written down: --ledger or --trash")
+    runs = {} if ledger is None else _runs_of_ledger(ledger)
+    folders: dict[str, Path] = {}
+    if trash is not None:
+        if not Path(trash).is_dir():
+            raise ConfigError("--trash", trash, "there is no such folder")
+        folders = {path.parent.name: path.parent for path in Path(trash).glob(f"*/{RUN_FILE}")}
+    names = sorted({*runs, *folders}, reverse=True)[:last]
+    return [_with_trash(name, runs.get(name), trash, folders.get(name)) for name in names]
+
+
+def _runs_of_ledger(ledger: str) -> dict[str, PastRun]:
+    runs: dict[str, PastRun] = {}
+    # The end of a run stands behind its start, or in its place where that row was not written.
+    for row in sorted(read_runs(ledger), key=lambda row: row["event"] != RunEvent.START):
+        at_ms = int(row["at"].timestamp() * 1000)
+        is_end = row["event"] == RunEvent.END
+        begun = runs.get(row["run_id"])
+        run = PastRun(
+            run_id=row["run_id"],
+            action=row["action"],
+            started_ms=at_ms - (row["duration_ms"] or 0) if begun is None else begun.started_ms,
+            has_ended=is_end,
+            roots=tuple(row["roots"] or ()),
+        )
+        if is_end:
+            run = replace(
+                run,
+                exit_code=row["exit_code"],
+                partitions_done=row["partitions_done"],
+                partitions_skipped=row["partitions_skipped"],
+                partitions_failed=row["partitions_failed"],
+                bytes_before=row["bytes_before"],
+                bytes_after=row["bytes_after"],
+                duration_ms=row["duration_ms"],
+                error=row["error"],
+            )
+        runs[run.run_id] = run
+    return runs
+
+
+def _with_trash(name: str, run: PastRun | None, trash: str | None, folder: Path | None) -> PastRun:
+    """Return what a ledger has of a run, or else its trash, and whether it can be undone."""
+    if folder is None:
+        assert run is not None  # noqa: S101  # one of them has its name
+        return run if trash is None else replace(run, undo=Undo.NOTHING)
+    try:
+        if run is None:
+            kept = read_run(folder)
+            run = PastRun(
+                run_id=name,
+                action=kept.action,
+                started_ms=kept.started_ms,
+                roots=tuple(root.location for root in kept.roots),
+            )
+        return _with_commits(run, list(list_commits(folder)))
+    except PylogError as error:
+        begun = run or PastRun(run_id=name, action="", started_ms=0)
+        return replace(begun, undo=Undo.UNREADABLE, error=begun.error or str(error))
+
+
+def _with_commits(run: PastRun, folders: Sequence[Path]) -> PastRun:
+    commits = [read_commit(folder) for folder in folders]
+    states = {commit.undo for commit in commits}
+    if not commits:
+        undo = Undo.NOTHING
+    elif states == {DONE}:
+        undo = Undo.DONE
+    else:
+        undo = Undo.BEGUN if states & {BEGUN, DONE} else Undo.POSSIBLE
+    return replace(
+        run,
+        undo=undo,
+        kept_partitions=len({commit.directory for commit in commits}),
+        kept_bytes=sum(file.size_bytes for commit in commits for file in commit.kept),
+    )

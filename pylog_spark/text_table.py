@@ -1,0 +1,337 @@
+"""Tables for a person: what a column is, and what is shown of it where a terminal is narrow.
+
+A table is as wide as the terminal, 80 columns where there is none (``COLUMNS`` says otherwise).
+Columns without a single value are left out; where room is short, so are those of the highest
+ranks, and a line below names them. What a row has to say in a sentence stands behind it where all
+such sentences fit, and on lines below it where they do not. Asked for a wide table, all rows,
+columns and sentences are on lines of their own, however long these become.
+
+Text that came from file names or error messages cannot steer the terminal: control characters are
+escaped. Whatever the number of rows, the work is a constant amount for each.
+"""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+from typing import Any, Final
+
+from rich.cells import cell_len, chop_cells
+from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+from pylog_spark.text import printable
+
+Row = Mapping[str, Any]
+
+# What a person is shown of more rows than anybody reads; as JSON, or wide, every row is there.
+SHOWN_ROWS: Final = 1000
+NOTHING: Final = "-"
+_BETWEEN: Final = "  "
+_NOTE_INDENT: Final = "    "
+# What a name is folded to where not even the columns that always stay have room.
+_LEAST_WIDTH: Final = 8
+# In backquotes, or to the end of a line.
+_COMMAND: Final = re.compile(r"`[^`]*`|(?<!`)\bpylog .*| --[a-z].*")
+_SHORT_COMMAND: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: Its first line.
+        cell: Text of a row; ``-`` or nothing where the row has no value.
+        rank: Columns of the highest rank go first where room is short; those of 0 always stay.
+        is_number: Whether it is flush right.
+        folds: Whether it holds names that may be long: these fold before other columns go.
+        style: How rich is to draw a row's cell.
+    """
+
+    heading: str
+    cell: Callable[[Row], str]
+    rank: int = 0
+    is_number: bool = False
+    folds: bool = False
+    style: Callable[[Row], str] = lambda _: ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """A kind of table: its columns, and the sentence about a row.
+
+    Attributes:
+        columns: From left to right; the first names the row.
+        note: The sentence about a row, empty for none; None where no row has one.
+        note_heading: Heading of these sentences where they are a column.
+        note_style: How rich is to draw them.
+        title: A line above the table.
+    """
+
+    columns: tuple[Column, ...]
+    note: Callable[[Row], str] | None = None
+    note_heading: str = "why"
+    note_style: Callable[[Row], str] = lambda _: ""
+    title: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Filled:
+    """A column with its cells, safe to show."""
+
+    column: Column
+    cells: list[str]
+    width: int
+    is_empty: bool
+
+    @classmethod
+    def of(cls, column: Column, rows: Sequence[Row]) -> "_Filled":
+        cells = [printable(column.cell(row)) for row in rows]
+        return cls(
+            column=column,
+            cells=cells,
+            width=max(cell_len(column.heading), *map(cell_len, cells)),
+            is_empty=not any(cell and cell != NOTHING for cell in cells),
+        )
+
+
+def has_several_roots(rows: Iterable[Row]) -> bool:
+    """Whether rows are of several roots, so that each has to say which is its own."""
+    return len({row.get("root") for row in rows}) > 1
+
+
+def write_table(
+    console: Console,
+    table: TextTable,
+    rows: Sequence[Row],
+    *,
+    is_wide: bool = False,
+    total: int | None = None,
+    footer: Iterable[str] = (),
+) -> None:
+    """Write a table and lines below it; without rows, these alone.
+
+    Args:
+        console: Where to; its width is the table's.
+        table: Which.
+        rows: What it is made of. Where their ``root`` differs, that is a column, too.
+        is_wide: Leave out no column and no row, and break no line.
+        total: How many rows there are, where ``rows`` are only the first of them.
+        footer: Lines below.
+    """
+    if rows:
+        left = (total or len(rows)) - len(rows if is_wide else rows[:SHOWN_ROWS])
+        _write_rows(console, table, rows, is_wide=is_wide, left=left)
+    write_paragraphs(console, footer, is_wide=is_wide)
+
+
+def write_lines(console: Console, lines: Iterable[str]) -> None:
+    """Write lines of which none is broken: commands are to be copied from there."""
+    for line in lines:
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def write_paragraphs(
+    console: Console, lines: Iterable[str], *, is_wide: bool = False, style: str = ""
+) -> None:
+    """Write sentences, broken between words, further lines two columns deeper than the first.
+
+    One that has a command in it is not broken, nor is a long word.
+    """
+    for line in lines:
+        text = printable(line)
+        parts = [text]
+        if not is_wide and cell_len(text) > console.width and not _has_command(text):
+            indent = " " * (len(text) - len(text.lstrip()))
+            parts = textwrap.wrap(
+                text.lstrip(),
+                console.width,
+                initial_indent=indent,
+                subsequent_indent=indent + _BETWEEN,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        for part in parts:
+            console.print(Text(part, style=style), soft_wrap=True)
+
+
+def _has_command(text: str) -> bool:
+    """Whether a person is to copy a part of a sentence; a short command comes through unbroken."""
+    return any(len(command) > _SHORT_COMMAND for command in _COMMAND.findall(text))
+
+
+def _write_rows(
+    console: Console, table: TextTable, rows: Sequence[Row], *, is_wide: bool, left: int
+) -> None:
+    shown = rows if is_wide else rows[:SHOWN_ROWS]
+    root, parent = _root_column(rows, is_wide=is_wide)
+    columns = [_Filled.of(column, shown) for column in (*root, *table.columns)]
+    if not is_wide:
+        columns = [one for one in columns if not (one.is_empty and one.column.rank)]
+    note = _note_column(table, shown, parent=parent)
+    room = None if is_wide else console.width
+    if note is not None and (room is None or _width([*columns, note]) <= room):
+        columns, note = [*columns, note], None
+    dropped: list[str] = []
+    if room is not None:
+        columns, dropped = _fit(columns, room)
+    if table.title is not None:
+        console.print(Text(table.title, style="italic"))
+    console.print(Segments(_segments(columns, note, shown, room)), end="", crop=False)
+    left_out = []
+    if left:
+        left_out.append(f"and {left:,} more; --wide or --output json shows all of them")
+    if dropped:
+        left_out.append(f"not in {room} columns: {', '.join(dropped)}; --wide shows all")
+    if parent:
+        left_out.append(f"roots are below {parent}")
+    for line in left_out:
+        for part in _wrapped(printable(line), room or len(line)):
+            console.print(Text(part, style="dim"), soft_wrap=True)
+
+
+def _root_column(rows: Sequence[Row], *, is_wide: bool) -> tuple[tuple[Column, ...], str]:
+    """Return the column of roots, none for a single one, and the folder that they share."""
+    if not has_several_roots(rows):
+        return (), ""
+    parent = "" if is_wide else _shared_folder({str(row.get("root")) for row in rows})
+    column = Column(
+        heading="root", cell=lambda row: str(row.get("root")).removeprefix(parent), folds=True
+    )
+    return (column,), parent
+
+
+def _shared_folder(roots: Iterable[str]) -> str:
+    """Return the folder that all roots lie in, with its slash; nothing where there is none."""
+    folders = zip(*(root.split("/")[:-1] for root in roots), strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, folders)
+    folder = "".join(f"{names[0]}/" for names in shared)
+    return "" if folder == "/" or folder.endswith("//") else folder
+
+
+def _note_column(table: TextTable, rows: Sequence[Row], *, parent: str) -> _Filled | None:
+    """Return what is to be said of the rows as a column; None where that is nothing.
+
+    A root is named by the table or above it, and is not repeated.
+    """
+    if table.note is None:
+        return None
+    note = table.note
+
+    def text(row: Row) -> str:
+        root = row.get("root")
+        said = note(row)
+        if root:
+            said = said.replace(f"{root}/", "")
+        return said.replace(parent, "") if parent else said
+
+    filled = _Filled.of(Column(heading=table.note_heading, cell=text, style=table.note_style), rows)
+    return None if filled.is_empty else filled
+
+
+def _width(columns: Sequence[_Filled]) -> int:
+    return sum(one.width for one in columns) + len(_BETWEEN) * (len(columns) - 1)
+
+
+def _fit(columns: Sequence[_Filled], room: int) -> tuple[list[_Filled], list[str]]:
+    """Return the columns that have room, as wide as they may be, and the headings of the others.
+
+    A single long name folds before it costs all rows a column.
+    """
+    most = max(room // (sum(one.column.folds for one in columns) + 1), _LEAST_WIDTH)
+    kept = [
+        replace(one, width=min(one.width, most)) if one.column.folds else one for one in columns
+    ]
+    spare = room - _width(kept)
+    gone: set[int] = set()
+    for number in sorted(range(len(kept)), key=lambda n: (kept[n].column.rank, n), reverse=True):
+        if spare >= 0 or not kept[number].column.rank:
+            break
+        gone.add(number)
+        spare += kept[number].width + len(_BETWEEN)
+    # What is left over goes to the names, from left to right; what is missing, they give first.
+    for number in sorted(range(len(kept)), key=lambda n: not kept[n].column.folds):
+        one, whole = kept[number], columns[number].width
+        if number not in gone and (one.column.folds or spare < 0):
+            width = max(min(whole, one.width + spare), min(_LEAST_WIDTH, one.width))
+            spare -= width - one.width
+            kept[number] = replace(one, width=width)
+    return (
+        [one for number, one in enumerate(kept) if number not in gone],
+        [one.column.heading for number, one in enumerate(kept) if number in gone],
+    )
+
+
+def _segments(
+    columns: Sequence[_Filled], note: _Filled | None, rows: Sequence[Row], room: int | None
+) -> Iterator[Segment]:
+    bold = Style(bold=True)
+    heading = [_Drawn(one.column.heading, one) for one in columns]
+    yield from _line(heading, lambda _: bold)
+    for number, row in enumerate(rows):
+        drawn = [_Drawn(one.cells[number], one) for one in columns]
+        while drawn:
+            yield from _line(drawn, lambda column, row=row: _style(column.style(row)))  # type: ignore[misc]
+            drawn = _rest(drawn)
+        if note is not None and note.cells[number]:
+            style = _style(note.column.style(row))
+            for part in _wrapped(note.cells[number], (room or 0) - len(_NOTE_INDENT)):
+                yield Segment(_NOTE_INDENT + part, style)
+                yield Segment.line()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A cell of a line that is drawn."""
+
+    text: str
+    of: _Filled
+
+
+def _line(cells: Sequence[_Drawn], style_of: Callable[[Column], Style | None]) -> Iterator[Segment]:
+    """Yield one line; nothing but spaces is left out at its end."""
+    last = max((n for n, cell in enumerate(cells) if cell.text), default=-1)
+    for number, cell in enumerate(cells[: last + 1]):
+        text = cell.text
+        length = cell_len(text)
+        if length > cell.of.width:
+            text = chop_cells(text, cell.of.width)[0]
+            length = cell_len(text)
+        space = " " * (cell.of.width - length)
+        if cell.of.column.is_number:
+            yield Segment(space)
+        yield Segment(text, style_of(cell.of.column))
+        if number != last:
+            yield Segment(_BETWEEN if cell.of.column.is_number else space + _BETWEEN)
+    yield Segment.line()
+
+
+def _rest(cells: Sequence[_Drawn]) -> list[_Drawn]:
+    """Return what of a row's cells is left for a further line; nothing where that is nothing."""
+    if all(
+        len(cell.text) <= cell.of.width and cell_len(cell.text) <= cell.of.width for cell in cells
+    ):
+        return []
+    rest = []
+    for cell in cells:
+        pieces = chop_cells(cell.text, cell.of.width) if cell.text else [""]
+        rest.append(_Drawn("".join(pieces[1:]), cell.of))
+    return rest
+
+
+@cache
+def _style(name: str) -> Style | None:
+    return Style.parse(name) if name else None
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return a sentence as lines, broken between words where that is possible."""
+    if cell_len(text) <= width:
+        return [text]
+    lines = textwrap.wrap(text, max(width, _LEAST_WIDTH), break_on_hyphens=False)
+    return [part for line in lines for part in chop_cells(line, max(width, _LEAST_WIDTH))]

@@ -1,0 +1,41 @@
+"""What the shell is told at Tab, and how it learns to ask."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def answer(words: str, number: int) -> list[str]:
+    asked = {"_PYLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+    code = "from pylog_spark.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stderr == ""
+    return result.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "expected"),
+    [
+        ("pylog ins", 1, ["inspect"]),
+        ("pylog config ", 2, ["show", "init"]),
+        ("pylog inspect --per", 2, ["--per-topic"]),
+        ("pylog inspect /data --by ", 4, ["size", "dirty", "age"]),
+        ("pylog run --role m", 3, ["mirror", "managed"]),
+    ],
+)
+def test_commands_options_and_their_values_are_completed(words, number, expected):
+    assert answer(words, number) == expected
+
+
+def test_the_script_for_the_shell_is_printed(pylog):
+    result = pylog("--show-completion", "bash")
+    assert result.exit_code == 0
+    assert "_PYLOG_COMPLETE=complete_bash" in result.stdout
