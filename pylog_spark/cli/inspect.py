@@ -15,16 +15,16 @@ from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import EXCLUDE, OUTPUT, ROOTS, SEGMENTS, TOPICS
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import json_line, number_text, partition_name, size_text, write_table
-from pylog_spark.tasks.inspection import (
+from pylog_spark.text import printable, time_text
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.clock import SystemClock
+from storage_core.errors import PylogError
+from storage_core.maintenance.inspection import (
     RootView,
     inspect_partition,
     inspect_root,
     inspect_segments,
 )
-from pylog_spark.text import printable, time_text
-from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
-from storage_core.clock import SystemClock
-from storage_core.errors import PylogError
 from storage_core.roots.open_root import map_over_root
 
 _NOTHING: Final = "-"

@@ -16,8 +16,6 @@ from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core import kernels
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
@@ -40,6 +38,8 @@ from storage_core.maintenance.compaction.partial import index_segment
 from storage_core.maintenance.compaction.partition import HASH_KEY_BYTES, clean_partition
 from storage_core.maintenance.compaction.plan import CompactionPlan, plan_compaction
 from storage_core.maintenance.partition_state import PartitionState
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from storage_core.records.batch_builder import BatchSettings, build_all
 from storage_core.records.new_records import NewRecords
 from storage_core.store import LocalStore, LogStore

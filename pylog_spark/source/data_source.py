@@ -11,11 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pylog_spark.source.options import SourceOptions, parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import ReadRange, read_range
+from pylog_spark.source.options import parse_options
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import ReadRange, read_range
+from storage_core.reading.request import ReadRequest
 
 FORMAT_NAME: Final = "kafka-log"
 _SPARK_TYPES: Final = {
@@ -41,12 +42,12 @@ class SegmentPartition(InputPartition):
 class KafkaLogReader(DataSourceReader):
     """Plans the ranges of a query and reads one."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, request: ReadRequest) -> None:
+        self._request = request
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges that the query's tasks read; an empty list for no records."""
-        ranges = plan_ranges(self._options, now_ms=SystemClock().now_ms())
+        ranges = plan_ranges(self._request, now_ms=SystemClock().now_ms())
         return [SegmentPartition(wanted) for wanted in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -8,16 +8,12 @@ broker may keep: there is no client here.
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.json_text import parse_json
-
-# What a specific offset in JSON may say beside an offset.
-LATEST: Final = -1
-EARLIEST: Final = -2
+from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, TopicChoice
 
 _MAX_JSON_BYTES: Final = 16 << 20  # an offset for each of half a million partitions
 _CLIENT_PREFIX: Final = "kafka."
@@ -50,67 +46,7 @@ _PLAIN_COLUMNS: Final = (
 _HEADERS: Final = "headers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChoice:
-    """Which partitions are read; with nothing said, all of them.
-
-    Attributes:
-        names: Topics by name; None where another way was chosen.
-        pattern: Regular expression that a topic's whole name has to match; None likewise.
-        assigned: Partitions one by one; None likewise.
-    """
-
-    names: frozenset[str] | None = None
-    pattern: re.Pattern[str] | None = None
-    assigned: frozenset[TopicPartition] | None = None
-
-    def admits(self, partition: TopicPartition) -> bool:
-        """Whether a partition is read."""
-        if self.assigned is not None:
-            return partition in self.assigned
-        if self.names is not None:
-            return partition.topic in self.names
-        return self.pattern is None or self.pattern.fullmatch(partition.topic) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """One end of the range of offsets.
-
-    Attributes:
-        timestamp_ms: The first record at or after this time; None if it is not said by time. It
-            wins over offsets, as in Spark.
-        offsets: Offset, LATEST or EARLIEST of every partition; None for the log's own end.
-    """
-
-    timestamp_ms: int | None = None
-    offsets: Mapping[TopicPartition, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What a query asks for.
-
-    Attributes:
-        path: Log directory, or one partition directory.
-        choice: Which partitions.
-        starting: Where to start, inclusive.
-        ending: Where to end, exclusive.
-        columns: Names of the columns, in order.
-        fail_on_data_loss: Whether offsets that are not there (any more) are an error.
-        is_committed: Whether records of aborted and open transactions are left out.
-    """
-
-    path: str
-    choice: TopicChoice
-    starting: Bound
-    ending: Bound
-    columns: tuple[str, ...]
-    fail_on_data_loss: bool
-    is_committed: bool
-
-
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
+def parse_options(options: Mapping[str, str]) -> ReadRequest:
     """Read the options of a query.
 
     Args:
@@ -126,7 +62,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     view = texts.get("view", _VIEWS[0])
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
-    return SourceOptions(
+    return ReadRequest(
         path=path,
         choice=_parse_choice(texts),
         starting=_parse_bound(texts, "starting", default="earliest", refused=LATEST),
@@ -163,15 +99,15 @@ def _parse_choice(texts: Mapping[str, str]) -> TopicChoice:
         names = frozenset(name.strip() for name in text.split(",") if name.strip())
         if not names:
             raise ConfigError("subscribe", text, "expected topics separated by commas")
-        return TopicChoice(names=names)
+        return TopicChoice(names=names, option="subscribe")
     if ways[0] == "subscribePattern":
         try:
-            return TopicChoice(pattern=re.compile(text))
+            return TopicChoice(pattern=re.compile(text), option="subscribePattern")
         except re.error as error:
             raise ConfigError(
                 "subscribePattern", text, f"no regular expression: {error}"
             ) from error
-    return TopicChoice(assigned=frozenset(_parse_assign(text)))
+    return TopicChoice(assigned=frozenset(_parse_assign(text)), option="assign")
 
 
 def _parse_assign(text: str) -> list[TopicPartition]:
@@ -190,13 +126,13 @@ def _parse_bound(texts: Mapping[str, str], end: str, *, default: str, refused: i
         text = texts[timestamp].strip()
         if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > MAX_OFFSET:
             raise ConfigError(timestamp, text, "expected epoch milliseconds")
-        return Bound(timestamp_ms=int(text))
+        return Bound(timestamp_ms=int(text), option=timestamp)
     text = texts.get(offsets, default).strip()
     if text.lower() == default:
         return Bound()
     if text.lower() in {"earliest", "latest"}:
         raise ConfigError(offsets, text, f"a batch query takes {default} or JSON here")
-    return Bound(offsets=_parse_offsets(offsets, text, refused))
+    return Bound(offsets=_parse_offsets(offsets, text, refused), option=offsets)
 
 
 def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, int]:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core.errors import PylogError
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from tests.kit.builders import segment_bytes, some_batches
 from tests.kit.strategies import hostile_batches
 

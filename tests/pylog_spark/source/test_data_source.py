@@ -18,9 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pylog_spark.source import ranges, register
+from pylog_spark.source import register
 from pylog_spark.source.data_source import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
+from storage_core.reading import planning
 from tests.kit.golden_cleaning import prepare
 from tests.kit.golden_data import Golden
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
@@ -109,7 +110,7 @@ def test_a_range_without_records_is_an_empty_frame(read):
 def test_each_range_is_a_task(read, monkeypatch):
     frame = read(subscribe="events,compacted")
     assert frame.select(sf.spark_partition_id()).distinct().count() == 4
-    assert ranges._RANGE_BYTES > 10_000
+    assert planning._RANGE_BYTES > 10_000
 
 
 def test_registering_twice_changes_nothing(spark, read):

@@ -2,12 +2,13 @@
 
 import pytest
 
-from pylog_spark.source.options import Bound, SourceOptions, parse_options
+from pylog_spark.source.options import parse_options
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
+from storage_core.reading.request import Bound, ReadRequest
 
 
-def parse(**options: str) -> SourceOptions:
+def parse(**options: str) -> ReadRequest:
     return parse_options({"path": "/logs", **options})
 
 
@@ -58,13 +59,16 @@ def test_partitions_are_chosen_by_topic_pattern_or_one_by_one(choice, admitted):
 def test_offsets_are_said_in_json_with_minus_two_and_minus_one():
     options = parse(startingOffsets='{"a":{"0":23,"1":-2}}', endingOffsets='{"a":{"0":50,"1":-1}}')
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
-    assert options.starting == Bound(offsets={first: 23, second: -2})
-    assert options.ending == Bound(offsets={first: 50, second: -1})
+    assert options.starting == Bound(offsets={first: 23, second: -2}, option="startingOffsets")
+    assert options.ending == Bound(offsets={first: 50, second: -1}, option="endingOffsets")
 
 
 def test_a_time_wins_over_offsets():
     options = parse(startingTimestamp="7", startingOffsets="earliest", endingTimestamp="9")
-    assert (options.starting, options.ending) == (Bound(timestamp_ms=7), Bound(timestamp_ms=9))
+    assert (options.starting, options.ending) == (
+        Bound(timestamp_ms=7, option="startingTimestamp"),
+        Bound(timestamp_ms=9, option="endingTimestamp"),
+    )
 
 
 @pytest.mark.parametrize("words", [("earliest", "latest"), ("EARLIEST", "Latest")])

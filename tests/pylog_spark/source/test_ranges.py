@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import ReadRange, read_range
 from storage_core.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.reading import planning
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import ReadRange, read_range
 from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
@@ -88,7 +88,7 @@ def as_consumed(rows: list[dict[str, Any]]) -> list[list[Any]]:
 def test_committed_records_of_a_broker_are_those_that_a_consumer_got(
     tmp_path, monkeypatch, range_bytes: int
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(planning, "_RANGE_BYTES", range_bytes)
     root = Golden("broker-dir").unpack(tmp_path)
     rows = rows_of(root, subscribePattern="[^_].*", includeHeaders="true", **COMMITTED)
     assert as_consumed(rows) == consumed_from("broker-dir")
@@ -130,7 +130,7 @@ def test_a_committed_read_is_what_the_producers_meant(
 ):
     start, end = sorted(min(bound, log.last_stable_offset) for bound in bounds)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+        patch.setattr(planning, "_RANGE_BYTES", range_bytes)
         directory = log.write(Path(folder) / "t-0", with_companions=with_companions)
         said = {
             "startingOffsets": json.dumps({"t": {"0": start}}),
@@ -152,7 +152,7 @@ def test_what_aborted_is_left_out_whatever_is_left_of_the_transaction_indexes(
     log: TransactionLog, damage: str, range_bytes: int
 ):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+        patch.setattr(planning, "_RANGE_BYTES", range_bytes)
         directory = log.write(Path(folder) / "t-0", with_companions=True)
         for index in directory.glob("*.txnindex"):
             entries = index.read_bytes()
@@ -315,7 +315,7 @@ def test_an_empty_directory_has_no_ranges(tmp_path: Path):
 
 def test_segments_share_a_range_up_to_a_size(root: Path, monkeypatch):
     assert [len(wanted.segments) for wanted in plan(root, subscribe="orders")] == [2, 2]
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", 1)
+    monkeypatch.setattr(planning, "_RANGE_BYTES", 1)
     wanted = plan(root, subscribe="orders")
     assert [len(part.segments) for part in wanted] == [1, 1, 1, 1]
     assert [part.next_base_offset for part in wanted] == [15, None, 15, None]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core.commit import Plan, RenameFile, commit
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, MissingSegmentError
 from storage_core.filenames import log_file, segment_file
 from storage_core.log.log_loader import LogLoader
+from storage_core.reading import planning
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from storage_core.store.local import LocalStore
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
@@ -69,7 +69,7 @@ def steps_of(plan: Plan, directory: Path) -> Iterator[int]:
 def test_after_every_change_of_a_commit_there_are_the_rows_before_or_the_rows_after(
     tmp_path, monkeypatch, range_bytes: int, options: dict[str, str]
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(planning, "_RANGE_BYTES", range_bytes)
     directory = one_group(tmp_path / "t-0")
     before = offsets_of(directory, **options)
     plan = prepare(directory, cleaning()).commit_of()
@@ -111,7 +111,7 @@ def test_a_commit_that_was_cut_short_reads_as_a_load_leaves_it(tmp_path, name: s
 def test_what_changes_between_planning_and_reading_is_read_as_it_was_or_refused(
     tmp_path, monkeypatch, range_bytes: int
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(planning, "_RANGE_BYTES", range_bytes)
     directory = one_group(tmp_path / "t-0")
     plan = prepare(directory, cleaning()).commit_of()
     planned = []
@@ -177,7 +177,7 @@ def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or
 ):
     """It strikes between any two of the reader's steps: each is given the chance to see it."""
     seen = set()
-    original = ranges._list_log
+    original = planning._list_log
     start_file = gapped.parent / "log-start-offset-checkpoint"
 
     def removing(count: int) -> None:
@@ -198,7 +198,7 @@ def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or
                     removing(count)
                 return found
 
-            monkeypatch.setattr(ranges, "_list_log", list_log)
+            monkeypatch.setattr(planning, "_list_log", list_log)
             seen.add(tuple(offsets_of(gapped)))
             shutil.rmtree(gapped)
             shutil.copytree(backup, gapped)
@@ -247,7 +247,7 @@ def lose(directory: Path, base_offset: int) -> None:
 def test_a_segment_that_is_missing_in_the_middle_is_refused_by_name(
     gapped, monkeypatch, caplog, range_bytes: int
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(planning, "_RANGE_BYTES", range_bytes)
     lose(gapped, 10)
     with pytest.raises(MissingSegmentError) as refused:
         offsets_of(gapped)

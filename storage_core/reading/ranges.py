@@ -1,7 +1,6 @@
-"""Read a range of a partition's segments into Arrow: the executor's half of ``kafka-log``.
+"""Read a range of a partition's segments into Arrow batches.
 
-Memory is bounded by a window of the file and what one run of its batches expands to. Nothing here
-knows Spark.
+Memory is bounded by a window of the file and what one run of its batches expands to.
 """
 
 import logging
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pylog_spark.tasks.own_catalog import read_own_catalog
 from storage_core.errors import MissingSegmentError, PylogError
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -34,10 +32,11 @@ from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, Window, scan_windows
 from storage_core.roots.open_root import open_root
+from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.open_store import split_location
 
-# Spark copies a batch as a whole; a few of these are in memory at a time.
+# Whoever takes batches may copy them whole; a few of these are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _ROWS_AT_A_TIME: Final = 1 << 16
 _MICROSECONDS: Final = 1000
@@ -61,7 +60,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """What one task reads.
+    """What is read in one go.
 
     Attributes:
         directory: Where the partition is; of a managed one, the generation that is read.

@@ -1,10 +1,10 @@
-"""From what a query asks for to what its tasks read: topics, offsets and times become ranges.
+"""From what a reader asks for to what is read: topics, offsets and times become ranges of files.
 
-This runs once per query, on the driver. It lists directories; beyond that it reads only what the
-query needs: an end offset for offsets that were said, indexes for points in time, producer
-snapshots for committed reads. Of a managed root it pins the generation of each partition, of any
-other the files that a load would leave: the tasks read exactly those, whatever is committed
-meanwhile, or refuse.
+This runs once for each request; of a query on Spark it is the driver's half. It lists directories;
+beyond that it reads only what the request needs: an end offset for offsets that it names, indexes
+for points in time, producer snapshots for committed reads. Of a managed root it pins the generation
+of each partition, of any other the files that a load would leave: who reads a range reads exactly
+those, whatever is committed meanwhile, or refuses.
 """
 
 import time
@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from pylog_spark.source.options import EARLIEST, LATEST, Bound, SourceOptions, TopicChoice
-from pylog_spark.tasks.read_segments import ReadRange, report_gap
 from storage_core.catalog.log_directories import DirectoryKind, classify_directory
 from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
 from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
@@ -36,6 +34,8 @@ from storage_core.log.committed_view import find_last_stable_offset
 from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.offset_search import find_offset_for_time
 from storage_core.log.settled_store import SettledStore, settle
+from storage_core.reading.ranges import ReadRange, report_gap
+from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root
 from storage_core.roots.root import Root
@@ -85,32 +85,32 @@ class _Extent:
     end: int | None
 
 
-def plan_ranges(options: SourceOptions, *, now_ms: int) -> list[ReadRange]:
-    """Return what the tasks of a query read; none for a query without records.
+def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
+    """Return the ranges that a request is about; none where it is about no records.
 
     Args:
-        options: What the query asks for.
-        now_ms: The query's clock, epoch milliseconds.
+        request: What is asked for.
+        now_ms: The reader's clock, epoch milliseconds.
 
     Raises:
         ConfigError: A topic, a partition or a point in time is not there, or offsets are said for
-            other partitions than the query reads.
+            other partitions than are read.
         OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
             to be an error.
         MissingSegmentError: The records of a segment are lost, and that is to be an error.
         ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
-    root, directories = _find_directories(options.path)
+    root, directories = _find_directories(request.path)
     chosen = {
         partition: location
         for partition, location in directories.items()
-        if options.choice.admits(partition) and _is_read_unasked(partition, options)
+        if request.choice.admits(partition) and _is_read_unasked(partition, request)
     }
-    _validate_choice(options, directories)
-    for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
-        _validate_coverage(name, bound, chosen)
-    planner = _Planner(root, options, now_ms)
+    _validate_choice(request, directories)
+    for bound in (request.starting, request.ending):
+        _validate_coverage(bound, chosen)
+    planner = _Planner(root, request, now_ms)
     logs = [_list_log(partition, chosen[partition]) for partition in sorted(chosen)]
     planner.read_checkpoints()
     return [wanted for log in logs if log is not None for wanted in planner.plan(log)]
@@ -123,9 +123,9 @@ class _Planner:
     log start first, so that no listing with some of them left is taken for the whole log.
     """
 
-    def __init__(self, root: Root, options: SourceOptions, now_ms: int) -> None:
+    def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
         self._root = root
-        self._options = options
+        self._request = request
         self._now_ms = now_ms
         self._checkpoints = Checkpoints()
 
@@ -153,8 +153,8 @@ class _Planner:
 
     def _plan(self, log: _Log) -> list[ReadRange]:
         known = self._with_checkpoints(log)
-        extent = _find_extent(known, self._options, self._now_ms)
-        return list(_split(known, extent, self._options))
+        extent = _find_extent(known, self._request, self._now_ms)
+        return list(_split(known, extent, self._request))
 
     def _with_checkpoints(self, log: _Log) -> _Log:
         """Return a log with what checkpoints say of it; a managed one has its own."""
@@ -169,9 +169,9 @@ class _Planner:
         )
 
 
-def _is_read_unasked(partition: TopicPartition, options: SourceOptions) -> bool:
+def _is_read_unasked(partition: TopicPartition, request: ReadRequest) -> bool:
     """Whether a partition is read where no topic was chosen: the cluster's own log is not."""
-    return options.choice != TopicChoice() or partition.topic != CLUSTER_METADATA_TOPIC
+    return not request.choice.is_everything or partition.topic != CLUSTER_METADATA_TOPIC
 
 
 def _find_directories(path: str) -> tuple[Root, dict[TopicPartition, str]]:
@@ -185,29 +185,32 @@ def _find_directories(path: str) -> tuple[Root, dict[TopicPartition, str]]:
     return root, directories
 
 
-def _validate_choice(options: SourceOptions, directories: Mapping[TopicPartition, str]) -> None:
+def _validate_choice(request: ReadRequest, directories: Mapping[TopicPartition, str]) -> None:
     topics = {partition.topic for partition in directories}
-    missing = sorted((options.choice.names or frozenset()) - topics)
+    missing = sorted((request.choice.names or frozenset()) - topics)
     if missing:
-        raise ConfigError("subscribe", ",".join(missing), f"no such topic in {options.path}")
-    absent = sorted((options.choice.assigned or frozenset()) - directories.keys())
+        option = request.choice.option
+        raise ConfigError(option, ",".join(missing), f"no such topic in {request.path}")
+    absent = sorted((request.choice.assigned or frozenset()) - directories.keys())
     if absent:
         named = ", ".join(map(str, absent))
-        raise ConfigError("assign", named, f"no such partition in {options.path}")
+        raise ConfigError(request.choice.option, named, f"no such partition in {request.path}")
 
 
-def _validate_coverage(name: str, bound: Bound, chosen: Mapping[TopicPartition, str]) -> None:
+def _validate_coverage(bound: Bound, chosen: Mapping[TopicPartition, str]) -> None:
     """Offsets have to be said for exactly the partitions that are read, as in Spark."""
-    if bound.offsets is None:
+    if not isinstance(bound.offsets, Mapping):
         return
     missing = sorted(chosen.keys() - bound.offsets.keys())
     surplus = sorted(bound.offsets.keys() - chosen.keys())
     if missing:
         named = ", ".join(map(str, missing))
-        raise ConfigError(name, named, "read, but no offset is said; -2 is earliest, -1 latest")
+        raise ConfigError(
+            bound.option, named, "read, but no offset is said; -2 is earliest, -1 latest"
+        )
     if surplus:
         raise ConfigError(
-            name, ", ".join(map(str, surplus)), "an offset is said, but it is not read"
+            bound.option, ", ".join(map(str, surplus)), "an offset is said, but it is not read"
         )
 
 
@@ -243,13 +246,13 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
     )
 
 
-def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
-    is_plain = options.starting == Bound() and options.ending == Bound()
-    if is_plain and not options.is_committed:
+def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
+    is_plain = request.starting.is_log_end and request.ending.is_log_end
+    if is_plain and not request.is_committed:
         return _Extent(start=log.log_start_offset, end=None)
     log_end = find_end_offset(log.store, log.segments[-1])
-    extent = _Extent(start=_find_start(log, options, log_end), end=_find_end(log, options, log_end))
-    if not options.is_committed:
+    extent = _Extent(start=_find_start(log, request, log_end), end=_find_end(log, request, log_end))
+    if not request.is_committed:
         return extent
     stable = find_last_stable_offset(
         log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
@@ -258,31 +261,34 @@ def _find_extent(log: _Log, options: SourceOptions, now_ms: int) -> _Extent:
     return replace(extent, end=stable if extent.end is None else min(extent.end, stable))
 
 
-def _find_start(log: _Log, options: SourceOptions, log_end: int) -> int:
-    bound = options.starting
+def _find_start(log: _Log, request: ReadRequest, log_end: int) -> int:
+    bound = request.starting
     if bound.timestamp_ms is not None:
         start = _offset_for_time(log, bound.timestamp_ms)
-        if start is None:
+        if start is None and not bound.is_past_end_allowed:
             reason = f"{log.partition} has no record at or after it"
-            raise ConfigError("startingTimestamp", bound.timestamp_ms, reason)
-        return start
-    if bound.offsets is None or bound.offsets[log.partition] == EARLIEST:
-        return log.log_start_offset
-    return _said_offset(log, bound.offsets[log.partition], log_end, options)
+            raise ConfigError(bound.option, bound.timestamp_ms, reason)
+        return log_end if start is None else start
+    return _offset_in(log, bound.offset_of(log.partition), EARLIEST, log_end, request)
 
 
-def _find_end(log: _Log, options: SourceOptions, log_end: int) -> int:
-    bound = options.ending
+def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:
+    bound = request.ending
     if bound.timestamp_ms is not None:
         end = _offset_for_time(log, bound.timestamp_ms)
         return log_end if end is None else end
-    if bound.offsets is None or bound.offsets[log.partition] == LATEST:
-        return log_end
-    return _said_offset(log, bound.offsets[log.partition], log_end, options)
+    return _offset_in(log, bound.offset_of(log.partition), LATEST, log_end, request)
 
 
-def _said_offset(log: _Log, offset: int, log_end: int, options: SourceOptions) -> int:
-    if options.fail_on_data_loss and not log.log_start_offset <= offset <= log_end:
+def _offset_in(
+    log: _Log, offset: int | None, default: int, log_end: int, request: ReadRequest
+) -> int:
+    """Return an offset that is asked for, within what the log has."""
+    if offset is None:
+        offset = default
+    if offset in {EARLIEST, LATEST}:
+        return log.log_start_offset if offset == EARLIEST else log_end
+    if request.fail_on_data_loss and not log.log_start_offset <= offset <= log_end:
         raise OffsetOutOfRangeError(str(log.partition), offset, log.log_start_offset, log_end)
     return min(max(offset, log.log_start_offset), log_end)
 
@@ -297,13 +303,13 @@ def _offset_for_time(log: _Log, target_ms: int) -> int | None:
     )
 
 
-def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadRange]:
-    """Cut the segments that a query reads into ranges of about equal size."""
+def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
+    """Cut the segments that are read into ranges of about equal size."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
             # A sync that is under way may have brought the newest indexes and not yet their log.
             is_on_its_way = gap.end_offset is None and is_url(log.location)
-            is_error = options.fail_on_data_loss and not is_on_its_way
+            is_error = request.fail_on_data_loss and not is_on_its_way
             report_gap(gap, log.store.location, is_error=is_error)
     bases = [segment.base_offset for segment in log.segments]
     following = dict(pairwise(bases))
@@ -325,10 +331,10 @@ def _split(log: _Log, extent: _Extent, options: SourceOptions) -> Iterator[ReadR
             next_base_offset=following.get(group[-1].base_offset),
             start_offset=extent.start,
             end_offset=extent.end,
-            is_committed=options.is_committed,
+            is_committed=request.is_committed,
             cleaned_to=log.cleaned_to,
-            fail_on_data_loss=options.fail_on_data_loss,
-            columns=options.columns,
+            fail_on_data_loss=request.fail_on_data_loss,
+            columns=request.columns,
             limits=DEFAULT_LIMITS,
         )
 
