@@ -63,7 +63,7 @@ def parse_options(options: Mapping[str, str]) -> ReadRequest:
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
     return ReadRequest(
-        path=path,
+        paths=(path,),
         choice=_parse_choice(texts),
         starting=_parse_bound(texts, "starting", default="earliest", refused=LATEST),
         ending=_parse_bound(texts, "ending", default="latest", refused=EARLIEST),

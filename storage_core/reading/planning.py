@@ -8,7 +8,7 @@ those, whatever is committed meanwhile, or refuses.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -47,6 +47,19 @@ _RANGE_BYTES: Final = 128 * 1024 * 1024
 # How long to wait before each new attempt to plan a partition whose files changed, in seconds.
 _PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a partition is.
+
+    Attributes:
+        root: Its log directory.
+        location: Its own directory, as ``open_store`` takes it.
+    """
+
+    root: Root
+    location: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,27 +106,33 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
         now_ms: The reader's clock, epoch milliseconds.
 
     Raises:
-        ConfigError: A topic, a partition or a point in time is not there, or offsets are said for
-            other partitions than are read.
+        ConfigError: A topic, a partition or a point in time is not there, offsets are said for
+            other partitions than are read, or a partition is there several times.
         OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
             to be an error.
         MissingSegmentError: The records of a segment are lost, and that is to be an error.
         ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
-    root, directories = _find_directories(request.path)
+    places = find_places(request.paths)
+    _validate_choice(request, places)
     chosen = {
-        partition: location
-        for partition, location in directories.items()
+        partition: _only_place(partition, of_partition)
+        for partition, of_partition in sorted(places.items())
         if request.choice.admits(partition) and _is_read_unasked(partition, request)
     }
-    _validate_choice(request, directories)
     for bound in (request.starting, request.ending):
         _validate_coverage(bound, chosen)
-    planner = _Planner(root, request, now_ms)
-    logs = [_list_log(partition, chosen[partition]) for partition in sorted(chosen)]
-    planner.read_checkpoints()
-    return [wanted for log in logs if log is not None for wanted in planner.plan(log)]
+    planners = {
+        place.root.location: _Planner(place.root, request, now_ms) for place in chosen.values()
+    }
+    logs = [
+        (planners[place.root.location], _list_log(partition, place.location))
+        for partition, place in chosen.items()
+    ]
+    for planner in planners.values():
+        planner.read_checkpoints()
+    return [wanted for planner, log in logs if log is not None for wanted in planner.plan(log)]
 
 
 class _Planner:
@@ -174,35 +193,60 @@ def _is_read_unasked(partition: TopicPartition, request: ReadRequest) -> bool:
     return not request.choice.is_everything or partition.topic != CLUSTER_METADATA_TOPIC
 
 
-def _find_directories(path: str) -> tuple[Root, dict[TopicPartition, str]]:
-    """Return a root and where its partitions are; a partition's own directory is the only one."""
-    root, names = find_root(path)
-    directories: dict[TopicPartition, str] = {}
-    for name in names:
-        kind, partition = classify_directory(name)
-        if partition is not None and kind in _READABLE:
-            directories[partition] = root.locate(name)
-    return root, directories
+def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
+    """Return where each partition is; a partition's own directory is the only one of its path.
+
+    Args:
+        paths: Paths or URLs of log directories or of single partition directories.
+
+    Raises:
+        ConfigError: There is nothing at one of them.
+        StorageError: A directory cannot be listed.
+    """
+    roots: dict[str, Root] = {}
+    places: dict[TopicPartition, list[Place]] = {}
+    for path in paths:
+        found, names = find_root(path)
+        root = roots.setdefault(found.location, found)
+        for name in names:
+            kind, partition = classify_directory(name)
+            if partition is None or kind not in _READABLE:
+                continue
+            place = Place(root=root, location=root.locate(name))
+            of_partition = places.setdefault(partition, [])
+            if all(place.location != other.location for other in of_partition):
+                of_partition.append(place)
+    return places
 
 
-def _validate_choice(request: ReadRequest, directories: Mapping[TopicPartition, str]) -> None:
-    topics = {partition.topic for partition in directories}
+def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
+    if len(places) > 1:
+        raise ConfigError(
+            "path",
+            ", ".join(place.location for place in places),
+            f"each has {partition}, whose records would come several times; read one of them",
+        )
+    return places[0]
+
+
+def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -> None:
+    option, where = request.choice.option, ", ".join(request.paths)
+    topics = {partition.topic for partition in places}
     missing = sorted((request.choice.names or frozenset()) - topics)
     if missing:
-        option = request.choice.option
-        raise ConfigError(option, ",".join(missing), f"no such topic in {request.path}")
-    absent = sorted((request.choice.assigned or frozenset()) - directories.keys())
+        raise ConfigError(option, ",".join(missing), f"no such topic in {where}")
+    absent = sorted((request.choice.assigned or frozenset()).difference(places))
     if absent:
         named = ", ".join(map(str, absent))
-        raise ConfigError(request.choice.option, named, f"no such partition in {request.path}")
+        raise ConfigError(option, named, f"no such partition in {where}")
 
 
-def _validate_coverage(bound: Bound, chosen: Mapping[TopicPartition, str]) -> None:
+def _validate_coverage(bound: Bound, chosen: Collection[TopicPartition]) -> None:
     """Offsets have to be said for exactly the partitions that are read, as in Spark."""
     if not isinstance(bound.offsets, Mapping):
         return
-    missing = sorted(chosen.keys() - bound.offsets.keys())
-    surplus = sorted(bound.offsets.keys() - chosen.keys())
+    missing = sorted(set(chosen) - bound.offsets.keys())
+    surplus = sorted(bound.offsets.keys() - set(chosen))
     if missing:
         named = ", ".join(map(str, missing))
         raise ConfigError(
@@ -335,6 +379,7 @@ def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRan
             cleaned_to=log.cleaned_to,
             fail_on_data_loss=request.fail_on_data_loss,
             columns=request.columns,
+            keys=request.keys,
             limits=DEFAULT_LIMITS,
         )
 

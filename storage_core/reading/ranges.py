@@ -4,13 +4,14 @@ Memory is bounded by a window of the file and what one run of its batches expand
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage_core.errors import MissingSegmentError, PylogError
@@ -77,6 +78,7 @@ class ReadRange:
             where nothing beside the partition says so.
         fail_on_data_loss: Whether missing offsets are an error; else a warning.
         columns: Names of the columns, in order.
+        keys: Only records with one of these keys are read; None for all.
         limits: What a batch may expand to.
     """
 
@@ -92,7 +94,13 @@ class ReadRange:
     cleaned_to: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
+    keys: frozenset[bytes | None] | None
     limits: Limits
+
+
+def schema_of(columns: Iterable[str]) -> pa.Schema:
+    """Return the schema of some columns, in their order."""
+    return pa.schema([(name, COLUMN_TYPES[name]) for name in columns])
 
 
 def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
@@ -107,7 +115,8 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     isolation = _Committed(store, wanted) if wanted.is_committed else None
     watch = GapWatch(wanted.cleaned_to or 0)
-    schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
+    schema = schema_of(wanted.columns)
+    keys = None if wanted.keys is None else pa.array(list(wanted.keys), COLUMN_TYPES["key"])
     for number in range(len(wanted.segments)):
         for window in _windows(store, wanted, number, watch):
             batches = window.batches
@@ -120,6 +129,9 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
                 visible &= batches.may_reach_below(wanted.end_offset)
             for records in decode_records(window, visible, wanted.limits):
                 chosen = records.select(_is_inside(records.offset, wanted))
+                if keys is not None:
+                    has_key = pc.is_in(chosen.keys(), value_set=keys)
+                    chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
                 yield from _to_arrow(chosen, wanted, schema)
     _check_gaps(watch, wanted)
 

@@ -76,7 +76,7 @@ class ReadRequest:
     """What a reader asks for.
 
     Attributes:
-        path: Path or URL of a log directory, or of one partition directory.
+        paths: Paths or URLs of log directories or of single partition directories, at least one.
         choice: Which partitions.
         starting: Where to start, inclusive.
         ending: Where to end, exclusive.
@@ -86,7 +86,7 @@ class ReadRequest:
         is_committed: Whether records of aborted and open transactions are left out.
     """
 
-    path: str
+    paths: tuple[str, ...]
     choice: TopicChoice
     starting: Bound
     ending: Bound

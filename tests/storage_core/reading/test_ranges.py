@@ -50,6 +50,7 @@ def range_of(directory: Path, **changes: Any) -> ReadRange:
         "cleaned_to": None,
         "fail_on_data_loss": True,
         "columns": tuple(COLUMN_TYPES),
+        "keys": None,
         "limits": LIMITS,
     }
     return ReadRange(**(values | changes))
