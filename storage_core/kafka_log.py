@@ -135,7 +135,7 @@ class Logs:
         its ``error``; its other columns are null then where they could not be found out.
 
         Args:
-            topics: Which of them; None for all.
+            topics: Of which topics; None for all but the cluster's own metadata log.
 
         Returns:
             topic, partition, location, topic_id (null without one), segments, size_bytes (of the
@@ -167,7 +167,7 @@ class Logs:
         """Return a row for each segment of the partitions, in the order of their offsets.
 
         Args:
-            topics: Of which topics; None for all.
+            topics: Of which topics; None for all but the cluster's own metadata log.
 
         Returns:
             topic, partition, base_offset (lower bound of its offsets), size_bytes (of its ``.log``
@@ -358,7 +358,7 @@ def _bound(option: str, position: Position) -> Bound:
             raise ConfigError(option, position, "expected a time with its zone (tzinfo)")
         # Upwards: a record of the millisecond before is older.
         ms = -((_EPOCH - position) // _MILLISECOND)
-        return Bound(timestamp_ms=ms, is_past_end_allowed=True, option=option)
+        return Bound(timestamps_ms=ms, is_past_end_allowed=True, option=option)
     if isinstance(position, Mapping):
         keys: list[Any] = list(position)
         wrong = [each for each in keys if not isinstance(each, TopicPartition)]

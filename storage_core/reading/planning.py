@@ -29,7 +29,7 @@ from storage_core.filenames import (
     offset_of,
     segment_file,
 )
-from storage_core.log.batch_search import ListedSegment, find_end_offset
+from storage_core.log.batch_search import ListedSegment, find_cut_offsets, find_end_offset
 from storage_core.log.committed_view import find_last_stable_offset
 from storage_core.log.log_gaps import find_lost_logs
 from storage_core.log.offset_search import find_offset_for_time
@@ -39,11 +39,11 @@ from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.roots.open_root import find_root
 from storage_core.roots.root import Root
-from storage_core.store import ManagedStore, open_store
+from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.open_objects import is_url
 
-# Consecutive segments share a task up to this size; one segment is never split.
-_RANGE_BYTES: Final = 128 * 1024 * 1024
+# More ranges of one partition are a mistake, of a person or of a log that lies about its offsets.
+_MOST_RANGES: Final = 1_000_000
 # How long to wait before each new attempt to plan a partition whose files changed, in seconds.
 _PAUSES: Final = (0.1, 0.5)
 _READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
@@ -96,6 +96,23 @@ class _Extent:
 
     start: int
     end: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Segments that are read in one go, or a piece of one.
+
+    Attributes:
+        segments: Consecutive ones; a single one where there is an end.
+        size_bytes: About how much of their files is read.
+        start: First offset of a piece, 0 where nothing of the segments lies before.
+        end: Just past the last offset of a piece, None where nothing of the segments lies behind.
+    """
+
+    segments: tuple[ListedSegment, ...]
+    size_bytes: int
+    start: int = 0
+    end: int | None = None
 
 
 def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
@@ -173,7 +190,12 @@ class _Planner:
     def _plan(self, log: _Log) -> list[ReadRange]:
         known = self._with_checkpoints(log)
         extent = _find_extent(known, self._request, self._now_ms)
-        return list(_split(known, extent, self._request))
+        _check_lost_logs(known, extent, self._request)
+        return [
+            wanted
+            for piece in _cut_by_offsets(known, extent, self._request.range_offsets)
+            for wanted in _split(known, piece, self._request)
+        ]
 
     def _with_checkpoints(self, log: _Log) -> _Log:
         """Return a log with what checkpoints say of it; a managed one has its own."""
@@ -242,20 +264,18 @@ def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -
 
 
 def _validate_coverage(bound: Bound, chosen: Collection[TopicPartition]) -> None:
-    """Offsets have to be said for exactly the partitions that are read, as in Spark."""
-    if not isinstance(bound.offsets, Mapping):
+    """Offsets and times have to be said for exactly the partitions that are read, as in Spark."""
+    if bound.partitions is None:
         return
-    missing = sorted(set(chosen) - bound.offsets.keys())
-    surplus = sorted(bound.offsets.keys() - set(chosen))
+    missing = sorted(set(chosen).difference(bound.partitions))
+    surplus = sorted(set(bound.partitions).difference(chosen))
+    is_time = bound.timestamps_ms is not None
     if missing:
-        named = ", ".join(map(str, missing))
-        raise ConfigError(
-            bound.option, named, "read, but no offset is said; -2 is earliest, -1 latest"
-        )
+        reason = "no time is said" if is_time else "no offset is said; -2 is earliest, -1 latest"
+        raise ConfigError(bound.option, ", ".join(map(str, missing)), f"read, but {reason}")
     if surplus:
-        raise ConfigError(
-            bound.option, ", ".join(map(str, surplus)), "an offset is said, but it is not read"
-        )
+        reason = f"{'a time' if is_time else 'an offset'} is said, but it is not read"
+        raise ConfigError(bound.option, ", ".join(map(str, surplus)), reason)
 
 
 def _list_log(partition: TopicPartition, location: str) -> _Log | None:
@@ -292,7 +312,7 @@ def _list_log(partition: TopicPartition, location: str) -> _Log | None:
 
 def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
     is_plain = request.starting.is_log_end and request.ending.is_log_end
-    if is_plain and not request.is_committed:
+    if is_plain and not request.is_committed and request.range_offsets is None:
         return _Extent(start=log.log_start_offset, end=None)
     log_end = find_end_offset(log.store, log.segments[-1])
     extent = _Extent(start=_find_start(log, request, log_end), end=_find_end(log, request, log_end))
@@ -307,19 +327,21 @@ def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
 
 def _find_start(log: _Log, request: ReadRequest, log_end: int) -> int:
     bound = request.starting
-    if bound.timestamp_ms is not None:
-        start = _offset_for_time(log, bound.timestamp_ms)
+    timestamp_ms = bound.timestamp_of(log.partition)
+    if timestamp_ms is not None:
+        start = _offset_for_time(log, timestamp_ms)
         if start is None and not bound.is_past_end_allowed:
             reason = f"{log.partition} has no record at or after it"
-            raise ConfigError(bound.option, bound.timestamp_ms, reason)
+            raise ConfigError(bound.option, timestamp_ms, reason)
         return log_end if start is None else start
     return _offset_in(log, bound.offset_of(log.partition), EARLIEST, log_end, request)
 
 
 def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:
     bound = request.ending
-    if bound.timestamp_ms is not None:
-        end = _offset_for_time(log, bound.timestamp_ms)
+    timestamp_ms = bound.timestamp_of(log.partition)
+    if timestamp_ms is not None:
+        end = _offset_for_time(log, timestamp_ms)
         return log_end if end is None else end
     return _offset_in(log, bound.offset_of(log.partition), LATEST, log_end, request)
 
@@ -347,20 +369,41 @@ def _offset_for_time(log: _Log, target_ms: int) -> int | None:
     )
 
 
-def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
-    """Cut the segments that are read into ranges of about equal size."""
+def _check_lost_logs(log: _Log, extent: _Extent, request: ReadRequest) -> None:
+    """Report segments of which the listing shows that their records are lost."""
     for gap in find_lost_logs(log.store.list_files(), log.store.removed):
         if gap.reaches_into(extent.start, extent.end):
             # A sync that is under way may have brought the newest indexes and not yet their log.
             is_on_its_way = gap.end_offset is None and is_url(log.location)
             is_error = request.fail_on_data_loss and not is_on_its_way
             report_gap(gap, log.store.location, is_error=is_error)
-    bases = [segment.base_offset for segment in log.segments]
-    following = dict(pairwise(bases))
-    for group in _group(_overlapping(log.segments, extent)):
+
+
+def _cut_by_offsets(log: _Log, extent: _Extent, most: int | None) -> Iterator[_Extent]:
+    """Cut what is read of a log into pieces that have no more than so many offsets."""
+    if most is None or extent.end is None:
+        yield extent
+        return
+    if (extent.end - extent.start) // most > _MOST_RANGES:
+        reason = f"would cut {log.partition} into more than {_MOST_RANGES:,} ranges"
+        raise ConfigError("maxRecordsPerPartition", most, reason)
+    for start in range(extent.start, extent.end, most):
+        yield _Extent(start=start, end=min(start + most, extent.end))
+
+
+def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
+    """Cut and join the segments that are read into ranges of about equal size."""
+    following = dict(pairwise(segment.base_offset for segment in log.segments))
+    overlapping = _overlapping(log.segments, extent)
+    for part in _parts(log.store, overlapping, following, request.range_bytes):
+        start = max(part.start, extent.start)
+        ends = [end for end in (part.end, extent.end) if end is not None]
+        end = min(ends, default=None)
+        if end is not None and start >= end:
+            continue
         names = [
             name
-            for segment in group
+            for segment in part.segments
             for name in (
                 log_file(segment.base_offset),
                 segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX),
@@ -369,12 +412,14 @@ def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRan
         yield ReadRange(
             directory=log.store.location,
             partition=log.partition,
-            segments=tuple(group),
+            segments=part.segments,
             files=log.store.pick(names),
             growing=log.store.growing,
-            next_base_offset=following.get(group[-1].base_offset),
-            start_offset=extent.start,
-            end_offset=extent.end,
+            next_base_offset=following.get(part.segments[-1].base_offset),
+            start_offset=start,
+            end_offset=end,
+            is_cut=part.end is not None,
+            size_bytes=part.size_bytes,
             is_committed=request.is_committed,
             cleaned_to=log.cleaned_to,
             fail_on_data_loss=request.fail_on_data_loss,
@@ -396,14 +441,45 @@ def _overlapping(segments: Sequence[ListedSegment], extent: _Extent) -> list[Lis
     ]
 
 
-def _group(segments: Sequence[ListedSegment]) -> Iterator[list[ListedSegment]]:
+def _parts(
+    store: LogStore,
+    segments: Sequence[ListedSegment],
+    following: Mapping[int, int],
+    part_bytes: int,
+) -> Iterator[_Part]:
+    """Yield consecutive small segments together, and large ones in pieces.
+
+    Args:
+        store: The partition.
+        segments: Those that are read.
+        following: By base offset, that of the next segment; the last one has none.
+        part_bytes: How large a part may be.
+    """
     group: list[ListedSegment] = []
     size = 0
     for segment in segments:
-        if size and size + segment.size_bytes > _RANGE_BYTES:
-            yield group
+        cuts = _find_cuts(store, segment, following.get(segment.base_offset), part_bytes)
+        if cuts or (size and size + segment.size_bytes > part_bytes):
+            if group:
+                yield _Part(segments=tuple(group), size_bytes=size)
             group, size = [], 0
+        if cuts:
+            piece_bytes = segment.size_bytes // (len(cuts) + 1)
+            for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+                yield _Part(segments=(segment,), size_bytes=piece_bytes, start=start, end=end)
+            continue
         group.append(segment)
         size += segment.size_bytes
     if size:
-        yield group
+        yield _Part(segments=tuple(group), size_bytes=size)
+
+
+def _find_cuts(
+    store: LogStore, segment: ListedSegment, next_base_offset: int | None, part_bytes: int
+) -> list[int]:
+    """Return where a segment is cut: at offsets that it may have."""
+    cuts = find_cut_offsets(store, segment, part_bytes=part_bytes)
+    if cuts and next_base_offset is None:
+        # What stands behind the last whole batch, a torn one, is for the last piece alone.
+        next_base_offset = find_end_offset(store, segment)
+    return [cut for cut in cuts if next_base_offset is None or cut < next_base_offset]

@@ -73,6 +73,9 @@ class ReadRange:
             may be torn.
         start_offset: First offset that counts.
         end_offset: Just past the last one, None for no bound but the files' ends.
+        is_cut: Whether another range goes on in the last segment: bytes before the end that are no
+            batch are damage then, not the tail that a writer left when he died.
+        size_bytes: About how much of the files is read.
         is_committed: Whether records of aborted transactions are left out.
         cleaned_to: Up to where the log is known to be compacted, so that gaps are normal; None
             where nothing beside the partition says so.
@@ -90,6 +93,8 @@ class ReadRange:
     next_base_offset: int | None
     start_offset: int
     end_offset: int | None
+    is_cut: bool
+    size_bytes: int
     is_committed: bool
     cleaned_to: int | None
     fail_on_data_loss: bool
@@ -133,7 +138,7 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
                     has_key = pc.is_in(chosen.keys(), value_set=keys)
                     chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
                 yield from _to_arrow(chosen, wanted, schema)
-    _check_gaps(watch, wanted)
+    _check_gaps(store, watch, wanted)
 
 
 def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
@@ -148,15 +153,28 @@ def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
     _log.warning("%s", error)
 
 
-def _check_gaps(watch: GapWatch, wanted: ReadRange) -> None:
+def _check_gaps(store: SettledStore, watch: GapWatch, wanted: ReadRange) -> None:
     """Report gaps that nothing shows to come of compaction."""
     gaps = [gap for gap in watch.gaps if gap.reaches_into(wanted.start_offset, wanted.end_offset)]
     if not gaps or watch.is_compacted:
         return
     if wanted.cleaned_to is None and _is_compacted_topic(wanted):
         return
+    if _are_compacted(store, wanted):
+        return
     for gap in gaps:
         report_gap(gap, wanted.directory, is_error=wanted.fail_on_data_loss)
+
+
+def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
+    """Whether segments, of which but a piece was read, have something that only compaction does."""
+    watch = GapWatch(wanted.cleaned_to or 0)
+    for segment in wanted.segments:
+        name = log_file(segment.base_offset)
+        for batches in scan_batch_tables(store, name, end=segment.size_bytes):
+            watch.add(batches)
+        watch.end_segment(segment.base_offset, None)
+    return watch.is_compacted
 
 
 def _is_compacted_topic(wanted: ReadRange) -> bool:
@@ -182,7 +200,7 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
-            tail=Tail.STOP if following is None else Tail.RAISE,
+            tail=Tail.STOP if following is None and not wanted.is_cut else Tail.RAISE,
         ):
             batches = window.batches
             if wanted.end_offset is not None:
@@ -192,6 +210,8 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             watch.add(batches)
             yield window
             reached = int(batches.last_offset[-1]) + 1
+            if wanted.is_cut and wanted.end_offset is not None and reached >= wanted.end_offset:
+                return  # not a byte further: a torn tail is for the last piece
     watch.end_segment(segment.base_offset, following)
 
 

@@ -1,7 +1,7 @@
 """What a reader asks for: which partitions, from where to where, which columns."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,8 @@ from storage_core.filenames import TopicPartition
 # What may stand for an offset, as in Kafka's protocol and in Spark's Kafka source.
 LATEST: Final = -1
 EARLIEST: Final = -2
+
+DEFAULT_RANGE_BYTES: Final = 128 << 20  # as Spark reads files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,8 @@ class Bound:
     """One end of the range of offsets.
 
     Attributes:
-        timestamp_ms: The first record at or after this time; None if it is not said by time. It
-            wins over offsets, as in Spark.
+        timestamps_ms: The first record at or after this time: one for all partitions, or one for
+            each of them; None if it is not said by time. It wins over offsets, as in Spark.
         offsets: Offset, LATEST or EARLIEST: one for all partitions, or one for each of them; None
             for the log's own end.
         is_past_end_allowed: Whether a log without a record at or after the time is read from its
@@ -56,7 +58,7 @@ class Bound:
         option: What the reader calls this bound, for messages.
     """
 
-    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[TopicPartition, int] | int | None = None
     offsets: Mapping[TopicPartition, int] | int | None = None
     is_past_end_allowed: bool = False
     option: str = ""
@@ -64,7 +66,18 @@ class Bound:
     @property
     def is_log_end(self) -> bool:
         """Whether nothing but the log's own end bounds the range."""
-        return self.timestamp_ms is None and self.offsets is None
+        return self.timestamps_ms is None and self.offsets is None
+
+    @property
+    def partitions(self) -> Collection[TopicPartition] | None:
+        """The partitions for which an offset or a time is said; None where one is for all."""
+        said = self.offsets if self.timestamps_ms is None else self.timestamps_ms
+        return said.keys() if isinstance(said, Mapping) else None
+
+    def timestamp_of(self, partition: TopicPartition) -> int | None:
+        """Return the time for a partition, epoch milliseconds; None if it is not said by time."""
+        said = self.timestamps_ms
+        return said[partition] if isinstance(said, Mapping) else said
 
     def offset_of(self, partition: TopicPartition) -> int | None:
         """Return the offset for a partition, LATEST or EARLIEST; None for the log's own end."""
@@ -84,6 +97,8 @@ class ReadRequest:
         keys: Only records with one of these keys, None being the null key; None for all records.
         fail_on_data_loss: Whether offsets that are not there (any more) are an error.
         is_committed: Whether records of aborted and open transactions are left out.
+        range_bytes: How much of the files a range is about, unless one batch is more.
+        range_offsets: How many offsets a range has at most; None for no such bound.
     """
 
     paths: tuple[str, ...]
@@ -94,3 +109,5 @@ class ReadRequest:
     keys: frozenset[bytes | None] | None = None
     fail_on_data_loss: bool = True
     is_committed: bool = False
+    range_bytes: int = DEFAULT_RANGE_BYTES
+    range_offsets: int | None = None

@@ -306,6 +306,12 @@ def test_what_speaks_arrows_protocol_takes_records_as_they_are(root: Path, tmp_p
     assert frame["offset"].tolist() == expected["offset"].to_pylist()
 
 
+def test_polars_takes_records_where_it_is_installed(root: Path):
+    pytest.importorskip("polars")
+    records = open_logs(root).read("orders")
+    assert records.to_polars()["offset"].to_list() == records.to_table()["offset"].to_pylist()
+
+
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_a_library_that_is_not_installed_is_named(root: Path, monkeypatch, package: str):
     monkeypatch.setitem(sys.modules, package, None)

@@ -59,7 +59,9 @@ def test_reading_hostile_batches_yields_records_or_says_what_is_wrong(batches):
         (directory / LOG).write_bytes(GOOD + b"".join(batches))
         for options in ({}, {"kafka.isolation.level": "read_committed"}):
             try:
-                wanted = plan_ranges(parse_options({"path": str(directory), **options}), now_ms=1)
+                wanted = plan_ranges(
+                    parse_options({"path": str(directory), **options}).request, now_ms=1
+                )
                 for part in wanted:
                     for batch in read_range(part):
                         batch.validate(full=True)

@@ -43,7 +43,7 @@ def twin(origin, tmp_path):
 
 
 def ranges(path, **options):
-    wanted = plan_ranges(parse_options({"path": str(path), **options}), now_ms=NOW_MS)
+    wanted = plan_ranges(parse_options({"path": str(path), **options}).request, now_ms=NOW_MS)
     return pickle.loads(pickle.dumps(wanted))
 
 

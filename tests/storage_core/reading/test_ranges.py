@@ -51,6 +51,8 @@ def range_of(directory: Path, **changes: Any) -> ReadRange:
         "fail_on_data_loss": True,
         "columns": tuple(COLUMN_TYPES),
         "keys": None,
+        "is_cut": False,
+        "size_bytes": 0,
         "limits": LIMITS,
     }
     return ReadRange(**(values | changes))
