@@ -11,6 +11,7 @@ import pytest
 from pylog_spark.source.options import parse_options
 from pylog_spark.source.task_planning import plan_tasks
 from storage_core.errors import ConfigError, CorruptRecordError, MissingSegmentError
+from storage_core.formats.batch_v2 import BATCH_LENGTH_AT
 from storage_core.formats.index_entries import OFFSET_INDEX_ENTRY
 from storage_core.log.batch_search import ListedSegment, find_cut_offsets
 from storage_core.reading.ranges import ReadRange, read_range
@@ -169,15 +170,18 @@ def test_a_torn_tail_is_the_end_of_a_log_in_pieces_too(one_segment: Path):
         assert offsets_of(one_segment, maxPartitionBytes=size) == list(range(600))
 
 
-def test_bytes_in_the_middle_that_are_no_batch_are_never_passed_over(one_segment: Path):
+def test_a_batch_that_claims_to_end_behind_the_file_is_not_passed_over(one_segment: Path):
+    """Of one piece it is the end of the log, as it is to Kafka; others would begin behind it."""
     log = one_segment / LOG
     data = bytearray(log.read_bytes())
-    batch_bytes = len(data) // 300
-    data[100 * batch_bytes + 8] = 0x7F  # the length of a batch: more than the file has
+    entries = np.frombuffer((one_segment / INDEX).read_bytes(), OFFSET_INDEX_ENTRY)
+    position = int(entries["position"][100])
+    data[position + BATCH_LENGTH_AT] = 0x7F
     log.write_bytes(data)
-    size = str(len(data) // 6)
-    with pytest.raises(CorruptRecordError, match="position"):
-        offsets_of(one_segment, maxPartitionBytes=size)
+    first_lost = int(entries["relative_offset"][100]) - 1
+    assert offsets_of(one_segment, maxPartitionBytes="1g") == list(range(first_lost))
+    with pytest.raises(CorruptRecordError, match=f"position {position}: the batch says"):
+        offsets_of(one_segment, maxPartitionBytes=str(len(data) // 6))
 
 
 def test_traces_of_compaction_in_another_piece_explain_a_gap(tmp_path: Path):
