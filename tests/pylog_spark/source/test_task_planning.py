@@ -168,6 +168,11 @@ def test_a_torn_tail_is_the_end_of_a_log_in_pieces_too(one_segment: Path):
     log.write_bytes(log.read_bytes() + torn)
     for size in ("1", "2000", "1g"):
         assert offsets_of(one_segment, maxPartitionBytes=size) == list(range(600))
+    # Nor does an index that names offsets behind the end make a piece of it that is damaged.
+    entries = np.frombuffer((one_segment / INDEX).read_bytes(), OFFSET_INDEX_ENTRY).copy()
+    entries["relative_offset"] += 1_000_000
+    (one_segment / INDEX).write_bytes(entries.tobytes())
+    assert offsets_of(one_segment, maxPartitionBytes="2000") == list(range(600))
 
 
 def test_a_batch_that_claims_to_end_behind_the_file_is_not_passed_over(one_segment: Path):
