@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pylog_spark.tasks.inspection import _describe_files
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.filenames import TopicPartition, log_file, segment_file
+from storage_core.maintenance.inspection import _describe_files
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.maintenance.retention.partition import plan_retain
 from storage_core.store.local import LocalStore

@@ -21,9 +21,9 @@ from pylog_spark.tasks.coordinators import (
     observe_groups,
     observe_transactions,
 )
-from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.text import printable, time_text
+from storage_core.maintenance.inspection import RootView, inspect_root
 
 _NOTHING: Final = "-"
 _BAD: Final = "bold red"

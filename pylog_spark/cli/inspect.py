@@ -25,12 +25,6 @@ from pylog_spark.options.declared import (
 )
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import json_line, number_column, partition_name, size_column, size_text
-from pylog_spark.tasks.inspection import (
-    RootView,
-    inspect_partition,
-    inspect_root,
-    inspect_segments,
-)
 from pylog_spark.text import printable, time_text
 from pylog_spark.text_table import (
     NOTHING,
@@ -44,6 +38,12 @@ from pylog_spark.text_table import (
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
+from storage_core.maintenance.inspection import (
+    RootView,
+    inspect_partition,
+    inspect_root,
+    inspect_segments,
+)
 from storage_core.roots.open_root import map_over_root
 
 

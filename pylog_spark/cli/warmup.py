@@ -15,10 +15,7 @@ from pylog_spark.cli.dump_segment import DecodedBatches, dump_segment
 from pylog_spark.cli.warmup_log import write_sample
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.option import CommandLine
-from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
-from storage_core import kernels
+from storage_core import kafka_log, kernels
 from storage_core.clock import ManualClock
 from storage_core.config import CleanerConfig, CleanupPolicy, LogConfig, OffsetMapHash
 from storage_core.filenames import log_file
@@ -96,9 +93,7 @@ def _read(directory: Path) -> None:
     for block in dump_segment(store, log_file(0), view):
         if isinstance(block, DecodedBatches):
             list(JsonLines(log_file(0)).batches(block))
-    options = {"path": str(directory), "includeHeaders": "true"}
-    for wanted in plan_ranges(parse_options(options), now_ms=_NOW_MS):
-        list(read_range(wanted))
+    kafka_log.open_logs(directory).read().to_table()
 
 
 def _index_apart(directory: Path) -> None:

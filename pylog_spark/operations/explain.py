@@ -15,7 +15,6 @@ from pylog_spark.run.catalogs import build_catalogs
 from pylog_spark.run.job import unclean_roots
 from pylog_spark.run.run_report import config_init_command
 from pylog_spark.schemas import Reason
-from pylog_spark.tasks.inspection import RootView, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from pylog_spark.tasks.managed_view import clean_request, manifest_timestamps
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
@@ -26,6 +25,7 @@ from storage_core.errors import describe_failure
 from storage_core.filenames import RECOVERY_POINT_FILE, TopicPartition
 from storage_core.maintenance.explain.answers import Explanation, held_until_recovery, unknowable
 from storage_core.maintenance.explain.partition import explain_after_recovery, explain_partition
+from storage_core.maintenance.inspection import RootView, inspect_root
 from storage_core.roots.open_root import LogRoot, partition_checkpoints, root_checkpoints
 from storage_core.store import open_store
 from storage_core.store.open_objects import MANAGED_PREFIX

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Final
 
 from pylog_spark.options.arguments import said_as
-from pylog_spark.tasks.inspection import RootView, inspect_partition, inspect_root
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
 from storage_core.catalog.topic_catalog import INTERNAL_TOPICS
@@ -19,6 +18,7 @@ from storage_core.errors import PylogError
 from storage_core.filenames import LOG_SUFFIX, kind_of
 from storage_core.log.log_gaps import GapWatch
 from storage_core.log.settled_store import settle
+from storage_core.maintenance.inspection import RootView, inspect_partition, inspect_root
 from storage_core.records.reader import scan_headers
 from storage_core.roots.open_root import map_over_root
 from storage_core.store import open_store

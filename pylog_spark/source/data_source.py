@@ -4,7 +4,8 @@ It defines no ``pushFilters``: in PySpark 4.2 a reader that has accepted a filte
 the DataFrame and narrows later, unfiltered actions too. Ranges and columns are options instead.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -12,10 +13,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pylog_spark.source.options import SourceOptions, parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import ReadRange, read_range
+from pylog_spark.source.task_planning import plan_tasks
 from pylog_spark.tasks.worker import freeze_modules
 from storage_core.clock import SystemClock
+from storage_core.reading.ranges import ReadRange, read_range
+from storage_core.reading.request import DEFAULT_RANGE_BYTES
 
 FORMAT_NAME: Final = "kafka-log"
 _SPARK_TYPES: Final = {
@@ -30,34 +32,47 @@ _SPARK_TYPES: Final = {
 }
 
 
-class SegmentPartition(InputPartition):
-    """One range, as Spark carries it to a task."""
+_log: Final = logging.getLogger(__name__)
 
-    def __init__(self, wanted: ReadRange) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+
+class RangesPartition(InputPartition):
+    """The ranges of one task, as Spark carries them to it."""
+
+    def __init__(self, ranges: Sequence[ReadRange]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 class KafkaLogReader(DataSourceReader):
-    """Plans the ranges of a query and reads one."""
+    """Plans the tasks of a query and does one."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges that the query's tasks read; an empty list for no records."""
-        ranges = plan_ranges(self._options, now_ms=SystemClock().now_ms())
-        return [SegmentPartition(wanted) for wanted in ranges]
+        """Return what the query's tasks read; an empty list for no records."""
+        names = self._options.without_meaning
+        if names:
+            _log.warning("kafka-log: options that mean nothing here: %s", ", ".join(names))
+        tasks = plan_tasks(self._options, now_ms=SystemClock().now_ms())
+        return [RangesPartition(ranges) for ranges in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one range as Arrow batches."""
+        """Yield the records of one task as Arrow batches."""
         freeze_modules()
-        if isinstance(partition, SegmentPartition):
-            yield from read_range(partition.wanted)
+        if isinstance(partition, RangesPartition):
+            for wanted in partition.ranges:
+                yield from read_range(wanted)
 
 
 class KafkaLogDataSource(DataSource):
-    """The format; ``source.register`` makes it known to a session."""
+    """The format; ``source.register`` makes it known to a session.
+
+    Attributes:
+        max_partition_bytes: How much a task reads where no option says it.
+    """
+
+    max_partition_bytes = DEFAULT_RANGE_BYTES
 
     @classmethod
     def name(cls) -> str:
@@ -66,10 +81,13 @@ class KafkaLogDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns that the options ask for."""
-        columns = parse_options(self.options).columns
+        columns = self._options().request.columns
         return ", ".join(f"`{name}` {_SPARK_TYPES[name]}" for name in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a query; its columns are those of the options."""
         del schema
-        return KafkaLogReader(parse_options(self.options))
+        return KafkaLogReader(self._options())
+
+    def _options(self) -> SourceOptions:
+        return parse_options(self.options, max_partition_bytes=self.max_partition_bytes)

@@ -1,29 +1,42 @@
 """The options of ``spark.read.format("kafka-log")``: names and meaning of Spark's Kafka source.
 
-Spark hands over texts with names in any case. A name that means nothing is an error, but for
-settings of a Kafka client (``kafka.bootstrap.servers`` ...), which a query that was written for a
-broker may keep: there is no client here.
+Spark hands over texts with names in any case. A name that means nothing is an error, but for what
+concerns a Kafka client or a stream (``kafka.bootstrap.servers`` ...): a query that was written for
+a broker may keep it.
 """
 
+import base64
 import difflib
+import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from storage_core.catalog.roles import local_path
 from storage_core.errors import ConfigError
 from storage_core.filenames import MAX_OFFSET, TopicPartition
 from storage_core.json_text import parse_json
-
-# What a specific offset in JSON may say beside an offset.
-LATEST: Final = -1
-EARLIEST: Final = -2
+from storage_core.reading.request import (
+    DEFAULT_RANGE_BYTES,
+    EARLIEST,
+    LATEST,
+    Bound,
+    ReadRequest,
+    TopicChoice,
+)
 
 _MAX_JSON_BYTES: Final = 16 << 20  # an offset for each of half a million partitions
-_CLIENT_PREFIX: Final = "kafka."
+_MAX_PATHS_BYTES: Final = 16 << 20
+# What Spark's Kafka source takes and what means nothing where there is no client, or no stream.
+_CLIENT_PREFIXES: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+_CLIENT_NAMES: Final = frozenset(
+    {"groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"}
+)
 _ISOLATION: Final = "kafka.isolation.level"
 _NAMES: Final = (
     "path",
+    "paths",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -31,6 +44,14 @@ _NAMES: Final = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxPartitionBytes",
+    "keys",
+    "keysBase64",
     "includeHeaders",
     "failOnDataLoss",
     _ISOLATION,
@@ -38,6 +59,11 @@ _NAMES: Final = (
     "view",
 )
 _VIEWS: Final = ("records",)
+_UNITS: Final = {
+    unit: shift
+    for letter, shift in {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.items()
+    for unit in (letter, f"{letter}b")
+}
 _PLAIN_COLUMNS: Final = (
     "key",
     "value",
@@ -51,105 +77,154 @@ _HEADERS: Final = "headers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicChoice:
-    """Which partitions are read; with nothing said, all of them.
-
-    Attributes:
-        names: Topics by name; None where another way was chosen.
-        pattern: Regular expression that a topic's whole name has to match; None likewise.
-        assigned: Partitions one by one; None likewise.
-    """
-
-    names: frozenset[str] | None = None
-    pattern: re.Pattern[str] | None = None
-    assigned: frozenset[TopicPartition] | None = None
-
-    def admits(self, partition: TopicPartition) -> bool:
-        """Whether a partition is read."""
-        if self.assigned is not None:
-            return partition in self.assigned
-        if self.names is not None:
-            return partition.topic in self.names
-        return self.pattern is None or self.pattern.fullmatch(partition.topic) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """One end of the range of offsets.
-
-    Attributes:
-        timestamp_ms: The first record at or after this time; None if it is not said by time. It
-            wins over offsets, as in Spark.
-        offsets: Offset, LATEST or EARLIEST of every partition; None for the log's own end.
-    """
-
-    timestamp_ms: int | None = None
-    offsets: Mapping[TopicPartition, int] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """What a query asks for.
 
     Attributes:
-        path: Log directory, or one partition directory.
-        choice: Which partitions.
-        starting: Where to start, inclusive.
-        ending: Where to end, exclusive.
-        columns: Names of the columns, in order.
-        fail_on_data_loss: Whether offsets that are not there (any more) are an error.
-        is_committed: Whether records of aborted and open transactions are left out.
+        request: Which records.
+        min_partitions: How many tasks there shall be at least, as far as the files can be cut;
+            None for as few as there are.
+        without_meaning: Names of options that mean nothing here, as they were written.
     """
 
-    path: str
-    choice: TopicChoice
-    starting: Bound
-    ending: Bound
-    columns: tuple[str, ...]
-    fail_on_data_loss: bool
-    is_committed: bool
+    request: ReadRequest
+    min_partitions: int | None
+    without_meaning: tuple[str, ...]
 
 
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
+def parse_options(
+    options: Mapping[str, str], *, max_partition_bytes: int = DEFAULT_RANGE_BYTES
+) -> SourceOptions:
     """Read the options of a query.
 
     Args:
         options: As Spark gives them; names in any case.
+        max_partition_bytes: How much of the files a task reads where the options do not say it.
 
     Raises:
         ConfigError: An option is unknown, malformed, or excludes another one.
     """
-    texts = _canonical_names(options)
-    path = texts.get("path")
-    if not path:
-        raise ConfigError("path", None, 'say what to read: .load("/path/to/log/directory")')
+    texts, without_meaning = _canonical_names(options)
     view = texts.get("view", _VIEWS[0])
     if view not in _VIEWS:
         raise ConfigError("view", view, f"there is only: {', '.join(_VIEWS)}")
-    return SourceOptions(
-        path=path,
+    if "maxPartitionBytes" in texts:
+        max_partition_bytes = parse_spark_bytes("maxPartitionBytes", texts["maxPartitionBytes"])
+    request = ReadRequest(
+        paths=_parse_paths(texts),
         choice=_parse_choice(texts),
         starting=_parse_bound(texts, "starting", default="earliest", refused=LATEST),
         ending=_parse_bound(texts, "ending", default="latest", refused=EARLIEST),
         columns=_parse_columns(texts),
+        keys=_parse_keys(texts),
         fail_on_data_loss=_parse_boolean(texts, "failOnDataLoss", default=True),
         is_committed=_parse_isolation(texts),
+        range_bytes=max_partition_bytes,
+        range_offsets=_parse_count(texts, "maxRecordsPerPartition"),
+    )
+    return SourceOptions(
+        request=request,
+        min_partitions=_parse_count(texts, "minPartitions"),
+        without_meaning=without_meaning,
     )
 
 
-def _canonical_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under their names as documented; Spark hands them over in lower case."""
+def parse_spark_bytes(option: str, text: str) -> int:
+    """Read an amount of bytes as Spark writes it: ``134217728``, ``128m``, ``128MB`` (of 2^20).
+
+    Args:
+        option: Its name, for the error.
+        text: What was written.
+
+    Raises:
+        ConfigError: It is no such amount, or zero.
+    """
+    match = re.fullmatch(r"([0-9]{1,18})([a-z]{0,2})", text.strip().lower())
+    shift = None if match is None else _UNITS.get(match[2])
+    amount = 0 if match is None or shift is None else int(match[1]) << shift
+    if not 0 < amount <= MAX_OFFSET:
+        raise ConfigError(option, text, "expected an amount of bytes such as 134217728 or 128m")
+    return amount
+
+
+def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return options under their names as documented, and the names of those without a meaning.
+
+    Spark hands them over in lower case.
+    """
     by_lower = {name.lower(): name for name in _NAMES}
-    texts = {}
+    texts: dict[str, str] = {}
+    without_meaning: list[str] = []
+    unknown: list[str] = []
     for name, text in options.items():
-        canonical = by_lower.get(name.lower())
-        if canonical is not None:
-            texts[canonical] = text
-        elif not name.lower().startswith(_CLIENT_PREFIX):
-            near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-            hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
-            raise ConfigError(name, text, f"unknown option{hint}")
-    return texts
+        lower = name.lower()
+        if lower in by_lower:
+            texts[by_lower[lower]] = text
+        elif lower.startswith(_CLIENT_PREFIXES) or lower in _CLIENT_NAMES:
+            without_meaning.append(name)
+        else:
+            near = difflib.get_close_matches(lower, by_lower, n=1)
+            unknown.append(f"{name} (did you mean {by_lower[near[0]]}?)" if near else name)
+    if unknown:
+        reason = f"unknown; there are: {', '.join(_NAMES)}"
+        raise ConfigError(", ".join(sorted(unknown)), None, reason)
+    return texts, tuple(sorted(without_meaning))
+
+
+def _parse_paths(texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths of ``load``: one, or several as the JSON that Spark makes of them."""
+    asked = [texts["path"]] if texts.get("path") else []
+    if "paths" in texts:
+        try:
+            several = parse_json(texts["paths"], limit_bytes=_MAX_PATHS_BYTES)
+        except ValueError as error:
+            raise ConfigError("paths", texts["paths"], f"expected JSON: {error}") from error
+        if not isinstance(several, list) or not all(isinstance(path, str) for path in several):
+            raise ConfigError("paths", texts["paths"], 'expected JSON like ["/disk1", "/disk2"]')
+        asked += several
+    paths = tuple(dict.fromkeys(path for each in asked for path in _matches(each)))
+    if not paths:
+        raise ConfigError("path", None, 'say what to read: .load("/path/to/log/directory")')
+    return paths
+
+
+def _matches(path: str) -> list[str]:
+    """Return the paths of this machine that a pattern matches; any other path as it is."""
+    local = local_path(path)
+    if local is None or not glob.has_magic(str(local)) or local.exists():
+        return [path]
+    found = sorted(glob.glob(str(local)))  # noqa: PTH207  # a pattern from the root on
+    if not found:
+        raise ConfigError("path", path, "matches nothing")
+    return found
+
+
+def _parse_keys(texts: Mapping[str, str]) -> frozenset[bytes | None] | None:
+    keys: set[bytes] = set()
+    for name in ("keys", "keysBase64"):
+        if name not in texts:
+            continue
+        parts = texts[name].split(",")
+        if not all(parts):
+            raise ConfigError(name, texts[name], "expected keys separated by commas")
+        if name == "keys":
+            keys.update(part.encode() for part in parts)
+            continue
+        try:
+            keys.update(base64.b64decode(part.strip(), validate=True) for part in parts)
+        except ValueError as error:
+            reason = f"expected keys in Base64, separated by commas: {error}"
+            raise ConfigError(name, texts[name], reason) from error
+    return frozenset(keys) if "keys" in texts or "keysBase64" in texts else None
+
+
+def _parse_count(texts: Mapping[str, str], name: str) -> int | None:
+    if name not in texts:
+        return None
+    text = texts[name].strip()
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) == 0:
+        raise ConfigError(name, texts[name], "expected a number above 0")
+    return int(text)
 
 
 def _parse_choice(texts: Mapping[str, str]) -> TopicChoice:
@@ -163,15 +238,15 @@ def _parse_choice(texts: Mapping[str, str]) -> TopicChoice:
         names = frozenset(name.strip() for name in text.split(",") if name.strip())
         if not names:
             raise ConfigError("subscribe", text, "expected topics separated by commas")
-        return TopicChoice(names=names)
+        return TopicChoice(names=names, option="subscribe")
     if ways[0] == "subscribePattern":
         try:
-            return TopicChoice(pattern=re.compile(text))
+            return TopicChoice(pattern=re.compile(text), option="subscribePattern")
         except re.error as error:
             raise ConfigError(
                 "subscribePattern", text, f"no regular expression: {error}"
             ) from error
-    return TopicChoice(assigned=frozenset(_parse_assign(text)))
+    return TopicChoice(assigned=frozenset(_parse_assign(text)), option="assign")
 
 
 def _parse_assign(text: str) -> list[TopicPartition]:
@@ -185,36 +260,59 @@ def _parse_assign(text: str) -> list[TopicPartition]:
 
 
 def _parse_bound(texts: Mapping[str, str], end: str, *, default: str, refused: int) -> Bound:
-    timestamp, offsets = f"{end}Timestamp", f"{end}Offsets"
+    """Read one end of the range: a time, times, or offsets, of which the first one counts."""
+    timestamp, timestamps, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
+    strategy = _parse_strategy(texts)
     if timestamp in texts:
         text = texts[timestamp].strip()
         if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) > MAX_OFFSET:
             raise ConfigError(timestamp, text, "expected epoch milliseconds")
-        return Bound(timestamp_ms=int(text))
+        return Bound(timestamps_ms=int(text), is_past_end_allowed=strategy, option=timestamp)
+    if timestamps in texts:
+        by_partition = _parse_numbers(timestamps, texts[timestamps], "epoch milliseconds", least=0)
+        return Bound(timestamps_ms=by_partition, is_past_end_allowed=strategy, option=timestamps)
     text = texts.get(offsets, default).strip()
     if text.lower() == default:
         return Bound()
     if text.lower() in {"earliest", "latest"}:
         raise ConfigError(offsets, text, f"a batch query takes {default} or JSON here")
-    return Bound(offsets=_parse_offsets(offsets, text, refused))
+    return Bound(offsets=_parse_offsets(offsets, text, refused), option=offsets)
+
+
+def _parse_strategy(texts: Mapping[str, str]) -> bool:
+    """Return whether a partition without a record at or after the start is read from its end."""
+    name = "startingOffsetsByTimestampStrategy"
+    text = texts.get(name, "error").strip().lower()
+    if text not in {"error", "latest"}:
+        raise ConfigError(name, texts[name], "expected error or latest")
+    return text == "latest"
 
 
 def _parse_offsets(name: str, text: str, refused: int) -> dict[TopicPartition, int]:
+    offsets = _parse_numbers(name, text, "offset", least=EARLIEST)
+    for partition, offset in offsets.items():
+        if offset == refused:
+            word = "latest" if refused == LATEST else "earliest"
+            raise ConfigError(name, text, f"{partition}: {offset} ({word}) is not allowed here")
+    return offsets
+
+
+def _parse_numbers(name: str, text: str, what: str, *, least: int) -> dict[TopicPartition, int]:
+    """Read a number for each of some partitions, in JSON."""
     example = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-    offsets = {}
+    if least == 0:
+        example = '{"topicA":{"0":1795200000000},"topicB":{"0":1795200000000}}'
+    numbers = {}
     for topic, of_topic in _parse_object(name, text, example).items():
         if not isinstance(of_topic, dict):
             raise ConfigError(name, text, f"expected JSON like {example}")
-        for number, offset in of_topic.items():
+        for number, said in of_topic.items():
             partition = TopicPartition(topic, _whole(number, name, text, example))
-            is_offset = isinstance(offset, int) and not isinstance(offset, bool)
-            if not is_offset or not EARLIEST <= offset <= MAX_OFFSET:
-                raise ConfigError(name, text, f"{partition}: {offset!r} is no offset")
-            if offset == refused:
-                word = "latest" if refused == LATEST else "earliest"
-                raise ConfigError(name, text, f"{partition}: {offset} ({word}) is not allowed here")
-            offsets[partition] = offset
-    return offsets
+            is_number = isinstance(said, int) and not isinstance(said, bool)
+            if not is_number or not least <= said <= MAX_OFFSET:
+                raise ConfigError(name, text, f"{partition}: {said!r} is no {what}")
+            numbers[partition] = said
+    return numbers
 
 
 def _parse_object(name: str, text: str, example: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from pylog_spark.tasks.inspection import RootView
 from storage_core.catalog.cluster_metadata import (
     CLUSTER_METADATA_DIRECTORY,
     read_cluster_metadata,
@@ -44,6 +43,7 @@ from storage_core.filenames import (
     TopicPartition,
 )
 from storage_core.log.settled_store import settle
+from storage_core.maintenance.inspection import RootView
 from storage_core.roots.open_root import partition_checkpoints
 from storage_core.store import open_store
 

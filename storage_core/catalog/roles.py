@@ -81,8 +81,12 @@ def require_role(role: Role | None, root: str | Path) -> Role:
 
 
 def local_path(root: str | Path) -> Path | None:
-    """Return the path of a root on this machine's disks, None for any other place."""
-    if isinstance(root, Path) or "://" not in root:
+    """Return the path of a root on this machine's disks, None for any other place.
+
+    Args:
+        root: A path, or a URL; Hadoop writes those of files with one slash, ``file:/var/kafka``.
+    """
+    if isinstance(root, Path) or not ("://" in root or root.startswith("file:/")):
         return Path(root)
     parts = urlsplit(root)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None

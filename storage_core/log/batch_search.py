@@ -271,6 +271,41 @@ def find_start_position(store: LogStore, segment: ListedSegment, offset: int) ->
         return checked_start(reader, segment.base_offset, segment.size_bytes, position, offset)
 
 
+def find_cut_offsets(store: LogStore, segment: ListedSegment, *, part_bytes: int) -> list[int]:
+    """Return the offsets at which a segment is to be cut into parts of about equal size.
+
+    They are where batches begin, as the offset index has it. Nothing else is asked: a segment
+    without an index is not cut, and by a wrong index the parts are of unequal size.
+
+    Args:
+        store: The partition directory.
+        segment: The segment.
+        part_bytes: How large a part may be, at least 1.
+
+    Returns:
+        First offsets of all parts but the first, ascending.
+
+    Raises:
+        StorageError: The store failed.
+    """
+    count = -(-segment.size_bytes // part_bytes)
+    if count < 2 or not segment.has_offset_index:  # noqa: PLR2004  # one part
+        return []
+    name = segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX)
+    data = store.read_file(name, limit_bytes=MAX_INDEX_BYTES)
+    index = OffsetIndex.parse(segment.base_offset, data)
+    # A preallocated index ends in zeros, in which no offset of a batch can be found.
+    used = index.entries["position"] > 0
+    positions, offsets = index.entries["position"][used], index.entries["relative_offset"][used]
+    count = min(count, len(positions) + 1)
+    targets = np.arange(1, count, dtype=np.int64) * segment.size_bytes // count
+    slots = np.searchsorted(positions, targets)
+    # Of an entry's batch it is the last offset that is named.
+    cuts = segment.base_offset + offsets[slots[slots < len(offsets)]].astype(np.int64) + 1
+    is_inside = (cuts > segment.base_offset) & (cuts <= MAX_OFFSET)
+    return [int(cut) for cut in np.unique(cuts[is_inside])]
+
+
 def checked_start(
     reader: FileReader, base_offset: int, size_bytes: int, position: int, offset: int
 ) -> int:

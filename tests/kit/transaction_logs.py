@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from storage_core.formats.control import ControlType
 from tests.kit.builders import BatchSpec, RecordSpec, end_txn_marker
 from tests.kit.directories import (
+    DEFAULT_INDEX_INTERVAL_BYTES,
     AbortedTxnSpec,
     ProducerSpec,
     SegmentSpec,
@@ -40,9 +41,15 @@ class TransactionLog:
     last_stable_offset: int
     end_offset: int
 
-    def write(self, directory: Path, *, with_companions: bool) -> Path:
+    def write(
+        self,
+        directory: Path,
+        *,
+        with_companions: bool,
+        index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+    ) -> Path:
         """Write the partition; without companions there are .log files only, as in an archive."""
-        write_partition(directory, self.segments)
+        write_partition(directory, self.segments, index_interval_bytes=index_interval_bytes)
         if not with_companions:
             for path in directory.iterdir():
                 if path.suffix != ".log":

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core.errors import PylogError
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from tests.kit.builders import segment_bytes, some_batches
 from tests.kit.strategies import hostile_batches
 
@@ -59,7 +59,9 @@ def test_reading_hostile_batches_yields_records_or_says_what_is_wrong(batches):
         (directory / LOG).write_bytes(GOOD + b"".join(batches))
         for options in ({}, {"kafka.isolation.level": "read_committed"}):
             try:
-                wanted = plan_ranges(parse_options({"path": str(directory), **options}), now_ms=1)
+                wanted = plan_ranges(
+                    parse_options({"path": str(directory), **options}).request, now_ms=1
+                )
                 for part in wanted:
                     for batch in read_range(part):
                         batch.validate(full=True)

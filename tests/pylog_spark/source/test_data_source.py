@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pylog_spark.source import ranges, register
+from pylog_spark.source import register
 from pylog_spark.source.data_source import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.golden_cleaning import prepare
@@ -106,10 +106,42 @@ def test_a_range_without_records_is_an_empty_frame(read):
     assert frame.count() == 0
 
 
-def test_each_range_is_a_task(read, monkeypatch):
-    frame = read(subscribe="events,compacted")
-    assert frame.select(sf.spark_partition_id()).distinct().count() == 4
-    assert ranges._RANGE_BYTES > 10_000
+def test_small_partitions_share_a_task_and_large_ones_are_cut(read):
+    def tasks(**options: str) -> int:
+        frame = read(subscribe="events,compacted", **options)
+        return frame.select(sf.spark_partition_id()).distinct().count()
+
+    assert tasks() == 1
+    assert 4 <= tasks(minPartitions="4") <= 8
+    assert tasks(maxPartitionBytes="12k") > 8
+
+
+def test_a_session_says_how_much_a_task_reads_when_the_format_is_registered(spark, read, root):
+    name = "spark.sql.files.maxPartitionBytes"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "10KB")
+    try:
+        register(spark)
+        frame = spark.read.format("kafka-log").option("subscribe", "events").load(str(root))
+        assert frame.select(sf.spark_partition_id()).distinct().count() > 4
+    finally:
+        spark.conf.set(name, before)
+        register(spark)
+
+
+@pytest.mark.parametrize("as_url", ["{}", "file:{}", "file://{}"])
+def test_several_paths_patterns_and_urls_of_files_are_read(spark, read, root, as_url: str):
+    both = [as_url.format(root / f"events-{number}") for number in (0, 1)]
+    pattern = as_url.format(root / "events-*")
+    for path in (both, pattern, [pattern]):
+        frame = spark.read.format("kafka-log").option("columns", "offset").load(path)
+        assert frame.count() == 1048
+
+
+def test_keys_and_columns_are_options(read):
+    rows = read(subscribe="compacted", keys="key-30", columns="key,offset").collect()
+    assert len(rows) > 1
+    assert {bytes(row.key) for row in rows} == {b"key-30"}
 
 
 def test_registering_twice_changes_nothing(spark, read):
@@ -121,6 +153,7 @@ def test_registering_twice_changes_nothing(spark, read):
     ("options", "said"),
     [
         ({"subcribe": "events"}, "did you mean subscribe?"),
+        ({"mine": "a", "yours": "b"}, "mine, yours: unknown"),
         ({"subscribe": "nothing"}, "no such topic"),
         ({"view": "batches"}, "there is only: records"),
     ],

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from storage_core.roots.open_root import find_root, open_root
 from storage_core.store import open_object_store
 from tests.pylog_spark.broker_roots import FIRST_ROUNDS_MS, broker_directory
@@ -43,7 +43,7 @@ def twin(origin, tmp_path):
 
 
 def ranges(path, **options):
-    wanted = plan_ranges(parse_options({"path": str(path), **options}), now_ms=NOW_MS)
+    wanted = plan_ranges(parse_options({"path": str(path), **options}).request, now_ms=NOW_MS)
     return pickle.loads(pickle.dumps(wanted))
 
 

@@ -2,13 +2,14 @@
 
 import pytest
 
-from pylog_spark.source.options import Bound, SourceOptions, parse_options
+from pylog_spark.source.options import parse_options
 from storage_core.errors import ConfigError
 from storage_core.filenames import TopicPartition
+from storage_core.reading.request import Bound, ReadRequest
 
 
-def parse(**options: str) -> SourceOptions:
-    return parse_options({"path": "/logs", **options})
+def parse(**options: str) -> ReadRequest:
+    return parse_options({"path": "/logs", **options}).request
 
 
 def test_nothing_said_means_everything():
@@ -28,7 +29,9 @@ def test_nothing_said_means_everything():
 
 
 def test_names_are_taken_in_any_case_as_spark_hands_them_over():
-    options = parse_options({"PATH": "/logs", "includeheaders": "TRUE", "failondataloss": "False"})
+    options = parse_options(
+        {"PATH": "/logs", "includeheaders": "TRUE", "failondataloss": "False"}
+    ).request
     assert options.columns[-1] == "headers"
     assert options.fail_on_data_loss is False
 
@@ -58,13 +61,16 @@ def test_partitions_are_chosen_by_topic_pattern_or_one_by_one(choice, admitted):
 def test_offsets_are_said_in_json_with_minus_two_and_minus_one():
     options = parse(startingOffsets='{"a":{"0":23,"1":-2}}', endingOffsets='{"a":{"0":50,"1":-1}}')
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
-    assert options.starting == Bound(offsets={first: 23, second: -2})
-    assert options.ending == Bound(offsets={first: 50, second: -1})
+    assert options.starting == Bound(offsets={first: 23, second: -2}, option="startingOffsets")
+    assert options.ending == Bound(offsets={first: 50, second: -1}, option="endingOffsets")
 
 
 def test_a_time_wins_over_offsets():
     options = parse(startingTimestamp="7", startingOffsets="earliest", endingTimestamp="9")
-    assert (options.starting, options.ending) == (Bound(timestamp_ms=7), Bound(timestamp_ms=9))
+    assert (options.starting, options.ending) == (
+        Bound(timestamps_ms=7, option="startingTimestamp"),
+        Bound(timestamps_ms=9, option="endingTimestamp"),
+    )
 
 
 @pytest.mark.parametrize("words", [("earliest", "latest"), ("EARLIEST", "Latest")])
@@ -88,7 +94,7 @@ def test_the_isolation_level_is_kafkas():
     ("options", "said"),
     [
         ({"startingoffset": "1"}, "did you mean startingOffsets?"),
-        ({"minPartitions": "3"}, "unknown option"),
+        ({"minPartition": "3"}, "did you mean minPartitions?"),
         ({"view": "batches"}, "there is only: records"),
         ({"subscribe": "a", "assign": "{}"}, "only one way to choose"),
         ({"subscribe": " , "}, "expected topics"),
@@ -123,3 +129,110 @@ def test_what_cannot_be_meant_is_refused(options, said: str):
 def test_a_path_is_asked_for():
     with pytest.raises(ConfigError, match="say what to read"):
         parse_options({})
+
+
+def test_times_are_said_in_json_for_each_partition():
+    options = parse(
+        startingOffsetsByTimestamp='{"a":{"0":7,"1":8}}',
+        endingOffsetsByTimestamp='{"a":{"0":9,"1":9}}',
+        startingOffsets='{"a":{"0":1}}',
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    assert options.starting.timestamps_ms == {first: 7, second: 8}
+    assert options.starting.is_past_end_allowed
+    assert options.ending.timestamps_ms == {first: 9, second: 9}
+    both = parse(startingTimestamp="5", startingOffsetsByTimestamp='{"a":{"0":7}}')
+    assert both.starting.timestamps_ms == 5
+    assert not both.starting.is_past_end_allowed
+
+
+def test_everything_that_is_unknown_is_named_in_one_line():
+    with pytest.raises(ConfigError) as refused:
+        parse(subcribe="a", nonsense_of_mine="b", startingOffset="earliest")
+    line = str(refused.value)
+    assert "\n" not in line
+    assert "nonsense_of_mine" in line
+    assert "startingOffset (did you mean startingOffsets?)" in line
+    assert "subcribe (did you mean subscribe?)" in line
+
+
+def test_what_only_a_client_or_a_stream_needs_is_named_and_left_out():
+    names = {
+        "kafka.bootstrap.servers": "a:9092",
+        "kafkaConsumer.pollTimeoutMs": "120000",
+        "fetchOffset.numRetries": "3",
+        "groupIdPrefix": "g",
+        "maxOffsetsPerTrigger": "1000",
+    }
+    options = parse_options({"path": "/logs", **names})
+    assert options.without_meaning == tuple(sorted(names))
+    assert options.request == parse()
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ({}, None),
+        ({"keys": "a,b c"}, {b"a", b"b c"}),
+        ({"keys": "ä"}, {"ä".encode()}),
+        ({"keysBase64": "AP8=, YSxi"}, {b"\x00\xff", b"a,b"}),
+        ({"keys": "a", "keysBase64": "Yg=="}, {b"a", b"b"}),
+    ],
+    ids=str,
+)
+def test_keys_are_text_or_base64(options, keys):
+    assert parse(**options).keys == keys
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("134217728b", 128 << 20), ("12k", 12 << 10), ("128MB", 128 << 20), ("7", 7), ("1g", 1 << 30)],
+)
+def test_bytes_are_written_as_spark_writes_them(text: str, amount: int):
+    assert parse(maxPartitionBytes=text).range_bytes == amount
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"minPartitions": "0"}, "a number above 0"),
+        ({"maxRecordsPerPartition": "many"}, "a number above 0"),
+        ({"maxPartitionBytes": "0"}, "an amount of bytes"),
+        ({"maxPartitionBytes": "12 parsecs"}, "an amount of bytes"),
+        ({"keys": "a,,b"}, "separated by commas"),
+        ({"keysBase64": "a"}, "in Base64"),
+        ({"startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "is no epoch milliseconds"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "expected error or latest"),
+        ({"paths": "/logs"}, "expected JSON"),
+        ({"paths": "[1]"}, "expected JSON like"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_a_number_or_a_key_is_refused(options, said: str):
+    with pytest.raises(ConfigError) as refused:
+        parse(**options)
+    assert said in str(refused.value)
+
+
+def test_paths_are_one_several_or_a_pattern(tmp_path):
+    for name in ("kafka-1", "kafka-2", "other", "kafka-[x]"):
+        (tmp_path / name).mkdir()
+
+    def paths(**options: str) -> list[str]:
+        return [path.rpartition("/")[2] for path in parse_options(options).request.paths]
+
+    assert paths(path=f"{tmp_path}/kafka-?") == ["kafka-1", "kafka-2"]
+    assert paths(paths=f'["{tmp_path}/other", "{tmp_path}/kafka-*"]') == [
+        "other",
+        "kafka-1",
+        "kafka-2",
+        "kafka-[x]",
+    ]
+    # A directory of that very name is meant itself, and a URL is no pattern.
+    assert paths(path=f"{tmp_path}/kafka-[x]") == ["kafka-[x]"]
+    assert paths(path="s3://bucket/kafka-*") == ["kafka-*"]
+    with pytest.raises(ConfigError, match="matches nothing"):
+        paths(path=f"{tmp_path}/nothing-*")
+    with pytest.raises(ConfigError, match="say what to read"):
+        paths()

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import ReadRange, read_range
 from storage_core.errors import ConfigError, CorruptRecordError, OffsetOutOfRangeError
 from storage_core.formats.batch_v2 import Codec
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import ReadRange, read_range
 from tests.kit.builders import SOME_TIME_MS, segment_bytes, some_batches
 from tests.kit.compare import read_tree
 from tests.kit.directories import SegmentSpec, write_partition
@@ -27,7 +26,7 @@ COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 
 def plan(path: Path, **options: str) -> list[ReadRange]:
-    return plan_ranges(parse_options({"path": str(path), **options}), now_ms=NOW_MS)
+    return plan_ranges(parse_options({"path": str(path), **options}).request, now_ms=NOW_MS)
 
 
 def rows_of(path: Path, **options: str) -> list[dict[str, Any]]:
@@ -85,12 +84,10 @@ def as_consumed(rows: list[dict[str, Any]]) -> list[list[Any]]:
 
 @pytest.mark.item("RD-07", "RD-08")
 @pytest.mark.parametrize("range_bytes", [1, 5000, 1 << 30], ids=["a segment each", "few", "one"])
-def test_committed_records_of_a_broker_are_those_that_a_consumer_got(
-    tmp_path, monkeypatch, range_bytes: int
-):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+def test_committed_records_of_a_broker_are_those_that_a_consumer_got(tmp_path, range_bytes: int):
     root = Golden("broker-dir").unpack(tmp_path)
-    rows = rows_of(root, subscribePattern="[^_].*", includeHeaders="true", **COMMITTED)
+    options = {"includeHeaders": "true", "maxPartitionBytes": str(range_bytes), **COMMITTED}
+    rows = rows_of(root, subscribePattern="[^_].*", **options)
     assert as_consumed(rows) == consumed_from("broker-dir")
 
 
@@ -123,23 +120,26 @@ def test_committed_records_of_a_broker_that_was_killed_are_those_that_a_consumer
     log=transaction_logs(),
     with_companions=st.booleans(),
     bounds=st.tuples(st.integers(0, 60), st.integers(0, 60)),
-    range_bytes=st.sampled_from([1, 1 << 30]),
+    range_bytes=st.sampled_from([1, 200, 1 << 30]),
 )
 def test_a_committed_read_is_what_the_producers_meant(
     log: TransactionLog, with_companions: bool, bounds: tuple[int, int], range_bytes: int
 ):
     start, end = sorted(min(bound, log.last_stable_offset) for bound in bounds)
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "_RANGE_BYTES", range_bytes)
-        directory = log.write(Path(folder) / "t-0", with_companions=with_companions)
+    options = {"maxPartitionBytes": str(range_bytes)}
+    with TemporaryDirectory() as folder:
+        # An entry a batch: segments are cut before each of them where ranges are small.
+        directory = log.write(
+            Path(folder) / "t-0", with_companions=with_companions, index_interval_bytes=1
+        )
         said = {
             "startingOffsets": json.dumps({"t": {"0": start}}),
             "endingOffsets": json.dumps({"t": {"0": end}}),
         }
-        assert offsets_of(directory, **COMMITTED) == list(log.committed)
-        assert offsets_of(directory) == list(log.everything)
+        assert offsets_of(directory, **COMMITTED, **options) == list(log.committed)
+        assert offsets_of(directory, **options) == list(log.everything)
         part = [offset for offset in log.committed if start <= offset < end]
-        assert offsets_of(directory, **COMMITTED, **said) == part
+        assert offsets_of(directory, **COMMITTED, **options, **said) == part
 
 
 @pytest.mark.item("RD-08")
@@ -151,15 +151,15 @@ def test_a_committed_read_is_what_the_producers_meant(
 def test_what_aborted_is_left_out_whatever_is_left_of_the_transaction_indexes(
     log: TransactionLog, damage: str, range_bytes: int
 ):
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    options = {"maxPartitionBytes": str(range_bytes)}
+    with TemporaryDirectory() as folder:
         directory = log.write(Path(folder) / "t-0", with_companions=True)
         for index in directory.glob("*.txnindex"):
             entries = index.read_bytes()
             index.write_bytes(entries[: len(entries) // 68 * 34] if damage != "emptied" else b"")
             if damage == "gone":
                 index.unlink()
-        assert offsets_of(directory, **COMMITTED) == list(log.committed)
+        assert offsets_of(directory, **COMMITTED, **options) == list(log.committed)
 
 
 @given(bounds=st.tuples(st.integers(5, 25), st.integers(5, 25)))
@@ -313,10 +313,9 @@ def test_an_empty_directory_has_no_ranges(tmp_path: Path):
     assert plan(tmp_path) == []
 
 
-def test_segments_share_a_range_up_to_a_size(root: Path, monkeypatch):
+def test_segments_share_a_range_up_to_a_size(root: Path):
     assert [len(wanted.segments) for wanted in plan(root, subscribe="orders")] == [2, 2]
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", 1)
-    wanted = plan(root, subscribe="orders")
+    wanted = plan(root, subscribe="orders", maxPartitionBytes="1")
     assert [len(part.segments) for part in wanted] == [1, 1, 1, 1]
     assert [part.next_base_offset for part in wanted] == [15, None, 15, None]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from pylog_spark.source import ranges
 from pylog_spark.source.options import parse_options
-from pylog_spark.source.ranges import plan_ranges
-from pylog_spark.tasks.read_segments import read_range
 from storage_core.commit import Plan, RenameFile, commit
 from storage_core.errors import ChangedWhileReadError, InvalidNameError, MissingSegmentError
 from storage_core.filenames import log_file, segment_file
 from storage_core.log.log_loader import LogLoader
+from storage_core.reading import planning
+from storage_core.reading.planning import plan_ranges
+from storage_core.reading.ranges import read_range
 from storage_core.store.local import LocalStore
 from tests.kit.builders import some_batches
 from tests.kit.directories import SegmentSpec, write_partition
@@ -36,7 +36,7 @@ COMMITTED = {"kafka.isolation.level": "read_committed"}
 
 
 def offsets_of(path: Path, **options: str) -> list[int]:
-    wanted = plan_ranges(parse_options({"path": str(path), **options}), now_ms=NOW_MS)
+    wanted = plan_ranges(parse_options({"path": str(path), **options}).request, now_ms=NOW_MS)
     return [o for part in wanted for b in read_range(part) for o in b.column("offset").to_pylist()]
 
 
@@ -67,9 +67,9 @@ def steps_of(plan: Plan, directory: Path) -> Iterator[int]:
 @pytest.mark.parametrize("range_bytes", [1, 1 << 30], ids=["a segment each", "one range"])
 @pytest.mark.parametrize("options", [{}, COMMITTED], ids=["everything", "committed"])
 def test_after_every_change_of_a_commit_there_are_the_rows_before_or_the_rows_after(
-    tmp_path, monkeypatch, range_bytes: int, options: dict[str, str]
+    tmp_path, range_bytes: int, options: dict[str, str]
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    options = options | {"maxPartitionBytes": str(range_bytes)}
     directory = one_group(tmp_path / "t-0")
     before = offsets_of(directory, **options)
     plan = prepare(directory, cleaning()).commit_of()
@@ -109,16 +109,15 @@ def test_a_commit_that_was_cut_short_reads_as_a_load_leaves_it(tmp_path, name: s
 
 @pytest.mark.parametrize("range_bytes", [1, 1 << 30], ids=["a segment each", "one range"])
 def test_what_changes_between_planning_and_reading_is_read_as_it_was_or_refused(
-    tmp_path, monkeypatch, range_bytes: int
+    tmp_path, range_bytes: int
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
     directory = one_group(tmp_path / "t-0")
     plan = prepare(directory, cleaning()).commit_of()
     planned = []
     seen, refusals = set(), set()
-    options = parse_options({"path": str(directory)})
+    options = {"path": str(directory), "maxPartitionBytes": str(range_bytes)}
     for _ in steps_of(plan, directory):
-        planned.append(plan_ranges(options, now_ms=NOW_MS))
+        planned.append(plan_ranges(parse_options(options).request, now_ms=NOW_MS))
         for wanted in planned:
             try:
                 rows = sum(b.num_rows for part in wanted for b in read_range(part))
@@ -134,7 +133,7 @@ def test_a_range_that_is_being_read_goes_on_with_the_files_that_it_began_with(tm
     directory = one_group(tmp_path / "t-0")
     plan = prepare(directory, cleaning()).commit_of()
     deletions = [n for n, o in enumerate(plan.operations) if type(o).__name__ == "DeleteFile"]
-    (wanted,) = plan_ranges(parse_options({"path": str(directory)}), now_ms=NOW_MS)
+    (wanted,) = plan_ranges(parse_options({"path": str(directory)}).request, now_ms=NOW_MS)
     reading = read_range(wanted)
     rows = next(reading).num_rows
     commit(
@@ -177,7 +176,7 @@ def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or
 ):
     """It strikes between any two of the reader's steps: each is given the chance to see it."""
     seen = set()
-    original = ranges._list_log
+    original = planning._list_log
     start_file = gapped.parent / "log-start-offset-checkpoint"
 
     def removing(count: int) -> None:
@@ -198,7 +197,7 @@ def test_a_retention_that_raises_the_log_start_and_then_removes_is_seen_whole_or
                     removing(count)
                 return found
 
-            monkeypatch.setattr(ranges, "_list_log", list_log)
+            monkeypatch.setattr(planning, "_list_log", list_log)
             seen.add(tuple(offsets_of(gapped)))
             shutil.rmtree(gapped)
             shutil.copytree(backup, gapped)
@@ -217,7 +216,7 @@ def test_an_unfinished_file_without_a_segment_is_refused_by_name(tmp_path):
 def test_appends_after_planning_do_not_show(tmp_path):
     batches = some_batches(count=4)
     directory = write_partition(tmp_path / "t-0", [SegmentSpec(base_offset=0, batches=batches)])
-    wanted = plan_ranges(parse_options({"path": str(directory)}), now_ms=NOW_MS)
+    wanted = plan_ranges(parse_options({"path": str(directory)}).request, now_ms=NOW_MS)
     whole = (directory / log_file(0)).read_bytes()
     with (directory / log_file(0)).open("ab") as log:
         log.write(whole)
@@ -245,17 +244,17 @@ def lose(directory: Path, base_offset: int) -> None:
 @pytest.mark.item("FLT-05")
 @pytest.mark.parametrize("range_bytes", [1, 1 << 30], ids=["a segment each", "one range"])
 def test_a_segment_that_is_missing_in_the_middle_is_refused_by_name(
-    gapped, monkeypatch, caplog, range_bytes: int
+    gapped, caplog, range_bytes: int
 ):
-    monkeypatch.setattr(ranges, "_RANGE_BYTES", range_bytes)
+    options = {"maxPartitionBytes": str(range_bytes)}
     lose(gapped, 10)
     with pytest.raises(MissingSegmentError) as refused:
-        offsets_of(gapped)
+        offsets_of(gapped, **options)
     assert "offsets 10 to 19 are missing" in str(refused.value)
     assert log_file(0) in str(refused.value)
     assert "failOnDataLoss=false" in str(refused.value)
     with caplog.at_level(logging.WARNING):
-        rest = offsets_of(gapped, failOnDataLoss="false")
+        rest = offsets_of(gapped, **options, failOnDataLoss="false")
     assert rest == [*range(10), *range(20, 40)]
     assert "offsets 10 to 19 are missing" in caplog.text
 

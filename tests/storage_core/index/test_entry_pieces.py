@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pylog_spark.cli.dump_entries import parser_of
-from pylog_spark.tasks.inspection import _last_indexed_position
 from storage_core.errors import IndexVersionError, StorageError
 from storage_core.filenames import (
     OFFSET_INDEX_SUFFIX,
@@ -24,6 +23,7 @@ from storage_core.index import segment_indexes
 from storage_core.index.segment_indexes import read_entries
 from storage_core.log import offset_search
 from storage_core.log.batch_search import ListedSegment
+from storage_core.maintenance.inspection import _last_indexed_position
 from storage_core.store import FileInfo
 from storage_core.store.local import LocalStore
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from pylog_spark.cli.dump_files import dump_path
-from pylog_spark.tasks.inspection import _oldest, _read_tail
 from pylog_spark.tasks.record_count import count_records
 from storage_core.config import CleanerConfig, LogConfig
 from storage_core.errors import CorruptRecordError
@@ -28,6 +27,7 @@ from storage_core.log.log_loader import load_log
 from storage_core.log.log_reader import Isolation, LogReader, consume
 from storage_core.log.offset_search import OffsetTarget, find_offset
 from storage_core.log.segment_scan import scan_segment
+from storage_core.maintenance.inspection import _oldest, _read_tail
 from storage_core.maintenance.recovery.partition import plan_recovery
 from storage_core.records import reader as reader_module
 from storage_core.records.batch_table import BatchTable

@@ -1,20 +1,19 @@
-"""Read a range of a partition's segments into Arrow: the executor's half of ``kafka-log``.
+"""Read a range of a partition's segments into Arrow batches.
 
-Memory is bounded by a window of the file and what one run of its batches expands to. Nothing here
-knows Spark.
+Memory is bounded by a window of the file and what one run of its batches expands to.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pylog_spark.tasks.own_catalog import read_own_catalog
 from storage_core.errors import MissingSegmentError, PylogError
 from storage_core.filenames import (
     LOG_SUFFIX,
@@ -34,10 +33,11 @@ from storage_core.records.columns import RecordColumns, decode_records
 from storage_core.records.payload import Limits
 from storage_core.records.reader import Tail, Window, scan_windows
 from storage_core.roots.open_root import open_root
+from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.open_store import split_location
 
-# Spark copies a batch as a whole; a few of these are in memory at a time.
+# Whoever takes batches may copy them whole; a few of these are in memory at a time.
 _WINDOW_BYTES: Final = 4 << 20
 _ROWS_AT_A_TIME: Final = 1 << 16
 _MICROSECONDS: Final = 1000
@@ -61,7 +61,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRange:
-    """What one task reads.
+    """What is read in one go.
 
     Attributes:
         directory: Where the partition is; of a managed one, the generation that is read.
@@ -73,11 +73,15 @@ class ReadRange:
             may be torn.
         start_offset: First offset that counts.
         end_offset: Just past the last one, None for no bound but the files' ends.
+        is_cut: Whether another range goes on in the last segment: bytes before the end that are no
+            batch are damage then, not the tail that a writer left when he died.
+        size_bytes: About how much of the files is read.
         is_committed: Whether records of aborted transactions are left out.
         cleaned_to: Up to where the log is known to be compacted, so that gaps are normal; None
             where nothing beside the partition says so.
         fail_on_data_loss: Whether missing offsets are an error; else a warning.
         columns: Names of the columns, in order.
+        keys: Only records with one of these keys are read; None for all.
         limits: What a batch may expand to.
     """
 
@@ -89,11 +93,19 @@ class ReadRange:
     next_base_offset: int | None
     start_offset: int
     end_offset: int | None
+    is_cut: bool
+    size_bytes: int
     is_committed: bool
     cleaned_to: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
+    keys: frozenset[bytes | None] | None
     limits: Limits
+
+
+def schema_of(columns: Iterable[str]) -> pa.Schema:
+    """Return the schema of some columns, in their order."""
+    return pa.schema([(name, COLUMN_TYPES[name]) for name in columns])
 
 
 def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
@@ -108,7 +120,8 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
     store = SettledStore(open_store(wanted.directory), wanted.files, growing=wanted.growing)
     isolation = _Committed(store, wanted) if wanted.is_committed else None
     watch = GapWatch(wanted.cleaned_to or 0)
-    schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])
+    schema = schema_of(wanted.columns)
+    keys = None if wanted.keys is None else pa.array(list(wanted.keys), COLUMN_TYPES["key"])
     for number in range(len(wanted.segments)):
         for window in _windows(store, wanted, number, watch):
             batches = window.batches
@@ -121,8 +134,11 @@ def read_range(wanted: ReadRange) -> Iterator[pa.RecordBatch]:
                 visible &= batches.may_reach_below(wanted.end_offset)
             for records in decode_records(window, visible, wanted.limits):
                 chosen = records.select(_is_inside(records.offset, wanted))
+                if keys is not None:
+                    has_key = pc.is_in(chosen.keys(), value_set=keys)
+                    chosen = chosen.select(has_key.to_numpy(zero_copy_only=False))
                 yield from _to_arrow(chosen, wanted, schema)
-    _check_gaps(watch, wanted)
+    _check_gaps(store, watch, wanted)
 
 
 def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
@@ -137,15 +153,28 @@ def report_gap(gap: Gap, directory: str, *, is_error: bool) -> None:
     _log.warning("%s", error)
 
 
-def _check_gaps(watch: GapWatch, wanted: ReadRange) -> None:
+def _check_gaps(store: SettledStore, watch: GapWatch, wanted: ReadRange) -> None:
     """Report gaps that nothing shows to come of compaction."""
     gaps = [gap for gap in watch.gaps if gap.reaches_into(wanted.start_offset, wanted.end_offset)]
     if not gaps or watch.is_compacted:
         return
     if wanted.cleaned_to is None and _is_compacted_topic(wanted):
         return
+    if _are_compacted(store, wanted):
+        return
     for gap in gaps:
         report_gap(gap, wanted.directory, is_error=wanted.fail_on_data_loss)
+
+
+def _are_compacted(store: SettledStore, wanted: ReadRange) -> bool:
+    """Whether segments, of which but a piece was read, have something that only compaction does."""
+    watch = GapWatch(wanted.cleaned_to or 0)
+    for segment in wanted.segments:
+        name = log_file(segment.base_offset)
+        for batches in scan_batch_tables(store, name, end=segment.size_bytes):
+            watch.add(batches)
+        watch.end_segment(segment.base_offset, None)
+    return watch.is_compacted
 
 
 def _is_compacted_topic(wanted: ReadRange) -> bool:
@@ -171,7 +200,7 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             end=segment.size_bytes,
             window_bytes=_WINDOW_BYTES,
             # A batch that is cut off in the middle of a log is damage; at its end, a writer died.
-            tail=Tail.STOP if following is None else Tail.RAISE,
+            tail=Tail.STOP if following is None and not wanted.is_cut else Tail.RAISE,
         ):
             batches = window.batches
             if wanted.end_offset is not None:
@@ -181,6 +210,8 @@ def _windows(store: LogStore, wanted: ReadRange, number: int, watch: GapWatch) -
             watch.add(batches)
             yield window
             reached = int(batches.last_offset[-1]) + 1
+            if wanted.is_cut and wanted.end_offset is not None and reached >= wanted.end_offset:
+                return  # not a byte further: a torn tail is for the last piece
     watch.end_segment(segment.base_offset, following)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from pylog_spark.tasks.own_catalog import read_own_catalog
 from storage_core.catalog.log_directories import (
     DirectoryKind,
     SubDirectory,
@@ -57,6 +56,7 @@ from storage_core.records.payload import DEFAULT_LIMITS
 from storage_core.records.reader import CrcCheck, Large, Tail, Window, scan_headers, scan_windows
 from storage_core.roots.observation import observe_root
 from storage_core.roots.open_root import find_root, partition_checkpoints
+from storage_core.roots.own_catalog import read_own_catalog
 from storage_core.roots.root import Root
 from storage_core.store import FileInfo, LogStore, open_store
 from storage_core.store.local import LocalStore

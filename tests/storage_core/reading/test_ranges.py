@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pylog_spark.tasks import read_segments
-from pylog_spark.tasks.read_segments import COLUMN_TYPES, ReadRange, read_range
 from storage_core.errors import CorruptRecordError, InvalidRecordError
 from storage_core.filenames import TopicPartition
 from storage_core.formats.batch_v2 import CRC_AT, Codec, TimestampType
 from storage_core.log.batch_search import ListedSegment
+from storage_core.reading import ranges
+from storage_core.reading.ranges import COLUMN_TYPES, ReadRange, read_range
 from storage_core.records.payload import Limits
 from storage_core.store import LocalStore
 from tests.kit import damage
@@ -50,6 +50,9 @@ def range_of(directory: Path, **changes: Any) -> ReadRange:
         "cleaned_to": None,
         "fail_on_data_loss": True,
         "columns": tuple(COLUMN_TYPES),
+        "keys": None,
+        "is_cut": False,
+        "size_bytes": 0,
         "limits": LIMITS,
     }
     return ReadRange(**(values | changes))
@@ -160,7 +163,7 @@ def test_old_formats_are_read(tmp_path: Path):
 
 @pytest.mark.parametrize("window_bytes", [1, 1 << 20])
 def test_any_range_of_old_formats_is_read(tmp_path: Path, monkeypatch, window_bytes: int):
-    monkeypatch.setattr(read_segments, "_WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(ranges, "_WINDOW_BYTES", window_bytes)
     data = b"".join(map(encode_entry, OLD))
     offsets = [0, 1, 4, 7, 8, 9, 10]
     for start in range(12):
@@ -170,7 +173,7 @@ def test_any_range_of_old_formats_is_read(tmp_path: Path, monkeypatch, window_by
 
 
 def test_large_batches_come_in_pieces(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(read_segments, "_ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr(ranges, "_ROWS_AT_A_TIME", 3)
     (tmp_path / LOG).write_bytes(segment_bytes(some_batches(count=1, records=8)))
     sizes = [arrow.num_rows for arrow in read_range(range_of(tmp_path))]
     assert sizes == [3, 3, 2]

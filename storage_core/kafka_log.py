@@ -1,0 +1,419 @@
+"""Kafka's log files for people who write Python: what is there, and its records as Arrow.
+
+This module is the public face of reading: it stays as it is, names are only added. It needs no
+Spark, no broker and no Kafka client; it writes nothing and takes no lock.
+
+    from storage_core import kafka_log
+
+    logs = kafka_log.open_logs("/var/lib/kafka")
+    for batch in logs.read("orders"):
+        ...
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from operator import index
+from pathlib import Path
+from typing import Any, Final, Literal, SupportsIndex
+
+import pyarrow as pa
+
+from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.clock import SystemClock
+from storage_core.errors import ConfigError, PylogError
+from storage_core.filenames import CLUSTER_METADATA_TOPIC, MAX_OFFSET, TopicPartition
+from storage_core.maintenance.inspection import (
+    RootView,
+    inspect_partition,
+    inspect_root,
+    inspect_segments,
+)
+from storage_core.reading.planning import find_places, plan_ranges
+from storage_core.reading.ranges import COLUMN_TYPES, ReadRange, read_range, schema_of
+from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest, TopicChoice
+
+__all__ = [
+    "COLUMNS",
+    "EARLIEST",
+    "LATEST",
+    "ConfigError",
+    "Logs",
+    "PylogError",
+    "Records",
+    "TopicPartition",
+    "open_logs",
+]
+
+COLUMNS: Final = tuple(COLUMN_TYPES)
+
+# Topics by name or by a pattern for the whole name; None for all but the cluster's own log.
+Topics = str | re.Pattern[str] | Iterable[str] | None
+# An offset for all partitions, one for each of them, or the first record at or after a time.
+Position = int | datetime | Mapping[TopicPartition, int] | None
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+_READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_TIME: Final = pa.timestamp("ms", tz="UTC")
+_PARTITIONS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("location", pa.string()),
+        ("topic_id", pa.string()),
+        ("segments", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("log_start_offset", pa.int64()),
+        ("log_end_offset", pa.int64()),
+        ("last_stable_offset", pa.int64()),
+        ("oldest_timestamp", _TIME),
+        ("newest_timestamp", _TIME),
+        ("error", pa.string()),
+    ]
+)
+_SEGMENTS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("newest_timestamp", _TIME),
+        ("modified", _TIME),
+        ("is_active", pa.bool_()),
+    ]
+)
+
+
+def open_logs(*paths: str | Path) -> "Logs":
+    """Return the logs below some paths.
+
+    Args:
+        paths: At least one path or URL: of a log directory (what ``log.dirs`` names), of a copy of
+            one, of one partition directory, or of a managed root. Several are several directories
+            of one broker.
+
+    Raises:
+        ConfigError: No path is given, or there is nothing at one of them.
+        StorageError: A path cannot be listed.
+        MissingDriverError: The package that reaches such a URL is not installed.
+    """
+    if not paths:
+        raise ConfigError("path", None, "expected at least one path or URL")
+    logs = Logs(tuple(map(str, paths)))
+    logs.topics()  # so that a wrong path is an error here
+    return logs
+
+
+class Logs:
+    """The logs of one or several directories; each call looks at the files as they are then.
+
+    Args:
+        paths: As ``open_logs`` takes them.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = tuple(paths)
+
+    def __repr__(self) -> str:
+        return f"Logs({', '.join(map(repr, self._paths))})"
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted.
+
+        Raises:
+            StorageError: A directory cannot be listed.
+        """
+        return sorted({partition.topic for partition in find_places(self._paths)})
+
+    def partitions(self, topics: Topics = None) -> pa.Table:
+        """Return a row for each partition: its size, its offsets, the times of its records.
+
+        A partition costs a listing, its small files and a few headers. What is wrong with one is
+        its ``error``; its other columns are null then where they could not be found out.
+
+        Args:
+            topics: Of which topics; None for all but the cluster's own metadata log.
+
+        Returns:
+            topic, partition, location, topic_id (null without one), segments, size_bytes (of the
+            ``.log`` files), log_start_offset, log_end_offset (of the next record),
+            last_stable_offset (where committed reads end), oldest_timestamp, newest_timestamp,
+            error.
+
+        Raises:
+            ConfigError: A topic is not there.
+            StorageError: A directory cannot be listed.
+        """
+        now_ms = SystemClock().now_ms()
+        rows = []
+        for view, entry, partition in self._chosen(topics):
+            row = inspect_partition(view, entry, now_ms=now_ms)
+            problems = [*view.row["errors"], *([row["error"]] if row["error"] else [])]
+            rows.append(
+                row
+                | {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "location": entry.path,
+                    "error": "; ".join(problems) or None,
+                }
+            )
+        return _table(rows, _PARTITIONS)
+
+    def segments(self, topics: Topics = None) -> pa.Table:
+        """Return a row for each segment of the partitions, in the order of their offsets.
+
+        Args:
+            topics: Of which topics; None for all but the cluster's own metadata log.
+
+        Returns:
+            topic, partition, base_offset (lower bound of its offsets), size_bytes (of its ``.log``
+            file), newest_timestamp (of its time index, null where that has no entry), modified (of
+            its ``.log`` file), is_active (whether it is the last one).
+
+        Raises:
+            ConfigError: A topic is not there.
+            PylogError: A partition cannot be listed.
+        """
+        rows = []
+        for _, entry, partition in self._chosen(topics):
+            for row in inspect_segments(entry):
+                where = {"topic": partition.topic, "partition": partition.partition}
+                rows.append(row | where | {"modified": row["modified_ms"]})
+        return _table(rows, _SEGMENTS)
+
+    def read(  # noqa: PLR0913  # each is a question of its own, all but the first by name
+        self,
+        topics: Topics = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        start: Position = None,
+        end: Position = None,
+        keys: Iterable[bytes | str | None] | None = None,
+        columns: Iterable[str] | None = None,
+        isolation: Isolation = "read_uncommitted",
+        fail_on_data_loss: bool = True,
+    ) -> "Records":
+        """Return the records of some partitions; they are read when they are asked for.
+
+        Args:
+            topics: Which topics; None for all but the cluster's own metadata log.
+            partitions: Which partitions, in place of topics.
+            start: Where to start, inclusive: an offset for all partitions, one for each of them
+                (EARLIEST and LATEST are offsets, too), or a time, which stands for the first record
+                at or after it. None for the log start.
+            end: Where to end, exclusive, likewise. None for the log's end.
+            keys: Only records with one of these keys; a string is taken as UTF-8, None is the null
+                key. None for all records.
+            columns: Names of ``COLUMNS``, in the order that is wanted; only these are built. None
+                for all of them.
+            isolation: ``read_committed`` leaves out records of aborted transactions and ends at
+                the last stable offset, as a consumer does.
+            fail_on_data_loss: Whether an offset that is not in a log (any more), and a segment
+                that is missing, is an error; else what is there is read, with a warning.
+
+        Raises:
+            ConfigError: A topic or partition is not there, or an argument is malformed.
+            OffsetOutOfRangeError: An offset is not in a log, and that is to be an error.
+            MissingSegmentError: The records of a segment are lost, and that is to be an error.
+            ChangedWhileReadError: A partition was changed again and again while it was looked at.
+            PylogError: A log cannot be read.
+        """
+        request = ReadRequest(
+            paths=self._paths,
+            choice=_choice(topics, partitions),
+            starting=_bound("start", start),
+            ending=_bound("end", end),
+            columns=_columns(columns),
+            keys=_keys(keys),
+            fail_on_data_loss=fail_on_data_loss,
+            is_committed=_is_committed(isolation),
+        )
+        ranges = plan_ranges(request, now_ms=SystemClock().now_ms())
+        return Records(ranges, schema_of(request.columns))
+
+    def _chosen(self, topics: Topics) -> list[tuple[RootView, SubDirectory, TopicPartition]]:
+        """Return the directories of some topics, by topic and partition."""
+        choice = _choice(topics, None)
+        directories = [
+            (view, entry, entry.topic_partition)
+            for view in map(inspect_root, self._paths)
+            for entry in view.entries
+            if entry.topic_partition is not None and entry.kind in _READABLE
+        ]
+        missing = (choice.names or frozenset()) - {p.topic for _, _, p in directories}
+        if missing:
+            where = ", ".join(self._paths)
+            raise ConfigError("topics", ",".join(sorted(missing)), f"no such topic in {where}")
+        chosen = [
+            place
+            for place in directories
+            if choice.admits(place[2])
+            and not (choice.is_everything and place[2].topic == CLUSTER_METADATA_TOPIC)
+        ]
+        return sorted(chosen, key=lambda place: place[2])
+
+
+class Records:
+    """Records that were asked for, partition by partition in the order of their offsets.
+
+    They are read anew each time, batch by batch: no more than a few MiB, or one larger batch, is in
+    memory at once. Every time they are those of the moment of ``read``; where the files have
+    changed since in a way that makes others of them, that is an error.
+
+    Whatever speaks Arrow's PyCapsule interface takes this object as it takes a table: Polars,
+    DuckDB, pandas, deltalake, ``pyarrow.table``.
+
+    Attributes:
+        schema: Of the batches.
+    """
+
+    def __init__(self, ranges: Sequence[ReadRange], schema: pa.Schema) -> None:
+        self._ranges = tuple(ranges)
+        self.schema = schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records as Arrow batches of at most 65,536 rows, none of them empty.
+
+        Raises:
+            BadBytesError: A batch is corrupt; the text says which file and where.
+            ChangedWhileReadError: A file is not any more the one that was there at ``read``.
+            MissingSegmentError: Offsets are missing between segments.
+            StorageError: The disk failed.
+        """
+        for wanted in self._ranges:
+            yield from read_range(wanted)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the records as an Arrow stream: for other libraries, by Arrow's protocol."""
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the records as PyArrow's reader of batches; it reads as it is read."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def to_table(self) -> pa.Table:
+        """Return all of the records, in memory; errors as of iterating over them."""
+        return pa.Table.from_batches(self, schema=self.schema)
+
+    def to_pandas(self) -> Any:
+        """Return all of the records as a pandas DataFrame; errors as of iterating over them.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        _import("pandas")
+        return self.to_table().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return all of the records as a Polars DataFrame; errors as of iterating over them.
+
+        Raises:
+            ConfigError: Polars is not installed.
+        """
+        return _import("polars").from_arrow(self.to_table())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield each record as a dictionary; errors as of iterating over batches.
+
+        A Python object for each value: for thousands of records, not for millions.
+        """
+        for batch in self:
+            yield from batch.to_pylist()
+
+
+def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _choice(topics: Topics, partitions: Iterable[TopicPartition] | None) -> TopicChoice:
+    if partitions is not None:
+        if topics is not None:
+            raise ConfigError("partitions", None, "say topics or partitions, not both")
+        assigned: frozenset[Any] = frozenset(partitions)
+        wrong = [each for each in assigned if not isinstance(each, TopicPartition)]
+        if wrong or not assigned:
+            shown = wrong[0] if wrong else None
+            raise ConfigError("partitions", shown, 'expected TopicPartition("orders", 0), ...')
+        return TopicChoice(assigned=assigned, option="partitions")
+    if topics is None:
+        return TopicChoice()
+    if isinstance(topics, re.Pattern):
+        return TopicChoice(pattern=topics, option="topics")
+    names = frozenset([topics] if isinstance(topics, str) else topics)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError("topics", None, "expected at least one topic's name")
+    return TopicChoice(names=names, option="topics")
+
+
+def _bound(option: str, position: Position) -> Bound:
+    if position is None:
+        return Bound()
+    if isinstance(position, datetime):
+        if position.tzinfo is None:
+            raise ConfigError(option, position, "expected a time with its zone (tzinfo)")
+        # Upwards: a record of the millisecond before is older.
+        ms = -((_EPOCH - position) // _MILLISECOND)
+        return Bound(timestamps_ms=ms, is_past_end_allowed=True, option=option)
+    if isinstance(position, Mapping):
+        keys: list[Any] = list(position)
+        wrong = [each for each in keys if not isinstance(each, TopicPartition)]
+        if wrong:
+            raise ConfigError(option, wrong[0], 'expected TopicPartition("orders", 0): offset')
+        offsets = {each: _offset(option, offset) for each, offset in position.items()}
+        return Bound(offsets=offsets, option=option)
+    return Bound(offsets=_offset(option, position), option=option)
+
+
+def _offset(option: str, number: Any) -> int:
+    """Return an offset as Python's own number; NumPy's and Arrow's are taken as well."""
+    is_number = isinstance(number, SupportsIndex) and not isinstance(number, bool)
+    offset = index(number) if is_number else None
+    if offset is None or not EARLIEST <= offset <= MAX_OFFSET:
+        raise ConfigError(option, number, "expected an offset or a datetime")
+    return offset
+
+
+def _columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+    if columns is None:
+        return COLUMNS
+    names = tuple(dict.fromkeys([columns] if isinstance(columns, str) else columns))
+    unknown = [name for name in names if name not in COLUMN_TYPES]
+    if unknown or not names:
+        shown = unknown[0] if unknown else None
+        raise ConfigError("columns", shown, f"expected names from: {', '.join(COLUMNS)}")
+    return names
+
+
+def _keys(keys: Iterable[bytes | str | None] | None) -> frozenset[bytes | None] | None:
+    if keys is None:
+        return None
+    if isinstance(keys, bytes | str):
+        keys = [keys]
+    encoded: set[bytes | None] = set()
+    for key in keys:
+        if key is not None and not isinstance(key, bytes | str):
+            raise ConfigError("keys", key, "expected bytes, a string or None")
+        encoded.add(key.encode() if isinstance(key, str) else key)
+    return frozenset(encoded)
+
+
+def _is_committed(isolation: str) -> bool:
+    if isolation not in {"read_uncommitted", "read_committed"}:
+        raise ConfigError("isolation", isolation, "expected read_uncommitted or read_committed")
+    return isolation == "read_committed"
+
+
+def _import(package: str) -> Any:
+    """Import what only some readers have installed."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        reason = f"is not installed: pip install {package}"
+        raise ConfigError("package", package, reason) from error

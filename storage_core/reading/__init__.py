@@ -1,0 +1,1 @@
+"""Reading records of log directories: a request becomes ranges of files, a range Arrow batches."""

@@ -1,0 +1,485 @@
+"""From what a reader asks for to what is read: topics, offsets and times become ranges of files.
+
+This runs once for each request; of a query on Spark it is the driver's half. It lists directories;
+beyond that it reads only what the request needs: an end offset for offsets that it names, indexes
+for points in time, producer snapshots for committed reads. Of a managed root it pins the generation
+of each partition, of any other the files that a load would leave: who reads a range reads exactly
+those, whatever is committed meanwhile, or refuses.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from storage_core.catalog.log_directories import DirectoryKind, classify_directory
+from storage_core.checkpoint.checkpoints import Checkpoints, read_checkpoints
+from storage_core.errors import ChangedWhileReadError, ConfigError, OffsetOutOfRangeError
+from storage_core.filenames import (
+    CLEANER_FILE,
+    CLUSTER_METADATA_TOPIC,
+    LOG_START_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TopicPartition,
+    kind_of,
+    log_file,
+    offset_of,
+    segment_file,
+)
+from storage_core.log.batch_search import ListedSegment, find_cut_offsets, find_end_offset
+from storage_core.log.committed_view import find_last_stable_offset
+from storage_core.log.log_gaps import find_lost_logs
+from storage_core.log.offset_search import find_offset_for_time
+from storage_core.log.settled_store import SettledStore, settle
+from storage_core.reading.ranges import ReadRange, report_gap
+from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
+from storage_core.records.payload import DEFAULT_LIMITS
+from storage_core.roots.open_root import find_root
+from storage_core.roots.root import Root
+from storage_core.store import LogStore, ManagedStore, open_store
+from storage_core.store.open_objects import is_url
+
+# More ranges of one partition are a mistake, of a person or of a log that lies about its offsets.
+_MOST_RANGES: Final = 1_000_000
+# How long to wait before each new attempt to plan a partition whose files changed, in seconds.
+_PAUSES: Final = (0.1, 0.5)
+_READABLE: Final = frozenset({DirectoryKind.PARTITION, DirectoryKind.METADATA})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a partition is.
+
+    Attributes:
+        root: Its log directory.
+        location: Its own directory, as ``open_store`` takes it.
+    """
+
+    root: Root
+    location: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """A partition that is read.
+
+    Attributes:
+        partition: Topic and number.
+        location: Where it was found.
+        is_managed: Whether its manifest says what checkpoint files say of others.
+        store: Its files.
+        segments: In offset order; at least one.
+        log_start_offset: First offset that a consumer may see.
+        cleaned_to: The entry in its cleaner checkpoint, None without.
+    """
+
+    partition: TopicPartition
+    location: str
+    is_managed: bool
+    store: SettledStore
+    segments: tuple[ListedSegment, ...]
+    log_start_offset: int
+    cleaned_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extent:
+    """The offsets of a log that are read.
+
+    Attributes:
+        start: First offset.
+        end: Just past the last one; None for no bound but the files' ends.
+    """
+
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Segments that are read in one go, or a piece of one.
+
+    Attributes:
+        segments: Consecutive ones; a single one where there is an end.
+        size_bytes: About how much of their files is read.
+        start: First offset of a piece, 0 where nothing of the segments lies before.
+        end: Just past the last offset of a piece, None where nothing of the segments lies behind.
+    """
+
+    segments: tuple[ListedSegment, ...]
+    size_bytes: int
+    start: int = 0
+    end: int | None = None
+
+
+def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
+    """Return the ranges that a request is about; none where it is about no records.
+
+    Args:
+        request: What is asked for.
+        now_ms: The reader's clock, epoch milliseconds.
+
+    Raises:
+        ConfigError: A topic, a partition or a point in time is not there, offsets are said for
+            other partitions than are read, or a partition is there several times.
+        OffsetOutOfRangeError: An offset that was said is not there (any more), and data loss is
+            to be an error.
+        MissingSegmentError: The records of a segment are lost, and that is to be an error.
+        ChangedWhileReadError: A partition was changed again and again while it was looked at.
+        PylogError: A log cannot be read.
+    """
+    places = find_places(request.paths)
+    _validate_choice(request, places)
+    chosen = {
+        partition: _only_place(partition, of_partition)
+        for partition, of_partition in sorted(places.items())
+        if request.choice.admits(partition) and _is_read_unasked(partition, request)
+    }
+    for bound in (request.starting, request.ending):
+        _validate_coverage(bound, chosen)
+    planners = {
+        place.root.location: _Planner(place.root, request, now_ms) for place in chosen.values()
+    }
+    logs = [
+        (planners[place.root.location], _list_log(partition, place.location))
+        for partition, place in chosen.items()
+    ]
+    for planner in planners.values():
+        planner.read_checkpoints()
+    return [wanted for planner, log in logs if log is not None for wanted in planner.plan(log)]
+
+
+class _Planner:
+    """Plans partition by partition; one whose files change meanwhile is planned anew.
+
+    Checkpoints are read after the listings that they are for: whoever removes segments raises the
+    log start first, so that no listing with some of them left is taken for the whole log.
+    """
+
+    def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
+        self._root = root
+        self._request = request
+        self._now_ms = now_ms
+        self._checkpoints = Checkpoints()
+
+    def read_checkpoints(self) -> None:
+        """Read what the root's files say of logs that were listed."""
+        self._checkpoints = read_checkpoints(self._root, [LOG_START_FILE, CLEANER_FILE])
+
+    def plan(self, listed: _Log) -> list[ReadRange]:
+        """Return the ranges of a partition.
+
+        Raises:
+            ChangedWhileReadError: It was changed again and again.
+        """
+        for pause in _PAUSES:
+            try:
+                return self._plan(listed)
+            except ChangedWhileReadError:
+                time.sleep(pause)
+            again = _list_log(listed.partition, listed.location)
+            if again is None:
+                return []
+            listed = again
+            self.read_checkpoints()
+        return self._plan(listed)
+
+    def _plan(self, log: _Log) -> list[ReadRange]:
+        known = self._with_checkpoints(log)
+        extent = _find_extent(known, self._request, self._now_ms)
+        _check_lost_logs(known, extent, self._request)
+        return [
+            wanted
+            for piece in _cut_by_offsets(known, extent, self._request.range_offsets)
+            for wanted in _split(known, piece, self._request)
+        ]
+
+    def _with_checkpoints(self, log: _Log) -> _Log:
+        """Return a log with what checkpoints say of it; a managed one has its own."""
+        if log.is_managed:
+            return log
+        checkpointed = self._checkpoints.of(log.partition)
+        start = checkpointed.log_start_offset or 0
+        return replace(
+            log,
+            log_start_offset=max(start, log.log_start_offset),
+            cleaned_to=checkpointed.cleaner_offset,
+        )
+
+
+def _is_read_unasked(partition: TopicPartition, request: ReadRequest) -> bool:
+    """Whether a partition is read where no topic was chosen: the cluster's own log is not."""
+    return not request.choice.is_everything or partition.topic != CLUSTER_METADATA_TOPIC
+
+
+def find_places(paths: Sequence[str]) -> dict[TopicPartition, list[Place]]:
+    """Return where each partition is; a partition's own directory is the only one of its path.
+
+    Args:
+        paths: Paths or URLs of log directories or of single partition directories.
+
+    Raises:
+        ConfigError: There is nothing at one of them.
+        StorageError: A directory cannot be listed.
+    """
+    roots: dict[str, Root] = {}
+    places: dict[TopicPartition, list[Place]] = {}
+    for path in paths:
+        found, names = find_root(path)
+        root = roots.setdefault(found.location, found)
+        for name in names:
+            kind, partition = classify_directory(name)
+            if partition is None or kind not in _READABLE:
+                continue
+            place = Place(root=root, location=root.locate(name))
+            of_partition = places.setdefault(partition, [])
+            if all(place.location != other.location for other in of_partition):
+                of_partition.append(place)
+    return places
+
+
+def _only_place(partition: TopicPartition, places: Sequence[Place]) -> Place:
+    if len(places) > 1:
+        raise ConfigError(
+            "path",
+            ", ".join(place.location for place in places),
+            f"each has {partition}, whose records would come several times; read one of them",
+        )
+    return places[0]
+
+
+def _validate_choice(request: ReadRequest, places: Collection[TopicPartition]) -> None:
+    option, where = request.choice.option, ", ".join(request.paths)
+    topics = {partition.topic for partition in places}
+    missing = sorted((request.choice.names or frozenset()) - topics)
+    if missing:
+        raise ConfigError(option, ",".join(missing), f"no such topic in {where}")
+    absent = sorted((request.choice.assigned or frozenset()).difference(places))
+    if absent:
+        named = ", ".join(map(str, absent))
+        raise ConfigError(option, named, f"no such partition in {where}")
+
+
+def _validate_coverage(bound: Bound, chosen: Collection[TopicPartition]) -> None:
+    """Offsets and times have to be said for exactly the partitions that are read, as in Spark."""
+    if bound.partitions is None:
+        return
+    missing = sorted(set(chosen).difference(bound.partitions))
+    surplus = sorted(set(bound.partitions).difference(chosen))
+    is_time = bound.timestamps_ms is not None
+    if missing:
+        reason = "no time is said" if is_time else "no offset is said; -2 is earliest, -1 latest"
+        raise ConfigError(bound.option, ", ".join(map(str, missing)), f"read, but {reason}")
+    if surplus:
+        reason = f"{'a time' if is_time else 'an offset'} is said, but it is not read"
+        raise ConfigError(bound.option, ", ".join(map(str, surplus)), reason)
+
+
+def _list_log(partition: TopicPartition, location: str) -> _Log | None:
+    store = open_store(location)
+    checkpoints = store.checkpoints if isinstance(store, ManagedStore) else None
+    settled = settle(store)
+    segments = []
+    for file in settled.list_files():
+        base_offset = offset_of(file.name)
+        if kind_of(file.name) != LOG_SUFFIX or base_offset is None:
+            continue
+        segments.append(
+            ListedSegment(
+                base_offset=base_offset,
+                size_bytes=file.size_bytes,
+                has_offset_index=segment_file(base_offset, OFFSET_INDEX_SUFFIX) in settled.files,
+                has_time_index=segment_file(base_offset, TIME_INDEX_SUFFIX) in settled.files,
+            )
+        )
+    if not segments:
+        return None
+    segments.sort(key=lambda segment: segment.base_offset)
+    start = 0 if checkpoints is None else checkpoints.log_start_offset or 0
+    return _Log(
+        partition=partition,
+        location=location,
+        is_managed=checkpoints is not None,
+        store=settled,
+        segments=tuple(segments),
+        log_start_offset=max(start, segments[0].base_offset),
+        cleaned_to=None if checkpoints is None else checkpoints.cleaner_offset,
+    )
+
+
+def _find_extent(log: _Log, request: ReadRequest, now_ms: int) -> _Extent:
+    is_plain = request.starting.is_log_end and request.ending.is_log_end
+    if is_plain and not request.is_committed and request.range_offsets is None:
+        return _Extent(start=log.log_start_offset, end=None)
+    log_end = find_end_offset(log.store, log.segments[-1])
+    extent = _Extent(start=_find_start(log, request, log_end), end=_find_end(log, request, log_end))
+    if not request.is_committed:
+        return extent
+    stable = find_last_stable_offset(
+        log.store, now_ms=now_ms, log_start_checkpoint=log.log_start_offset
+    )
+    # An offset between the two is in the log; a committed read finds nothing there yet.
+    return replace(extent, end=stable if extent.end is None else min(extent.end, stable))
+
+
+def _find_start(log: _Log, request: ReadRequest, log_end: int) -> int:
+    bound = request.starting
+    timestamp_ms = bound.timestamp_of(log.partition)
+    if timestamp_ms is not None:
+        start = _offset_for_time(log, timestamp_ms)
+        if start is None and not bound.is_past_end_allowed:
+            reason = f"{log.partition} has no record at or after it"
+            raise ConfigError(bound.option, timestamp_ms, reason)
+        return log_end if start is None else start
+    return _offset_in(log, bound.offset_of(log.partition), EARLIEST, log_end, request)
+
+
+def _find_end(log: _Log, request: ReadRequest, log_end: int) -> int:
+    bound = request.ending
+    timestamp_ms = bound.timestamp_of(log.partition)
+    if timestamp_ms is not None:
+        end = _offset_for_time(log, timestamp_ms)
+        return log_end if end is None else end
+    return _offset_in(log, bound.offset_of(log.partition), LATEST, log_end, request)
+
+
+def _offset_in(
+    log: _Log, offset: int | None, default: int, log_end: int, request: ReadRequest
+) -> int:
+    """Return an offset that is asked for, within what the log has."""
+    if offset is None:
+        offset = default
+    if offset in {EARLIEST, LATEST}:
+        return log.log_start_offset if offset == EARLIEST else log_end
+    if request.fail_on_data_loss and not log.log_start_offset <= offset <= log_end:
+        raise OffsetOutOfRangeError(str(log.partition), offset, log.log_start_offset, log_end)
+    return min(max(offset, log.log_start_offset), log_end)
+
+
+def _offset_for_time(log: _Log, target_ms: int) -> int | None:
+    return find_offset_for_time(
+        log.store,
+        log.segments,
+        target_ms=target_ms,
+        log_start_offset=log.log_start_offset,
+        limits=DEFAULT_LIMITS,
+    )
+
+
+def _check_lost_logs(log: _Log, extent: _Extent, request: ReadRequest) -> None:
+    """Report segments of which the listing shows that their records are lost."""
+    for gap in find_lost_logs(log.store.list_files(), log.store.removed):
+        if gap.reaches_into(extent.start, extent.end):
+            # A sync that is under way may have brought the newest indexes and not yet their log.
+            is_on_its_way = gap.end_offset is None and is_url(log.location)
+            is_error = request.fail_on_data_loss and not is_on_its_way
+            report_gap(gap, log.store.location, is_error=is_error)
+
+
+def _cut_by_offsets(log: _Log, extent: _Extent, most: int | None) -> Iterator[_Extent]:
+    """Cut what is read of a log into pieces that have no more than so many offsets."""
+    if most is None or extent.end is None:
+        yield extent
+        return
+    if (extent.end - extent.start) // most > _MOST_RANGES:
+        reason = f"would cut {log.partition} into more than {_MOST_RANGES:,} ranges"
+        raise ConfigError("maxRecordsPerPartition", most, reason)
+    for start in range(extent.start, extent.end, most):
+        yield _Extent(start=start, end=min(start + most, extent.end))
+
+
+def _split(log: _Log, extent: _Extent, request: ReadRequest) -> Iterator[ReadRange]:
+    """Cut and join the segments that are read into ranges of about equal size."""
+    following = dict(pairwise(segment.base_offset for segment in log.segments))
+    overlapping = _overlapping(log.segments, extent)
+    for part in _parts(log.store, overlapping, following, request.range_bytes):
+        start = max(part.start, extent.start)
+        ends = [end for end in (part.end, extent.end) if end is not None]
+        end = min(ends, default=None)
+        if end is not None and start >= end:
+            continue
+        names = [
+            name
+            for segment in part.segments
+            for name in (
+                log_file(segment.base_offset),
+                segment_file(segment.base_offset, OFFSET_INDEX_SUFFIX),
+            )
+        ]
+        yield ReadRange(
+            directory=log.store.location,
+            partition=log.partition,
+            segments=part.segments,
+            files=log.store.pick(names),
+            growing=log.store.growing,
+            next_base_offset=following.get(part.segments[-1].base_offset),
+            start_offset=start,
+            end_offset=end,
+            is_cut=part.end is not None,
+            size_bytes=part.size_bytes,
+            is_committed=request.is_committed,
+            cleaned_to=log.cleaned_to,
+            fail_on_data_loss=request.fail_on_data_loss,
+            columns=request.columns,
+            keys=request.keys,
+            limits=DEFAULT_LIMITS,
+        )
+
+
+def _overlapping(segments: Sequence[ListedSegment], extent: _Extent) -> list[ListedSegment]:
+    """Return the segments that a read comes to: also those in the middle that are empty."""
+    floor = max((s.base_offset for s in segments if s.base_offset <= extent.start), default=0)
+    return [
+        segment
+        for segment in segments
+        if (segment.size_bytes or segment is not segments[-1])
+        and segment.base_offset >= floor
+        and (extent.end is None or segment.base_offset < max(extent.end, extent.start))
+    ]
+
+
+def _parts(
+    store: LogStore,
+    segments: Sequence[ListedSegment],
+    following: Mapping[int, int],
+    part_bytes: int,
+) -> Iterator[_Part]:
+    """Yield consecutive small segments together, and large ones in pieces.
+
+    Args:
+        store: The partition.
+        segments: Those that are read.
+        following: By base offset, that of the next segment; the last one has none.
+        part_bytes: How large a part may be.
+    """
+    group: list[ListedSegment] = []
+    size = 0
+    for segment in segments:
+        cuts = _find_cuts(store, segment, following.get(segment.base_offset), part_bytes)
+        if cuts or (size and size + segment.size_bytes > part_bytes):
+            if group:
+                yield _Part(segments=tuple(group), size_bytes=size)
+            group, size = [], 0
+        if cuts:
+            piece_bytes = segment.size_bytes // (len(cuts) + 1)
+            for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+                yield _Part(segments=(segment,), size_bytes=piece_bytes, start=start, end=end)
+            continue
+        group.append(segment)
+        size += segment.size_bytes
+    if size:
+        yield _Part(segments=tuple(group), size_bytes=size)
+
+
+def _find_cuts(
+    store: LogStore, segment: ListedSegment, next_base_offset: int | None, part_bytes: int
+) -> list[int]:
+    """Return where a segment is cut: at offsets that it may have."""
+    cuts = find_cut_offsets(store, segment, part_bytes=part_bytes)
+    if cuts and next_base_offset is None:
+        # What stands behind the last whole batch, a torn one, is for the last piece alone.
+        next_base_offset = find_end_offset(store, segment)
+    return [cut for cut in cuts if next_base_offset is None or cut < next_base_offset]

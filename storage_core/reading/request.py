@@ -1,0 +1,113 @@
+"""What a reader asks for: which partitions, from where to where, which columns."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from storage_core.filenames import TopicPartition
+
+# What may stand for an offset, as in Kafka's protocol and in Spark's Kafka source.
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+DEFAULT_RANGE_BYTES: Final = 128 << 20  # as Spark reads files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChoice:
+    """Which partitions are read; without any of them, all.
+
+    Attributes:
+        names: Topics by name; None where another way was chosen.
+        pattern: Regular expression that a topic's whole name has to match; None likewise.
+        assigned: Partitions one by one; None likewise.
+        option: What the reader calls this choice, for messages.
+    """
+
+    names: frozenset[str] | None = None
+    pattern: re.Pattern[str] | None = None
+    assigned: frozenset[TopicPartition] | None = None
+    option: str = ""
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no topic was chosen."""
+        return self.names is None and self.pattern is None and self.assigned is None
+
+    def admits(self, partition: TopicPartition) -> bool:
+        """Whether a partition is read."""
+        if self.assigned is not None:
+            return partition in self.assigned
+        if self.names is not None:
+            return partition.topic in self.names
+        return self.pattern is None or self.pattern.fullmatch(partition.topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One end of the range of offsets.
+
+    Attributes:
+        timestamps_ms: The first record at or after this time: one for all partitions, or one for
+            each of them; None if it is not said by time. It wins over offsets, as in Spark.
+        offsets: Offset, LATEST or EARLIEST: one for all partitions, or one for each of them; None
+            for the log's own end.
+        is_past_end_allowed: Whether a log without a record at or after the time is read from its
+            end, which is no record, in place of an error.
+        option: What the reader calls this bound, for messages.
+    """
+
+    timestamps_ms: Mapping[TopicPartition, int] | int | None = None
+    offsets: Mapping[TopicPartition, int] | int | None = None
+    is_past_end_allowed: bool = False
+    option: str = ""
+
+    @property
+    def is_log_end(self) -> bool:
+        """Whether nothing but the log's own end bounds the range."""
+        return self.timestamps_ms is None and self.offsets is None
+
+    @property
+    def partitions(self) -> Collection[TopicPartition] | None:
+        """The partitions for which an offset or a time is said; None where one is for all."""
+        said = self.offsets if self.timestamps_ms is None else self.timestamps_ms
+        return said.keys() if isinstance(said, Mapping) else None
+
+    def timestamp_of(self, partition: TopicPartition) -> int | None:
+        """Return the time for a partition, epoch milliseconds; None if it is not said by time."""
+        said = self.timestamps_ms
+        return said[partition] if isinstance(said, Mapping) else said
+
+    def offset_of(self, partition: TopicPartition) -> int | None:
+        """Return the offset for a partition, LATEST or EARLIEST; None for the log's own end."""
+        return self.offsets[partition] if isinstance(self.offsets, Mapping) else self.offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """What a reader asks for.
+
+    Attributes:
+        paths: Paths or URLs of log directories or of single partition directories, at least one.
+        choice: Which partitions.
+        starting: Where to start, inclusive.
+        ending: Where to end, exclusive.
+        columns: Names of the columns, in order.
+        keys: Only records with one of these keys, None being the null key; None for all records.
+        fail_on_data_loss: Whether offsets that are not there (any more) are an error.
+        is_committed: Whether records of aborted and open transactions are left out.
+        range_bytes: How much of the files a range is about, unless one batch is more.
+        range_offsets: How many offsets a range has at most; None for no such bound.
+    """
+
+    paths: tuple[str, ...]
+    choice: TopicChoice
+    starting: Bound
+    ending: Bound
+    columns: tuple[str, ...]
+    keys: frozenset[bytes | None] | None = None
+    fail_on_data_loss: bool = True
+    is_committed: bool = False
+    range_bytes: int = DEFAULT_RANGE_BYTES
+    range_offsets: int | None = None
