@@ -11,7 +11,7 @@ from typing import Final
 import humanize
 
 from pylog_spark.schemas import ALLOWED_BY, Status
-from pylog_spark.text import printable, to_json
+from pylog_spark.text import printable, time_text, to_json
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable
 from storage_core.errors import kafka_code_of
 from storage_core.filenames import directory_state
@@ -143,6 +143,16 @@ def number_column(heading: str, name: str, *, rank: int) -> Column:
 def size_column(heading: str, name: str, *, rank: int) -> Column:
     """Return a column of bytes."""
     return Column(heading=heading, cell=_bytes(name), rank=rank, is_number=True)
+
+
+def time_column(heading: str, name: str, *, rank: int) -> Column:
+    """Return a column of times, to the second."""
+
+    def cell(row: Row) -> str:
+        at = row.get(name)
+        return NOTHING if at is None else time_text(at)[:19]
+
+    return Column(heading=heading, cell=cell, rank=rank)
 
 
 def _status_style(row: Row) -> str:

@@ -193,7 +193,7 @@ _OF_COORDINATORS: Final = (
     replace(ROOTS, help="Log directories: paths or URLs."),
     *(TOPICS, EXCLUDE),
     *(CONFIG_FILES, SERVER_PROPERTIES, SETTINGS_OF_RUN),
-    *(NOW_MS, OUTPUT),
+    *(NOW_MS, OUTPUT, WIDE),
 )
 _GROUPS: Final = Command(
     name="groups",

@@ -1,20 +1,24 @@
 """``pylog groups`` and ``pylog transactions``: what coordinators left in log directories."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from pylog_spark.cli.runner import Call, Work, load_options
 from pylog_spark.exit_code import ExitCode
 from pylog_spark.options.arguments import said_as
 from pylog_spark.options.broker import broker_config
-from pylog_spark.options.declared import ROOTS
+from pylog_spark.options.declared import ROOTS, WIDE
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, number_text, root_column, write_table
+from pylog_spark.report import (
+    json_line,
+    number_column,
+    number_text,
+    partition_name,
+    time_column,
+)
 from pylog_spark.tasks.coordinators import (
     CoordinatorSettings,
     Told,
@@ -22,12 +26,18 @@ from pylog_spark.tasks.coordinators import (
     observe_transactions,
 )
 from pylog_spark.tasks.listing import TopicFilter
-from pylog_spark.text import printable, time_text
+from pylog_spark.text_table import (
+    NOTHING,
+    Column,
+    Row,
+    TextTable,
+    write_lines,
+    write_paragraphs,
+    write_table,
+)
 from storage_core.maintenance.inspection import RootView, inspect_root
 
-_NOTHING: Final = "-"
 _BAD: Final = "bold red"
-Row = dict[str, Any]
 _Observe = Callable[..., Iterator[Told]]
 
 
@@ -52,7 +62,9 @@ def _observe(call: Call[None], observe: _Observe) -> Iterator[Told]:
 
 
 def _show(
-    call: Call[None], told: Iterable[Told], write: Callable[[Console, dict[str, list[Row]]], None]
+    call: Call[None],
+    told: Iterable[Told],
+    write: Callable[[Call[None], Console, dict[str, list[Row]]], None],
 ) -> int:
     """Print the rows, and return the exit status."""
     rows: dict[str, list[Row]] = {}
@@ -65,150 +77,135 @@ def _show(
             rows.setdefault(kind, []).append(row)
     if not call.as_json:
         console = Console()
-        write(console, rows)
-        for row in rows.get("undecoded", []):
-            console.print(Text(_undecoded(row), style="yellow"), soft_wrap=True)
-        for row in (*rows.get("log_directory", []), *rows.get("partition", [])):
-            place = row.get("directory") or row["root"]
-            console.print(Text(printable(f"{place}: {row['error']}"), style=_BAD), soft_wrap=True)
+        is_wide = call.line[WIDE]
+        write(call, console, rows)
+        undecoded = map(_undecoded, rows.get("undecoded", []))
+        write_paragraphs(console, undecoded, is_wide=is_wide, style="yellow")
+        failed = (*rows.get("log_directory", []), *rows.get("partition", []))
+        errors = (f"{row.get('directory') or row['root']}: {row['error']}" for row in failed)
+        write_paragraphs(console, errors, is_wide=is_wide, style=_BAD)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _write_groups(console: Console, rows: dict[str, list[Row]]) -> None:
+def _write_groups(call: Call[None], console: Console, rows: dict[str, list[Row]]) -> None:
+    is_wide = call.line[WIDE]
     groups, commits = rows.get("group", []), rows.get("commit", [])
-    if not groups:
-        console.print("no groups")
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root = root_column(table, groups)
-    for name in ("group", "type", "state"):
-        table.add_column(name, overflow="fold")
-    for name in ("members", "commits", "lag"):
-        table.add_column(name, justify="right")
-    for row in groups:
-        table.add_row(
-            *root(row),
-            printable(row["group"]),
-            row["group_type"],
-            row["state"] or _NOTHING,
-            number_text(len(row["members"])),
-            number_text(row["commits"]),
-            number_text(row["lag"]),
-        )
-    write_table(console, table, footer=[f"{len(groups)} groups"])
+    write_table(
+        console,
+        _GROUP_TABLE,
+        groups,
+        is_wide=is_wide,
+        footer=[f"{len(groups)} groups" if groups else "no groups"],
+    )
     if commits:
         console.print()
-        _write_commits(console, commits)
-    pending = rows.get("pending_commit", [])
-    for row in pending:
-        text = (
-            f"{row['group']}: offset {row['offset']} of {row['topic']}-{row['partition']} is part "
-            f"of a transaction of producer {row['producer_id']} that has not ended"
-        )
-        console.print(Text(printable(text)), soft_wrap=True)
+        footer = [f"{len(commits)} places"]
+        write_table(console, _COMMIT_TABLE, commits, is_wide=is_wide, footer=footer)
+    pending = (
+        f"{row['group']}: offset {row['offset']} of {partition_name(row)} is part of a "
+        f"transaction of producer {row['producer_id']} that has not ended"
+        for row in rows.get("pending_commit", [])
+    )
+    write_paragraphs(console, pending, is_wide=is_wide)
 
 
-def _write_commits(console: Console, commits: list[Row]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root = root_column(table, commits)
-    for name in ("group", "partition"):
-        table.add_column(name, overflow="fold")
-    for name in ("offset", "start", "end", "lag"):
-        table.add_column(name, justify="right")
-    for name in ("committed", "expires"):
-        table.add_column(name)
-    table.add_column("findings", overflow="fold")
-    for row in commits:
-        table.add_row(
-            *root(row),
-            printable(row["group"]),
-            printable(f"{row['topic']}-{row['partition']}"),
-            number_text(None if row["commit_ms"] is None else row["offset"]),
-            number_text(row["log_start_offset"]),
-            number_text(row["log_end_offset"]),
-            number_text(row["lag"]),
-            _time(row["commit_ms"]),
-            _time(row["expires_ms"]),
-            Text(", ".join(row["findings"]), style=_BAD),
-        )
-    write_table(console, table, footer=[f"{len(commits)} places"])
-
-
-def _write_transactions(console: Console, rows: dict[str, list[Row]]) -> None:
+def _write_transactions(call: Call[None], console: Console, rows: dict[str, list[Row]]) -> None:
+    is_wide = call.line[WIDE]
     holding, known = rows.get("open_transaction", []), rows.get("transaction", [])
-    if holding:
-        _write_holding(console, holding)
-    else:
-        console.print("no transaction is open in a log")
+    count = f"{len(holding)} open transactions" if holding else "no transaction is open in a log"
+    write_table(console, _HOLDING_TABLE, holding, is_wide=is_wide, footer=[count])
+    write_lines(console, (f"  {row['command']}" for row in holding if row["command"]))
     if known:
         console.print()
-        _write_known(console, known)
-
-
-def _write_holding(console: Console, rows: list[Row]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root = root_column(table, rows)
-    table.add_column("partition", overflow="fold")
-    table.add_column("verdict")
-    for name in ("from offset", "end", "producer", "epoch"):
-        table.add_column(name, justify="right")
-    table.add_column("last write")
-    table.add_column("transactional id", overflow="fold")
-    table.add_column("state")
-    for row in rows:
-        table.add_row(
-            *root(row),
-            printable(f"{row['topic']}-{row['partition']}"),
-            Text(row["verdict"], style=_BAD if row["verdict"] == "hanging" else ""),
-            number_text(row["first_offset"]),
-            number_text(row["log_end_offset"]),
-            str(row["producer_id"]),
-            str(row["producer_epoch"]),
-            _time(row["last_timestamp"]),
-            printable(row["transactional_id"] or _NOTHING),
-            row["state"] or _NOTHING,
-        )
-    commands = [row["command"] for row in rows if row["command"]]
-    write_table(console, table, footer=[f"{len(rows)} open transactions"])
-    for command in commands:
-        console.print(Text(f"  {printable(command)}"), soft_wrap=True)
-
-
-def _write_known(console: Console, rows: list[Row]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    root = root_column(table, rows)
-    table.add_column("transactional id", overflow="fold")
-    table.add_column("state")
-    for name in ("producer", "epoch"):
-        table.add_column(name, justify="right")
-    for name in ("since", "changed"):
-        table.add_column(name)
-    table.add_column("partitions", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *root(row),
-            printable(row["transactional_id"]),
-            row["state"] + (", overdue" if row["is_overdue"] else ""),
-            str(row["producer_id"]),
-            str(row["producer_epoch"]),
-            _time(row["start_ms"]),
-            _time(row["update_ms"]),
-            printable(", ".join(row["partitions"]) or _NOTHING),
-        )
-    write_table(console, table, footer=[f"{len(rows)} transactional ids"])
+        footer = [f"{len(known)} transactional ids"]
+        write_table(console, _KNOWN_TABLE, known, is_wide=is_wide, footer=footer)
 
 
 def _undecoded(row: Row) -> str:
     kind = row["record_type"] or f"type {row['type_id']}"
     version = "" if row["version"] is None else f" version {row['version']}"
-    return printable(
+    return (
         f"{row['directory']}: {row['count']} records of {kind}{version} are not understood "
         f"({row['problem']}), the first at offset {row['first_offset']}: {row['reason']}"
     )
 
 
-def _time(epoch_ms: int | None) -> str:
-    return _NOTHING if epoch_ms is None else time_text(epoch_ms)[:19]
+def _state(row: Row) -> str:
+    return row["state"] + (", overdue" if row["is_overdue"] else "")
+
+
+def _text_column(heading: str, name: str, *, rank: int = 0, folds: bool = False) -> Column:
+    return Column(heading=heading, cell=lambda row: row[name] or NOTHING, rank=rank, folds=folds)
+
+
+def _id_column(heading: str, name: str, *, rank: int) -> Column:
+    return Column(heading=heading, cell=lambda row: str(row[name]), rank=rank, is_number=True)
+
+
+_GROUP_TABLE: Final = TextTable(
+    columns=(
+        _text_column("group", "group", folds=True),
+        _text_column("type", "group_type", rank=3),
+        _text_column("state", "state", rank=1),
+        Column(
+            heading="members",
+            cell=lambda row: number_text(len(row["members"])),
+            rank=2,
+            is_number=True,
+        ),
+        number_column("commits", "commits", rank=2),
+        number_column("lag", "lag", rank=0),
+    )
+)
+_COMMIT_TABLE: Final = TextTable(
+    columns=(
+        _text_column("group", "group", folds=True),
+        Column(heading="partition", cell=partition_name, folds=True),
+        Column(
+            heading="offset",
+            cell=lambda row: number_text(None if row["commit_ms"] is None else row["offset"]),
+            rank=1,
+            is_number=True,
+        ),
+        number_column("start", "log_start_offset", rank=4),
+        number_column("end", "log_end_offset", rank=3),
+        number_column("lag", "lag", rank=0),
+        time_column("committed", "commit_ms", rank=5),
+        time_column("expires", "expires_ms", rank=6),
+    ),
+    note=lambda row: ", ".join(row["findings"]),
+    note_heading="findings",
+    note_style=lambda _: _BAD,
+)
+_HOLDING_TABLE: Final = TextTable(
+    columns=(
+        Column(heading="partition", cell=partition_name, folds=True),
+        Column(
+            heading="verdict",
+            cell=lambda row: row["verdict"],
+            style=lambda row: _BAD if row["verdict"] == "hanging" else "",
+        ),
+        number_column("from offset", "first_offset", rank=1),
+        number_column("end", "log_end_offset", rank=4),
+        _id_column("producer", "producer_id", rank=3),
+        _id_column("epoch", "producer_epoch", rank=6),
+        time_column("last write", "last_timestamp", rank=2),
+        _text_column("transactional id", "transactional_id", rank=5, folds=True),
+        _text_column("state", "state", rank=7),
+    )
+)
+_KNOWN_TABLE: Final = TextTable(
+    columns=(
+        _text_column("transactional id", "transactional_id", folds=True),
+        Column(heading="state", cell=_state),
+        _id_column("producer", "producer_id", rank=3),
+        _id_column("epoch", "producer_epoch", rank=4),
+        time_column("since", "start_ms", rank=1),
+        time_column("changed", "update_ms", rank=2),
+    ),
+    note=lambda row: ", ".join(row["partitions"]),
+    note_heading="partitions",
+)
 
 
 def _observe_groups(call: Call[None], _session: None) -> Iterator[Told]:

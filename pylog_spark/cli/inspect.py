@@ -24,8 +24,15 @@ from pylog_spark.options.declared import (
     WIDE,
 )
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, number_column, partition_name, size_column, size_text
-from pylog_spark.text import printable, time_text
+from pylog_spark.report import (
+    json_line,
+    number_column,
+    partition_name,
+    size_column,
+    size_text,
+    time_column,
+)
+from pylog_spark.text import printable
 from pylog_spark.text_table import (
     NOTHING,
     Column,
@@ -278,14 +285,6 @@ def _remarks(row: Row) -> str:
     return "; ".join(remarks)
 
 
-def _time_column(heading: str, name: str, *, rank: int) -> Column:
-    def cell(row: Row) -> str:
-        at = row.get(name)
-        return NOTHING if at is None else time_text(at)[:19]
-
-    return Column(heading=heading, cell=cell, rank=rank)
-
-
 _SORTED_BY: Final = {
     InspectOrder.SIZE: ("size_bytes",),
     InspectOrder.DIRTY: ("dirty_ratio", "dirty_bytes"),
@@ -301,8 +300,8 @@ _COMMON_COLUMNS: Final = (
     number_column("segments", "segments", rank=4),
     size_column("size", "size_bytes", rank=1),
     Column(heading="dirty", cell=_ratio, rank=2, is_number=True),
-    _time_column("oldest", "oldest_timestamp", rank=6),
-    _time_column("newest", "newest_timestamp", rank=5),
+    time_column("oldest", "oldest_timestamp", rank=6),
+    time_column("newest", "newest_timestamp", rank=5),
     size_column("indexes", "index_bytes", rank=9),
     size_column("dirty bytes", "dirty_bytes", rank=12),
     size_column("to recover", "recovery_bytes", rank=13),

@@ -14,8 +14,13 @@ from pylog_spark.operations.past_runs import PastRun, Undo, list_past_runs
 from pylog_spark.options.choices import OutputFormat
 from pylog_spark.options.declared import LAST, OUTPUT, WIDE
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, number_column, size_column, size_text
-from pylog_spark.text import time_text
+from pylog_spark.report import (
+    json_line,
+    number_column,
+    size_column,
+    size_text,
+    time_column,
+)
 from pylog_spark.text_table import NOTHING, Column, Row, TextTable, write_lines, write_table
 
 
@@ -87,11 +92,7 @@ _RUN_TABLE: Final = TextTable(
         size_column("bytes", "bytes_before", rank=5),
         size_column("after", "bytes_after", rank=5),
         Column(heading="undo", cell=_undo, rank=1),
-        Column(
-            heading="started",
-            cell=lambda row: time_text(row["started_ms"])[:19] if row["started_ms"] else NOTHING,
-            rank=8,
-        ),
+        time_column("started", "started_ms", rank=8),
         Column(heading="took", cell=_duration, rank=7),
         Column(heading="roots", cell=lambda row: ", ".join(row["roots"]), rank=9),
     ),

@@ -32,7 +32,7 @@ class PastRun:
     Attributes:
         run_id: Its name; names sort by time.
         action: The command.
-        started_ms: When it began, epoch milliseconds.
+        started_ms: When it began, epoch milliseconds; None where its trash cannot be read.
         has_ended: Whether the ledger has its end; None where no ledger has its beginning.
         exit_code: Its exit status; None without an end, and after an error.
         roots: Its log directories.
@@ -50,7 +50,7 @@ class PastRun:
 
     run_id: str
     action: str
-    started_ms: int
+    started_ms: int | None
     has_ended: bool | None = None
     exit_code: int | None = None
     roots: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def _with_trash(name: str, run: PastRun | None, trash: str | None, folder: Path 
             )
         return _with_commits(run, list(list_commits(folder)))
     except PylogError as error:
-        begun = run or PastRun(run_id=name, action="", started_ms=0)
+        begun = run or PastRun(run_id=name, action="", started_ms=None)
         return replace(begun, undo=Undo.UNREADABLE, error=begun.error or str(error))
 
 
