@@ -17,7 +17,14 @@ from pyarrow.dataset import dataset
 
 from pylog_spark.engines.engine import Engine, RowsT
 from pylog_spark.ledger.ledger import Ledger
-from pylog_spark.ledger.tables import SCHEMAS, LedgerTable, local_folder, table_location, why_spark
+from pylog_spark.ledger.tables import (
+    SCHEMAS,
+    LedgerTable,
+    local_folder,
+    parquet_files,
+    table_location,
+    why_spark,
+)
 from pylog_spark.schemas import ALLOWED_BY, RUN, Action
 from storage_core.errors import ConfigError, StorageError
 
@@ -138,8 +145,8 @@ def read_runs(location: str) -> list[dict[str, Any]]:
     with _delta_errors(place):
         if DeltaTable.is_deltatable(place):
             rows = DeltaTable(place).to_pyarrow_dataset()
-        elif folder is not None and any((folder / LedgerTable.RUNS).glob("*.parquet")):
-            rows = dataset(sorted((folder / LedgerTable.RUNS).glob("*.parquet")), format="parquet")
+        elif folder is not None and (files := parquet_files(folder, LedgerTable.RUNS)):
+            rows = dataset(files, format="parquet")
         else:
             raise ConfigError("--ledger", location, "there is no ledger")
         names = [name for name in RUN.names if name in rows.schema.names]

@@ -41,6 +41,17 @@ SCHEMAS: Final[dict[LedgerTable, pa.Schema]] = {
 }
 
 
+def parquet_files(folder: Path, table: LedgerTable) -> list[Path]:
+    """Return the files of a table that was begun as Parquet, none of one in Delta.
+
+    Args:
+        folder: The ledger's.
+        table: Which.
+    """
+    files = folder / table
+    return [] if (files / "_delta_log").exists() else sorted(files.glob("*.parquet"))
+
+
 def why_spark(location: str) -> str | None:
     """Return why only Spark can go on with the ledger at a path of this machine, None if not.
 
@@ -53,9 +64,8 @@ def why_spark(location: str) -> str | None:
     odd = sorted(set(str(folder)) & _NOT_UNDERSTOOD)
     if odd:
         return f"deltalake understands no {' '.join(odd)} in a path"
-    runs = folder / LedgerTable.RUNS
     # A Delta table that is made over files of Parquet has none of their rows.
-    if not (runs / "_delta_log").exists() and any(runs.glob("*.parquet")):
+    if parquet_files(folder, LedgerTable.RUNS):
         return "it was begun as Parquet, by a session without Delta"
     return None
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pylog_spark.ledger.local_ledger import read_runs
 from pylog_spark.schemas import RunEvent
-from storage_core.commit.trash import BEGUN, DONE, RUN_FILE, list_commits, read_commit, read_run
+from storage_core.commit.purge import find_runs
+from storage_core.commit.trash import BEGUN, DONE, list_commits, read_commit, read_run
 from storage_core.errors import ConfigError, PylogError
 
 
@@ -85,7 +86,7 @@ def list_past_runs(ledger: str | None, trash: str | None, *, last: int) -> list[
     if trash is not None:
         if not Path(trash).is_dir():
             raise ConfigError("--trash", trash, "there is no such folder")
-        folders = {path.parent.name: path.parent for path in Path(trash).glob(f"*/{RUN_FILE}")}
+        folders = {folder.name: folder for folder in find_runs(Path(trash))}
     names = sorted({*runs, *folders}, reverse=True)[:last]
     return [_with_trash(name, runs.get(name), trash, folders.get(name)) for name in names]
 

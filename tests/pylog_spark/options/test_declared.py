@@ -21,7 +21,7 @@ READ_BY_LOAD = {"config_files", "settings", "server_properties"}
 READ_BY_COMMANDS = {
     *("deep", "directory", "fail_on", "in_place", "live", "managed", "mirror", "origin"),
     *("output", "path", "plan", "report", "roots", "run", "segments", "settle", "show"),
-    *("isolation", "sync_stopped"),
+    *("isolation", "sync_stopped", "by", "last", "per_topic", "wide"),
 }
 
 
