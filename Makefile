@@ -38,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers bench scale s3 spread check wheel lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -88,6 +88,9 @@ fuzz: $(VENV)/.for-all ## N=35000 changed partitions three times over, out-of-ra
 brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, and after damage (ten minutes)
 	$(RUN) pytest -m brokers tests/brokers $(PYTEST)
 
+notebooks: $(VENV)/.for-notebooks ## Execute notebooks/ and keep what they show in build/notebooks (two minutes)
+	$(RUN) pytest -m notebook tests/notebooks $(PYTEST)
+
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
 
@@ -127,3 +130,7 @@ $(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
 $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[local,test,dev]'
 	@touch $(VENV)/.for-run $@
+
+$(VENV)/.for-notebooks: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
+	@touch $@

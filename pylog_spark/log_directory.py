@@ -1,23 +1,43 @@
 """The public face: a log directory, and what can be done with it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
 
 from pylog_spark.discovery import discover_partitions, discover_segments, resolve_roots
 from pylog_spark.engines.choice import Local, Place
+from pylog_spark.operations.apply import OPERATIONS, ApplyOptions, apply_saved, options_of
 from pylog_spark.operations.compact import compact
+from pylog_spark.operations.doctor import diagnose
+from pylog_spark.operations.explain import explain
+from pylog_spark.operations.ingest import ingest
+from pylog_spark.operations.materialize import materialize
+from pylog_spark.operations.nightly import run_nightly
+from pylog_spark.operations.past_runs import PastRun, list_past_runs
+from pylog_spark.operations.purge import purge
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
+from pylog_spark.operations.survey import survey
+from pylog_spark.operations.transfer import TransferReport
+from pylog_spark.operations.undo import undo
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options import JobOptions
-from pylog_spark.run.run_report import RunReport
+from pylog_spark.options.broker import broker_config
+from pylog_spark.rows import spark_frame, table_of
+from pylog_spark.run.plan_file import SavedPlan, read_plan_file, write_plan_file
+from pylog_spark.run.run_report import RunReport, RunSummary
+from pylog_spark.schemas import EXPLANATION, Action
+from pylog_spark.tasks.diagnosis import Diagnosis
 from pylog_spark.tasks.listing import TopicFilter
 from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError
+from storage_core.maintenance.ingest.partition import IngestRules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +54,65 @@ class Inspection:
 
     partitions: "DataFrame"
     segments: "DataFrame"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an operation would do to a log directory, and will do when it is applied, exactly so.
+
+    Attributes:
+        report: Of the dry run that made it.
+        saved: What was decided, as ``--plan-out`` writes it down.
+        ledger: Path or URL of the ledger that an application is written to; None for none.
+    """
+
+    report: RunReport
+    saved: SavedPlan
+    ledger: str | None
+    _place: Place = field(repr=False)
+
+    @property
+    def df(self) -> "DataFrame":
+        """A row of ``schemas.RESULT`` for each partition: what would be done, or why nothing.
+
+        Raises:
+            ConfigError: The plan was made on this machine, without Spark.
+        """
+        return self.report.results_frame(_session_of(self._place))
+
+    def summary(self) -> RunSummary:
+        """Return the numbers: partitions, bytes before and, at most, after."""
+        return self.report.summary
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan for ``pylog apply``: Parquet if the file is named so, else JSON.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        write_plan_file(Path(path), self.saved)
+
+    def apply(
+        self,
+        *,
+        dry_run: bool = False,
+        trash: str | None = None,
+        overrides: Collection[str] = (),
+    ) -> RunReport:
+        """Do what was planned; partitions whose files changed since are refused, by file.
+
+        Args:
+            dry_run: Only look which partitions are still as planned.
+            trash: Folder that keeps what is replaced or removed; None for that of the options.
+            overrides: Guards that are switched off.
+
+        Raises:
+            PylogError: As the operation that made the plan.
+        """
+        said = ApplyOptions(
+            dry_run=dry_run, ledger=self.ledger, trash=trash, overrides=frozenset(overrides)
+        )
+        return apply_saved(self._place, self.saved, options_of(self.saved, None, said))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +161,19 @@ class LogDirectory:
         return cls(path=str(path), options=chosen, _place=place)
 
     def _require_session(self) -> "SparkSession":
-        """Return the session that makes DataFrames.
-
-        Raises:
-            ConfigError: The work is done on this machine, without Spark.
-        """
-        if isinstance(self._place, Local):
-            raise ConfigError("PLACE", "Local", "makes no DataFrames: ask for the report instead")
-        return self._place
+        return _session_of(self._place)
 
     def with_topics(self, topics: Mapping[str, Mapping[str, str]]) -> Self:
         """Return the same directory with topics' settings said, by name or glob."""
         return replace(self, options=replace(self.options, topic_configs=topics))
+
+    def with_options(self, **changes: Any) -> Self:
+        """Return the same directory with other options, by the names that ``JobOptions`` has.
+
+        Raises:
+            TypeError: There is no such option.
+        """
+        return replace(self, options=replace(self.options, **changes))
 
     def inspect(self) -> Inspection:
         """Return what lies in the directory, as DataFrames."""
@@ -127,8 +207,54 @@ class LogDirectory:
         request = VerifyRequest(is_deep=deep, is_live=live)
         return verify(self._place, [self.path], self.options, request)
 
-    def compact(self, *, dry_run: bool = False) -> "DataFrame":
-        """Compact every partition that is due and return the result rows.
+    def doctor(self, *, deep: bool = False) -> Diagnosis:
+        """Return what is wrong, what a broker's start would do about it, and what to run.
+
+        Args:
+            deep: Also open every batch.
+
+        Raises:
+            StorageError: The directory cannot be listed, or a file in it not be read.
+        """
+        threads = broker_config(self.options).num_recovery_threads_per_data_dir
+        request = VerifyRequest(is_deep=deep)
+        return diagnose(self._place, [self.path], self.options, request, broker_threads=threads)
+
+    def explain(self) -> "DataFrame":
+        """Return why partitions are cleaned or deleted from, now, later or never.
+
+        A row an answer, of ``schemas.EXPLANATION``; a partition has two, of cleaning and of
+        deletion.
+
+        Raises:
+            PylogError: The directory's own files cannot be read.
+        """
+        session = self._require_session()
+        rows = [answer for row in explain([self.path], self.options) for answer in _answers(row)]
+        return spark_frame(session, pa.Table.from_pylist(rows, schema=EXPLANATION))
+
+    def plan(self, action: Action | str) -> Plan:
+        """Return what an operation would do now, to be looked at, kept, and applied as it is.
+
+        Args:
+            action: ``compact``, ``retain``, ``recover`` or ``run``, all that a night does.
+
+        Raises:
+            ConfigError: There are no plans of such an action, or the options contradict the
+                directory.
+        """
+        operation = OPERATIONS.get(action)
+        if operation is None:
+            raise ConfigError("ACTION", action, f"expected one of {', '.join(OPERATIONS)}")
+        with TemporaryDirectory(prefix="pylog-plan-") as folder:
+            file = Path(folder, "plan.json")
+            options = replace(self.options, dry_run=True, plan_out=str(file))
+            report = operation(self._place, [self.path], options)
+            saved = read_plan_file(file)
+        return Plan(report=report, saved=saved, ledger=self.options.ledger, _place=self._place)
+
+    def run(self, *, dry_run: bool = False) -> "DataFrame":
+        """Recover, retain, compact and purge, as a night does, and return the result rows.
 
         Args:
             dry_run: Only say what would be done; nothing is written.
@@ -138,45 +264,166 @@ class LogDirectory:
             GuardRefusedError: The role was not said or is read-only, or the directory is in use.
         """
         session = self._require_session()
+        return self.run_with_report(dry_run=dry_run).results_frame(session)
+
+    def compact(self, *, dry_run: bool = False) -> "DataFrame":
+        """Compact every partition that is due; otherwise as ``run``."""
+        session = self._require_session()
         return self.compact_with_report(dry_run=dry_run).results_frame(session)
 
     def recover(self, *, dry_run: bool = False) -> "DataFrame":
-        """Recover every partition, as a broker does after a crash, and return the result rows.
+        """Recover every partition, as a broker does after a crash; otherwise as ``run``.
 
-        Args:
-            dry_run: Only say what would be done; everything is read, nothing is written.
-
-        Raises:
-            ConfigError: The options contradict the directory.
-            GuardRefusedError: The role was not said, or the directory is in use.
+        A dry run reads everything, too.
         """
         session = self._require_session()
         return self.recover_with_report(dry_run=dry_run).results_frame(session)
 
     def retain(self, *, dry_run: bool = False) -> "DataFrame":
-        """Remove the segments that have expired and return the result rows.
-
-        Args:
-            dry_run: Only say what would be done; nothing is written.
-
-        Raises:
-            ConfigError: The options contradict the directory.
-            GuardRefusedError: The role was not said or is read-only, or the directory is in use.
-        """
+        """Remove the segments that have expired; otherwise as ``run``."""
         session = self._require_session()
         return self.retain_with_report(dry_run=dry_run).results_frame(session)
 
-    def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""
-        options = replace(self.options, dry_run=dry_run)
-        return retain(self._place, [self.path], options)
+    def purge(self, *, dry_run: bool = False) -> "DataFrame":
+        """Remove what a broker would at its start, and empty the trash; otherwise as ``run``."""
+        session = self._require_session()
+        return self.purge_with_report(dry_run=dry_run).results_frame(session)
 
-    def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
-        """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""
-        options = replace(self.options, dry_run=dry_run)
-        return recover(self._place, [self.path], options)
+    def undo(self, run_id: str, *, dry_run: bool = False) -> "DataFrame":
+        """Bring each partition back to what it was before a run; otherwise as ``run``.
+
+        Args:
+            run_id: The run, as its report and the ledger name it.
+            dry_run: Only say what would come back.
+        """
+        session = self._require_session()
+        return self.undo_with_report(run_id, dry_run=dry_run).results_frame(session)
+
+    def survey(self) -> "DataFrame":
+        """Return what retention and compaction would do, by listings alone.
+
+        Rows of ``schemas.SURVEY``.
+
+        Raises:
+            PylogError: The directory's own files, or an inventory, cannot be read.
+        """
+        session = self._require_session()
+        return self.survey_with_report().details_frame(session)
+
+    def ingest(
+        self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
+    ) -> "DataFrame":
+        """Take what this mirror has and a managed root has not; rows of ``schemas.INGEST``.
+
+        Args:
+            managed: Path or URL of the managed root; made if it is not there.
+            rules: What the owner says about the mirror.
+            dry_run: Only say what would be taken.
+
+        Raises:
+            ConfigError: A place is none.
+            GuardRefusedError: Another run holds the managed root's lease.
+        """
+        session = self._require_session()
+        report = self.ingest_with_report(managed, rules=rules, dry_run=dry_run)
+        return report.details_frame(session)
+
+    def materialize(self, directory: str | Path, *, dry_run: bool = False) -> "DataFrame":
+        """Write partitions of this managed root as a directory that Kafka opens.
+
+        Rows of ``schemas.MATERIALIZED``.
+
+        Args:
+            directory: Absent, empty, or begun by a former run from the same root.
+            dry_run: Only say what would be written.
+
+        Raises:
+            ConfigError: This is no managed root.
+            GuardRefusedError: The directory has somebody else's files, or too little room.
+        """
+        session = self._require_session()
+        return self.materialize_with_report(directory, dry_run=dry_run).details_frame(session)
+
+    def past_runs(self, *, last: int = 20) -> "DataFrame":
+        """Return the last runs of the ledger and the trash that the options name, newest first.
+
+        Rows of ``PastRun``.
+
+        Args:
+            last: How many.
+
+        Raises:
+            ConfigError: The options name neither.
+        """
+        session = self._require_session()
+        runs = list_past_runs(self.options.ledger, self.options.trash, last=last)
+        return spark_frame(session, table_of(PastRun, runs))
+
+    def run_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``run`` does, and return all that is known of it."""
+        return run_nightly(self._place, [self.path], self._options(dry_run=dry_run))
 
     def compact_with_report(self, *, dry_run: bool = False) -> RunReport:
         """Do what ``compact`` does, and return all that is known of the run."""
-        options = replace(self.options, dry_run=dry_run)
-        return compact(self._place, [self.path], options)
+        return compact(self._place, [self.path], self._options(dry_run=dry_run))
+
+    def recover_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``recover`` does, and return all that is known of the run, its cuts as well."""
+        return recover(self._place, [self.path], self._options(dry_run=dry_run))
+
+    def retain_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``retain`` does, and return all that is known of the run: what stays, and why."""
+        return retain(self._place, [self.path], self._options(dry_run=dry_run))
+
+    def purge_with_report(self, *, dry_run: bool = False) -> RunReport:
+        """Do what ``purge`` does, and return all that is known of the run."""
+        return purge([self.path], self._options(dry_run=dry_run), place=self._place)
+
+    def undo_with_report(self, run_id: str, *, dry_run: bool = False) -> RunReport:
+        """Do what ``undo`` does, and return all that is known of the run."""
+        is_managed = self.options.role is Role.MANAGED
+        return undo(
+            run_id,
+            self._options(dry_run=dry_run),
+            # Those of local log directories stand in the trash.
+            roots=[self.path] if is_managed else [],
+            place=self._place,
+        )
+
+    def survey_with_report(self) -> TransferReport:
+        """Do what ``survey`` does, and return all that is known of the run."""
+        return survey(self._place, [self.path], self.options)
+
+    def ingest_with_report(
+        self, managed: str, *, rules: IngestRules | None = None, dry_run: bool = False
+    ) -> TransferReport:
+        """Do what ``ingest`` does, and return all that is known of the run."""
+        options = self._options(dry_run=dry_run)
+        return ingest(self._place, self.path, managed, options, rules=rules)
+
+    def materialize_with_report(
+        self, directory: str | Path, *, dry_run: bool = False
+    ) -> TransferReport:
+        """Do what ``materialize`` does, and return all that is known of the run."""
+        return materialize(self._place, self.path, directory, self._options(dry_run=dry_run))
+
+    def _options(self, *, dry_run: bool) -> JobOptions:
+        return replace(self.options, dry_run=dry_run)
+
+
+def _answers(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield an explanation's answers, each with its partition's name; its error if it has none."""
+    names = {name: row[name] for name in EXPLANATION.names if name in row}
+    for answer in row["answers"] or [{}]:
+        yield names | answer
+
+
+def _session_of(place: Place) -> "SparkSession":
+    """Return the session that makes DataFrames.
+
+    Raises:
+        ConfigError: The work is done on this machine, without Spark.
+    """
+    if isinstance(place, Local):
+        raise ConfigError("PLACE", "Local", "makes no DataFrames: ask for the report instead")
+    return place

@@ -16,11 +16,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, fields, is_dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pyarrow as pa
 
 from pylog_spark.text import valid_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
 
@@ -183,6 +196,11 @@ def rows_to_batches(
     iterator = iter(rows)
     while chunk := list(itertools.islice(iterator, _ROWS_IN_A_BATCH)):
         yield rows_to_batch(schema, chunk)
+
+
+def spark_frame(spark: "SparkSession", table: pa.Table) -> "DataFrame":
+    """Return one of our tables as a DataFrame."""
+    return spark.createDataFrame(table.replace_schema_metadata(), spark_ddl(table.schema))
 
 
 def spark_ddl(schema: pa.Schema, *, comments: bool = False) -> str:

@@ -367,6 +367,24 @@ SURVEY: Final = schema_of(SurveyRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExplanationRow:
+    """Why one partition is cleaned, or deletes its oldest segments, now, later or never."""
+
+    name: PartitionName
+    directory: Text = column("name of its directory")
+    about: Text = column("cleaning or deletion; null with an error")
+    is_due: Truth = column("whether something would be done now")
+    held_by: Text = column("stable code of what holds it back, null where it is due")
+    text: Text = column("the answer in one line")
+    from_ms: Number = column("from when on it is due, epoch milliseconds; null without a time")
+    condition: Text = column("what has to happen before; empty where nothing has to")
+    failure: Failure = Failure()
+
+
+EXPLANATION: Final = schema_of(ExplanationRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializedRow:
     """What a plain directory has of a managed partition."""
 

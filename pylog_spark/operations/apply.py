@@ -18,7 +18,8 @@ from pylog_spark.schemas import Action
 from storage_core.clock import Clock
 from storage_core.errors import ConfigError
 
-_OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
+# What can be planned, by name.
+OPERATIONS: Final[Mapping[str, Callable[..., RunReport]]] = {
     Action.COMPACT: compact,
     Action.RECOVER: recover,
     Action.RETAIN: retain,
@@ -49,19 +50,19 @@ class ApplyOptions:
     master: str | None = None
 
 
-def options_of(saved: SavedPlan, path: Path, said: ApplyOptions) -> JobOptions:
+def options_of(saved: SavedPlan, path: Path | None, said: ApplyOptions) -> JobOptions:
     """Return the options of a run that applies a plan.
 
     Args:
         saved: The plan.
-        path: Its file.
+        path: Its file; None for a plan that is in memory alone.
         said: What is said anew.
     """
     options = saved.options
     return replace(
         options,
         now_ms=saved.now_ms,
-        plan_in=str(path.absolute()),
+        plan_in=None if path is None else str(path.absolute()),
         dry_run=said.dry_run,
         ledger=said.ledger or options.ledger,
         trash=said.trash or options.trash,
@@ -112,7 +113,7 @@ def apply_saved(
         ConfigError: The plan has an action that is none.
         PylogError: As the operation that made the plan.
     """
-    operation = _OPERATIONS.get(saved.action)
+    operation = OPERATIONS.get(saved.action)
     if operation is None:
         raise ConfigError("PLAN", options.plan_in, f"has an unknown action: {saved.action}")
     roots = [root.location for root in saved.roots]

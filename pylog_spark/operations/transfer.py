@@ -1,13 +1,18 @@
 """What ingest, materialize and survey share: their report, and its rows."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pylog_spark.rows import spark_frame
 from pylog_spark.run.job import Job
 from pylog_spark.run.run_report import Report
 from pylog_spark.schemas import RESULT, Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,10 @@ class TransferReport(Report):
     """
 
     details: pa.Table
+
+    def details_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the details as a DataFrame."""
+        return spark_frame(spark, self.details)
 
 
 def transfer_results(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pylog_spark.rows import spark_ddl
+from pylog_spark.rows import spark_frame
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.schemas import CLEANING, CUT, PLAN, RECOVERY, RESULT, RETENTION, Reason, Status
 from storage_core.store.generations import GENERATION_MARK
@@ -100,6 +100,10 @@ class Report:
             "notes": list(self.notes),
         }
 
+    def results_frame(self, spark: "SparkSession") -> "DataFrame":
+        """Return the result rows as a DataFrame."""
+        return spark_frame(spark, self.results)
+
     def with_notes(self, notes: Iterable[str]) -> Self:
         """Return the same report with more notes."""
         return replace(self, notes=(*self.notes, *notes))
@@ -157,15 +161,9 @@ class RunReport(Report):
         rows: list[dict[str, Any]] = planned.select(list(_PLAN_COLUMNS)).to_pylist()
         return rows
 
-    def results_frame(self, spark: "SparkSession") -> "DataFrame":
-        """Return the result rows as a DataFrame."""
-        return spark.createDataFrame(self.results.replace_schema_metadata(), spark_ddl(RESULT))
-
     def plans_frame(self, spark: "SparkSession") -> "DataFrame":
         """Return what was observed and planned as a DataFrame; the plans themselves left out."""
-        columns = [name for name in PLAN.names if name != "plan"]
-        table = self.plans.select(columns).replace_schema_metadata()
-        return spark.createDataFrame(table, spark_ddl(pa.schema([PLAN.field(c) for c in columns])))
+        return spark_frame(spark, self.plans.drop_columns(["plan"]))
 
 
 def note_of_empty_root(root: str, *, are_topics_chosen: bool) -> str:

@@ -1,9 +1,21 @@
+"""A log directory's verbs, as Python and notebooks call them."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from pylog_spark.engines.choice import Local
+from pylog_spark.exit_code import ExitCode
 from pylog_spark.log_directory import LogDirectory
+from pylog_spark.run.plan_file import read_plan_file
+from pylog_spark.schemas import Action
 from storage_core.catalog.roles import Role
+from storage_core.clock import SystemClock
 from storage_core.errors import ConfigError, GuardRefusedError
+from storage_core.maintenance.ingest.partition import IngestRules
+from storage_core.maintenance.verification.verdict import Advice
 from tests.kit.compare import read_tree
 from tests.pylog_spark.broker_roots import (
     FIRST_ROUNDS_MS,
@@ -49,7 +61,16 @@ def test_on_this_machine_there_are_reports_and_dataframes_are_refused_before_all
     options = root.options(FIRST_ROUNDS_MS)
     directory = LogDirectory.for_path(Local(1), root.path, options=options)
     before = read_tree(root.path / f"{NAMES[0]}-0")
-    for operation in ("verify", "compact", "recover", "retain", "inspect"):
+    for operation in (
+        "verify",
+        "compact",
+        "recover",
+        "retain",
+        "inspect",
+        "run",
+        "explain",
+        "survey",
+    ):
         with pytest.raises(ConfigError, match="makes no DataFrames"):
             getattr(directory, operation)()
     assert read_tree(root.path / f"{NAMES[0]}-0") == before
@@ -60,3 +81,84 @@ def test_on_this_machine_there_are_reports_and_dataframes_are_refused_before_all
         report.findings_frame()
     report.release()
     assert directory.compact_with_report(dry_run=True).summary.planned == 1
+
+
+def test_a_plan_is_looked_at_kept_and_applied_exactly(tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES)
+    options = root.options(FIRST_ROUNDS_MS)
+    directory = LogDirectory.for_path(Local(1), root.path, options=options)
+    before = {name: read_tree(root.path / f"{name}-0") for name in NAMES}
+    plan = directory.plan("compact")
+    assert plan.summary().planned == 2
+    assert {name: read_tree(root.path / f"{name}-0") for name in NAMES} == before
+    with pytest.raises(ConfigError, match="makes no DataFrames"):
+        _ = plan.df
+
+    plan.save(tmp_path / "plan.json")
+    assert read_plan_file(tmp_path / "plan.json") == plan.saved
+    changed = root.path / f"{NAMES[0]}-0" / "00000000000000000000.log"
+    os.utime(changed, ns=(1, 1))
+    report = plan.apply()
+    rows = {row["topic"]: (row["status"], row["reason"]) for row in report.results.to_pylist()}
+    assert rows == {NAMES[0]: ("skipped", "INPUTS_CHANGED"), NAMES[1]: ("done", None)}
+    assert report.exit_code == ExitCode.REFUSED
+    assert read_tree(root.path / f"{NAMES[0]}-0").keys() == before[NAMES[0]].keys()
+    assert differences_from_kafka(root.path, NAMES[1:], tmp_path) == []
+
+
+def test_what_cannot_be_planned_is_refused_by_name(tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[:1])
+    directory = LogDirectory.for_path(Local(1), root.path, options=root.options(FIRST_ROUNDS_MS))
+    with pytest.raises(ConfigError, match="verify: expected one of compact, recover, retain, run"):
+        directory.plan("verify")
+
+
+@pytest.mark.spark
+def test_the_other_verbs_of_the_command_line_answer_with_dataframes(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[1:])
+    trash = tmp_path / "trash"
+    options = replace(root.options(FIRST_ROUNDS_MS), trash=str(trash))
+    directory = LogDirectory.for_path(spark, root.path, options=options)
+    before = read_tree(root.path / f"{NAMES[1]}-0")
+
+    assert directory.doctor().verdict.advice is Advice.START_BROKER
+    answers = directory.explain().collect()
+    assert {(row.topic, row.about, row.is_due) for row in answers} == {
+        (NAMES[1], "cleaning", True),
+        (NAMES[1], "deletion", False),
+    }
+    (listed,) = directory.survey().collect()
+    assert (listed.topic, listed.bytes) == (NAMES[1], _log_bytes(root.path / f"{NAMES[1]}-0"))
+
+    plan = directory.plan(Action.RUN)
+    assert [(row.topic, row.status) for row in plan.df.collect()] == [(NAMES[1], "planned")]
+    assert {row.status for row in directory.run(dry_run=True).collect()} == {"planned"}
+    run_id = plan.apply().run_id
+    assert differences_from_kafka(root.path, NAMES[1:], tmp_path) == []
+
+    (past,) = directory.past_runs().collect()
+    assert (past.run_id, past.action, past.undo) == (run_id, "run", "possible")
+    assert {row.status for row in directory.undo(run_id, dry_run=True).collect()} == {"planned"}
+    assert {row.status for row in directory.undo(run_id).collect()} == {"done"}
+    assert read_tree(root.path / f"{NAMES[1]}-0") == before
+    later = directory.with_options(purge_after_ms=0, now_ms=SystemClock().now_ms() + 60_000)
+    assert {row.status for row in later.purge(dry_run=True).collect()} == {"planned"}
+
+
+@pytest.mark.spark
+def test_a_mirror_goes_into_a_managed_root_and_out_of_it(spark, tmp_path):
+    root = broker_directory(tmp_path / "log", NAMES[1:])
+    options = root.options(FIRST_ROUNDS_MS, role=None)
+    mirror = LogDirectory.for_path(spark, root.path, role=Role.MIRROR, options=options)
+    rules = IngestRules(sync_has_stopped=True)
+    managed = str(tmp_path / "managed")
+    (taken,) = mirror.ingest(managed, rules=rules).collect()
+    assert (taken.topic, taken.status) == (NAMES[1], "done")
+    archive = LogDirectory.for_path(spark, managed, role=Role.MANAGED, options=options)
+    (written,) = archive.materialize(tmp_path / "plain").collect()
+    assert (written.status, written.bytes) == ("done", taken.taken_bytes)
+    assert _log_bytes(tmp_path / "plain" / f"{NAMES[1]}-0") == written.bytes
+
+
+def _log_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("*.log"))

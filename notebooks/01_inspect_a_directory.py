@@ -1,0 +1,105 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What is in this log directory?
+#
+# A look at a directory of a broker, at a copy of one, or at an archive on S3. Nothing is written, no lock is taken,
+# and neither Spark nor a broker is needed.
+#
+# Set `PYLOG_ROOT` to your own directory before you start Jupyter. Without it, this is a small directory that Apache
+# Kafka wrote for the tests of this project.
+
+# %%
+import os
+import tarfile
+import tempfile
+
+import matplotlib.pyplot as plt
+
+from storage_core import kafka_log
+
+ROOT = os.environ.get("PYLOG_ROOT")
+if ROOT is None:
+    ROOT = tempfile.mkdtemp(prefix="kafka-")
+    with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
+        archive.extractall(ROOT, filter="data")
+
+logs = kafka_log.open_logs(ROOT)
+logs.topics()
+
+# %% [markdown]
+# ## Partitions
+#
+# One row a partition. `error` says what is wrong with one that cannot be read; the others are not held up by it.
+
+# %%
+partitions = logs.partitions().to_pandas()
+partitions["records at most"] = partitions["log_end_offset"] - partitions["log_start_offset"]
+partitions.sort_values("size_bytes", ascending=False).head(20)
+
+# %%
+size = partitions.groupby("topic")["size_bytes"].sum().sort_values()
+figure, axes = plt.subplots(figsize=(8, 0.35 * len(size) + 1))
+axes.barh(size.index, size / 1024)
+axes.set_xlabel("KiB of .log files")
+axes.set_title("Where the bytes are")
+figure.tight_layout()
+
+# %% [markdown]
+# ## Segments
+#
+# Kafka deletes and compacts whole segments, so their number and their age say what a retention or a compaction can take. The last
+# segment of a partition is the active one: it always stays.
+
+# %%
+segments = logs.segments().to_pandas()
+closed = segments[~segments["is_active"]]
+overview = segments.groupby("topic").agg(
+    segments=("base_offset", "count"),
+    bytes=("size_bytes", "sum"),
+    newest=("newest_timestamp", "max"),
+)
+overview["closed share"] = closed.groupby("topic")["size_bytes"].sum() / overview["bytes"]
+overview.sort_values("bytes", ascending=False)
+
+# %%
+largest = size.index[-1]
+of_topic = segments[segments["topic"] == largest]
+by_day = (
+    of_topic.groupby([of_topic["newest_timestamp"].dt.date, "is_active"])["size_bytes"]
+    .sum()
+    .unstack(fill_value=0)
+)
+axes = (by_day / 1024).plot.bar(
+    stacked=True, figsize=(8, 3), title=f"How old the segments of {largest} are"
+)
+axes.set_xlabel("day of their newest record")
+axes.set_ylabel("KiB")
+axes.legend(["closed", "active"])
+axes.figure.tight_layout()
+
+# %% [markdown]
+# ## Records
+#
+# Only what is asked for is read: some columns, a range of offsets or times, a few keys. What comes is Arrow, so Polars, DuckDB and
+# pandas take it without a copy.
+
+# %%
+first = (
+    logs.read(largest, columns=["partition", "offset", "timestamp", "key", "value"])
+    .to_table()
+    .slice(0, 5)
+)
+first.to_pandas()
+
+# %% [markdown]
+# Next: [why is this topic so big?](02_why_is_this_topic_so_big.py)

@@ -1,0 +1,122 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Why is this topic so big?
+#
+# What holds its bytes: keys with many versions, records that are too young to go, segments that nobody has compacted. And what a
+# compaction would leave, before one is made. Nothing is written here.
+#
+# `PYLOG_ROOT` names your own directory; otherwise this is one that Apache Kafka wrote for the tests of this project.
+
+# %%
+import os
+import tarfile
+import tempfile
+
+import matplotlib.pyplot as plt
+from pyspark.sql import functions as F
+
+from pylog_spark.log_directory import LogDirectory
+from pylog_spark.session import build_session
+from pylog_spark.source import register
+from storage_core.catalog.roles import Role
+
+ROOT = os.environ.get("PYLOG_ROOT")
+if ROOT is None:
+    ROOT = tempfile.mkdtemp(prefix="kafka-")
+    with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
+        archive.extractall(ROOT, filter="data")
+
+spark = build_session("local[2]")
+register(spark)
+directory = LogDirectory.for_path(spark, ROOT, role=Role.BROKER)
+
+# %% [markdown]
+# ## What is due, and what holds the rest back
+#
+# The same rules that Kafka's cleaner and its deletion ask, with their numbers. A survey opens no `.log` file at all.
+
+# %%
+survey = directory.survey().toPandas()
+columns = ["topic", "partition", "bytes", "segments", "removable_bytes", "cleanable_bytes"]
+survey[columns].sort_values("bytes", ascending=False).head(10)
+
+# %%
+TOPIC = survey.groupby("topic")["bytes"].sum().idxmax()
+directory.explain().where(F.col("topic") == TOPIC).select(
+    "partition", "about", "is_due", "text"
+).toPandas()
+
+# %% [markdown]
+# ## Which keys
+#
+# `kafka-log` reads records as a DataFrame, with the columns of Spark's own Kafka source.
+
+# %%
+records = spark.read.format("kafka-log").option("subscribe", TOPIC).load(ROOT)
+keys = (
+    records.groupBy("key")
+    .agg(
+        F.count("*").alias("versions"),
+        F.sum(F.length("value")).alias("bytes"),
+        F.max("timestamp").alias("newest"),
+    )
+    .orderBy(F.desc("bytes"))
+)
+top = keys.limit(15).toPandas()
+top["key"] = [
+    key.decode("utf-8", "backslashreplace") if key is not None else "null" for key in top["key"]
+]
+top
+
+# %%
+figure, axes = plt.subplots(figsize=(8, 4))
+axes.barh(top["key"][::-1], top["bytes"][::-1])
+axes.set_xlabel("bytes of values, all versions")
+axes.set_title(f"Largest keys of {TOPIC}")
+figure.tight_layout()
+
+# %%
+total, distinct = records.agg(F.count("*"), F.countDistinct("key")).first()
+print(f"{total:,} records of {distinct:,} keys: {total - distinct:,} have a newer version")
+
+# %% [markdown]
+# ## What a compaction would leave
+#
+# A plan is made by the code that would do the work, and does nothing. `exact` figures come from reading the records; without that
+# `bytes_after` is an upper bound.
+
+# %%
+plan = directory.plan("compact")
+print(plan.summary())
+planned = plan.df.where(f"status = 'planned' and topic = '{TOPIC}'").toPandas()
+planned[["topic", "partition", "bytes_before", "bytes_after", "segments_before"]]
+
+# %%
+shown = (
+    plan.df.where("status = 'planned'")
+    .groupBy("topic")
+    .sum("bytes_before", "bytes_after")
+    .toPandas()
+    .set_index("topic")
+)
+axes = (shown / 1024).plot.barh(figsize=(8, 4), title="Before a compaction, and at most afterwards")
+axes.set_xlabel("KiB")
+axes.legend(["before", "after, at most"])
+axes.figure.tight_layout()
+
+# %% [markdown]
+# `plan.apply()` would do exactly this, and refuse each partition that has changed since. On the command line:
+# `pylog compact DIR --role broker --dry-run --plan-out plan.json`, then `pylog apply plan.json`.
+
+# %%
+spark.stop()

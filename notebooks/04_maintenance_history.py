@@ -1,0 +1,121 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What did maintenance do, run by run?
+#
+# `--ledger` writes every run into Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook asks them.
+#
+# `PYLOG_LEDGER` names your own ledger. Without it, three nights are run first, over a copy of a directory that Apache Kafka wrote:
+# one at the time of its newest records, one a day later, one a week later.
+
+# %%
+import os
+import tarfile
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from pylog_spark.engines.choice import Local
+from pylog_spark.log_directory import LogDirectory
+from pylog_spark.session import build_session
+from storage_core import kafka_log
+from storage_core.catalog.roles import Role
+
+LEDGER = os.environ.get("PYLOG_LEDGER")
+if LEDGER is None:
+    folder = Path(tempfile.mkdtemp(prefix="history-"))
+    root = folder / "kafka"
+    root.mkdir()
+    with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
+        archive.extractall(root, filter="data")
+    LEDGER = str(folder / "ledger")
+    newest = kafka_log.open_logs(root).partitions().to_pandas()["newest_timestamp"].max()
+    directory = LogDirectory.for_path(Local(), root, role=Role.BROKER).with_options(ledger=LEDGER)
+    for days in (0, 1, 7):
+        now_ms = int((newest + timedelta(days=days)).timestamp() * 1000)
+        report = directory.with_options(now_ms=now_ms).run_with_report()
+        print(report.run_id, report.summary)
+
+# %%
+spark = build_session("local[2]")
+for table in ("runs", "results", "findings"):
+    spark.read.format("delta").load(f"{LEDGER}/{table}").createOrReplaceTempView(table)
+
+# %% [markdown]
+# ## The runs
+
+# %%
+runs = spark.sql(
+    """
+    SELECT run_id, at, action, exit_code, partitions_done, partitions_failed, bytes_before, bytes_after, duration_ms
+    FROM runs WHERE event = 'END' ORDER BY run_id
+    """
+).toPandas()
+runs
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3))
+(runs.set_index("run_id")[["bytes_before", "bytes_after"]] / 1024).plot.bar(
+    ax=left, title="KiB of the partitions worked on", rot=20
+)
+(runs.set_index("run_id")["duration_ms"] / 1000).plot.bar(ax=right, title="seconds", rot=20)
+figure.tight_layout()
+
+# %% [markdown]
+# ## Which topics, and by what
+
+# %%
+by_topic = spark.sql(
+    """
+    SELECT topic, action, count(*) AS partitions, sum(bytes_before - bytes_after) AS freed
+    FROM results WHERE status = 'done' GROUP BY topic, action ORDER BY freed DESC
+    """
+).toPandas()
+by_topic.head(20)
+
+# %%
+freed = by_topic.pivot_table(
+    index="topic", columns="action", values="freed", aggfunc="sum", fill_value=0
+)
+axes = (freed / 1024).plot.barh(stacked=True, figsize=(8, 4), title="KiB freed")
+axes.figure.tight_layout()
+
+# %% [markdown]
+# ## Did every night end?
+#
+# A run that died has a START row and no END row. This is the query for an alert.
+
+# %%
+died = spark.sql(
+    """
+    SELECT run_id, at, action, roots FROM runs
+    WHERE event = 'START' AND run_id NOT IN (SELECT run_id FROM runs WHERE event = 'END')
+    """
+)
+print(f"{died.count()} runs have no end")
+died.toPandas()
+
+# %% [markdown]
+# ## What failed, or was left alone
+
+# %%
+spark.sql(
+    """
+    SELECT coalesce(reason, error_class) AS why, count(*) AS rows, count(DISTINCT topic) AS topics
+    FROM results WHERE status IN ('skipped', 'failed') GROUP BY 1 ORDER BY rows DESC
+    """
+).toPandas()
+
+# %%
+spark.stop()

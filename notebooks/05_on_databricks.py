@@ -1,0 +1,79 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # On Databricks
+#
+# Import the `.ipynb` that `make notebooks` writes. The cluster needs the wheel, and no extra: the runtime has Spark and Delta already.
+#
+# `%pip install /Volumes/main/tools/wheels/pylog_spark-0.1.0-py3-none-any.whl`
+#
+# Two things differ from a machine of your own:
+#
+# - **A volume is a mounted bucket.** Renames and syncs are not what they are on a disk there, so whatever *writes* refuses it
+#   (`FILESYSTEM_UNSAFE`). To look is fine. Archives that are to be maintained are managed roots, by their own URL (`s3://...`).
+# - **The session is there** (`spark`), and is not to be stopped.
+
+# %%
+from pylog_spark.log_directory import LogDirectory
+from pylog_spark.source import register
+from storage_core.catalog.roles import Role
+
+dbutils.widgets.text("root", "/Volumes/main/kafka/backup/kafka-1", "Log directory")
+dbutils.widgets.text("ledger", "/Volumes/main/kafka/ledger", "Ledger")
+ROOT = dbutils.widgets.get("root")
+LEDGER = dbutils.widgets.get("ledger")
+
+# %% [markdown]
+# ## Is the backup whole?
+#
+# A mirror is somebody else's files: it is read only.
+
+# %%
+directory = LogDirectory.for_path(spark, ROOT, role=Role.MIRROR).with_options(ledger=LEDGER)
+report = directory.verify_with_report(deep=True)
+print(report.summary)
+findings = report.findings_frame()
+findings.groupBy("severity", "code").count().orderBy("severity", "code").toPandas()
+
+# %% [markdown]
+# ## Records, as a table
+#
+# Executors read the files; the driver reads none.
+
+# %%
+register(spark)
+records = spark.read.format("kafka-log").option("subscribePattern", ".*").load(ROOT)
+per_partition = (
+    records.groupBy("topic", "partition").count().orderBy("topic", "partition").toPandas()
+)
+per_partition
+
+# %%
+axes = (
+    per_partition.groupby("topic")["count"]
+    .sum()
+    .sort_values()
+    .plot.barh(figsize=(8, 4), title="records")
+)
+axes.figure.tight_layout()
+
+# %% [markdown]
+# ## What happened here before
+#
+# `verify` above has written itself down, too.
+
+# %%
+directory.past_runs(last=10).select("run_id", "action", "exit_code", "duration_ms").toPandas()
+
+# %% [markdown]
+# As a nightly job: a Python wheel task with the entry point `pylog` and the parameters
+# `["run", "s3://archive/kafka", "--role", "managed", "--ledger", "..."]`.
