@@ -92,26 +92,24 @@ print(f"{total:,} records of {distinct:,} keys: {total - distinct:,} have a newe
 # %% [markdown]
 # ## What a compaction would leave
 #
-# A plan is made by the code that would do the work, and does nothing. `exact` figures come from reading the records; without that
-# `bytes_after` is an upper bound.
+# A plan is made by the code that would do the work, and does nothing. `exact` reads the records and says what would be left; without it
+# `bytes_after` is an upper bound, from sizes alone.
 
 # %%
-plan = directory.plan("compact")
+plan = directory.with_options(exact=True).plan("compact")
 print(plan.summary())
-planned = plan.df.where(f"status = 'planned' and topic = '{TOPIC}'").toPandas()
-planned[["topic", "partition", "bytes_before", "bytes_after", "segments_before"]]
+planned = (
+    plan.df.where("status = 'planned'")
+    .select("topic", "partition", "bytes_before", "bytes_after", "segments_before")
+    .toPandas()
+)
+planned[planned["topic"] == TOPIC]
 
 # %%
-shown = (
-    plan.df.where("status = 'planned'")
-    .groupBy("topic")
-    .sum("bytes_before", "bytes_after")
-    .toPandas()
-    .set_index("topic")
-)
-axes = (shown / 1024).plot.barh(figsize=(8, 4), title="Before a compaction, and at most afterwards")
+shown = planned.groupby("topic")[["bytes_before", "bytes_after"]].sum().sort_values("bytes_before")
+axes = (shown / 1024).plot.barh(figsize=(8, 4), title="Before a compaction, and afterwards")
 axes.set_xlabel("KiB")
-axes.legend(["before", "after, at most"])
+axes.legend(["before", "after"])
 axes.figure.tight_layout()
 
 # %% [markdown]

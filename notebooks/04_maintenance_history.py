@@ -14,14 +14,12 @@
 #
 # `--ledger` writes every run into Delta tables: `runs`, `results`, `operations`, `findings`, `cleanings`. This notebook asks them.
 #
-# `PYLOG_LEDGER` names your own ledger. Without it, three nights are run first, over a copy of a directory that Apache Kafka wrote:
-# one at the time of its newest records, one a day later, one a week later.
+# `PYLOG_LEDGER` names your own ledger. Without it, four runs are made first, over a copy of a directory that Apache Kafka wrote.
 
 # %%
 import os
 import tarfile
 import tempfile
-from datetime import timedelta
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,7 +27,6 @@ import matplotlib.pyplot as plt
 from pylog_spark.engines.choice import Local
 from pylog_spark.log_directory import LogDirectory
 from pylog_spark.session import build_session
-from storage_core import kafka_log
 from storage_core.catalog.roles import Role
 
 LEDGER = os.environ.get("PYLOG_LEDGER")
@@ -40,12 +37,15 @@ if LEDGER is None:
     with tarfile.open("../tests/golden/broker-uncleaned/before.tar.gz") as archive:
         archive.extractall(root, filter="data")
     LEDGER = str(folder / "ledger")
-    newest = kafka_log.open_logs(root).partitions().to_pandas()["newest_timestamp"].max()
     directory = LogDirectory.for_path(Local(), root, role=Role.BROKER).with_options(ledger=LEDGER)
-    for days in (0, 1, 7):
-        now_ms = int((newest + timedelta(days=days)).timestamp() * 1000)
-        report = directory.with_options(now_ms=now_ms).run_with_report()
-        print(report.run_id, report.summary)
+    in_a_month_ms = directory.options.now_ms + 30 * 86_400_000
+    for report in (
+        directory.verify_with_report(deep=True),
+        directory.retain_with_report(),
+        directory.compact_with_report(),
+        directory.with_options(now_ms=in_a_month_ms).run_with_report(),
+    ):
+        print(report.run_id, report.action, report.summary)
 
 # %%
 spark = build_session("local[2]")
@@ -59,17 +59,18 @@ for table in ("runs", "results", "findings"):
 runs = spark.sql(
     """
     SELECT run_id, at, action, exit_code, partitions_done, partitions_failed, bytes_before, bytes_after, duration_ms
-    FROM runs WHERE event = 'END' ORDER BY run_id
+    FROM runs WHERE event = 'END' ORDER BY at
     """
 ).toPandas()
 runs
 
 # %%
+named = runs.set_axis(runs["action"] + " " + runs["at"].dt.strftime("%H:%M:%S"))
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3))
-(runs.set_index("run_id")[["bytes_before", "bytes_after"]] / 1024).plot.bar(
-    ax=left, title="KiB of the partitions worked on", rot=20
+(named[["bytes_before", "bytes_after"]] / 1024).plot.barh(
+    ax=left, title="KiB of the partitions worked on"
 )
-(runs.set_index("run_id")["duration_ms"] / 1000).plot.bar(ax=right, title="seconds", rot=20)
+(named["duration_ms"] / 1000).plot.barh(ax=right, title="seconds")
 figure.tight_layout()
 
 # %% [markdown]

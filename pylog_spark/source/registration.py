@@ -4,6 +4,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from pylog_spark.engines.session_facts import setting
 from pylog_spark.source.data_source import KafkaLogDataSource
 from pylog_spark.source.options import parse_spark_bytes
 
@@ -22,8 +23,10 @@ def register(spark: SparkSession) -> None:
     Raises:
         ConfigError: The session's ``spark.sql.files.maxPartitionBytes`` is no amount of bytes.
     """
-    said = spark.conf.get(_MAX_PARTITION_BYTES)
-    task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, str(said))
+    task_bytes = KafkaLogDataSource.max_partition_bytes
+    # A serverless session does not say.
+    if (said := setting(spark, _MAX_PARTITION_BYTES)) is not None:
+        task_bytes = parse_spark_bytes(_MAX_PARTITION_BYTES, said)
 
     class SessionDataSource(KafkaLogDataSource):
         """The format with the session's settings; Spark pickles a local class with its values."""

@@ -23,6 +23,7 @@ from pylog_spark.source.data_source import KafkaLogReader
 from storage_core.commit import DeleteFile, SyncDirectory
 from tests.kit.golden_cleaning import prepare
 from tests.kit.golden_data import Golden
+from tests.pylog_spark.session_doubles import RefusingConf, ServerlessSession
 from tests.pylog_spark.source.test_ranges import as_consumed, consumed_from
 from tests.pylog_spark.source.test_reads_during_commits import one_group, steps_of
 from tests.storage_core.maintenance.compaction.hand_made import cleaning
@@ -142,6 +143,14 @@ def test_keys_and_columns_are_options(read):
     rows = read(subscribe="compacted", keys="key-30", columns="key,offset").collect()
     assert len(rows) > 1
     assert {bytes(row.key) for row in rows} == {b"key-30"}
+
+
+def test_a_session_that_says_no_settings_reads_as_much_a_task_as_spark_would(spark, read):
+    try:
+        register(ServerlessSession(spark, RefusingConf({})))
+        assert read(subscribe="events").count() == 1048
+    finally:
+        register(spark)
 
 
 def test_registering_twice_changes_nothing(spark, read):
