@@ -16,6 +16,8 @@ LOCK := conf/requirements.lock
 SETTINGS := pyproject.toml $(LOCK)
 BROKER := build/broker
 LEDGER := build/ledger
+AIRFLOW := build/airflow
+AIRFLOW_LOCK := conf/airflow.lock
 GOLDEN := tests/golden/broker-uncleaned/before.tar.gz
 PYTEST ?= # more arguments for pytest: make test PYTEST="-n 0 -k cleaner -x"
 # Processes that share the tests, a module at a time: what a module sets up is set up once. Modules
@@ -38,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks bench scale s3 spread check wheel lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -91,6 +93,9 @@ brokers: $(VENV)/.for-all ## Brokers of 2.8 to 4.4: doctor on what they leave, a
 notebooks: $(VENV)/.for-notebooks ## Execute notebooks/ and keep what they show in build/notebooks (two minutes)
 	$(RUN) pytest -m notebook tests/notebooks $(PYTEST)
 
+airflow: $(VENV)/.for-all $(AIRFLOW)/.created ## Parse, render and run jobs/dags in a real Airflow, in an environment of its own (five minutes)
+	PYLOG_AIRFLOW=$(abspath $(AIRFLOW)) $(RUN) pytest -m airflow tests/airflow $(PYTEST)
+
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
 
@@ -111,6 +116,8 @@ wheel: $(VENV)/.for-all ## Write the wheel and the source archive to dist
 lock: $(VENV)/.for-all ## Choose the versions in conf/requirements.lock anew
 	$(RUN) uv pip compile pyproject.toml --quiet --all-extras --universal --upgrade --no-header \
 		--no-emit-index-url --no-emit-find-links --output-file $(LOCK)
+	echo 'apache-airflow>=3.1,<4' | $(RUN) uv pip compile - --quiet --universal --upgrade --no-header \
+		--python-version 3.11 --no-emit-index-url --no-emit-find-links --output-file $(AIRFLOW_LOCK)
 
 clean: ## Remove what make has made, except .cache (jars that were fetched)
 	rm -rf $(VENV) build dist spark-warehouse metastore_db derby.log
@@ -133,4 +140,10 @@ $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
 
 $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'
+	@touch $@
+
+# Airflow wants other versions of some libraries than this project: it has an environment of its own.
+$(AIRFLOW)/.created: $(AIRFLOW_LOCK)
+	$(PYTHON) -m venv --clear $(AIRFLOW)
+	$(AIRFLOW)/bin/python -m pip install --quiet --requirement $(AIRFLOW_LOCK)
 	@touch $@

@@ -1,0 +1,53 @@
+"""A nightly, a retention in between, and a verification a week, of one archive.
+
+To be copied into Airflow's folder of DAGs beside ``pylog_operator.py``; what is yours stands in
+``PARAMS``, and can be said anew at each trigger.
+
+A nightly and a retention lock the root. They are apart in time here; where they may meet, give both
+a pool of one slot, for the second one is refused (exit status 3). The root of a broker that runs is
+locked by that broker: only the verification may look at it, with ``--live``.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Param
+from pylog_operator import PylogOperator
+
+PARAMS = {
+    "program": Param("pylog", type="string", description="The program, by name or path"),
+    "root": Param(
+        "s3://archive/kafka", type="string", description="Managed root, or log directory"
+    ),
+    "role": Param("managed", enum=["managed", "broker"], description="What it is"),
+    "ledger": Param("s3://archive/ledger", type="string", description="Where runs are recorded"),
+    "engine": Param("auto", enum=["auto", "local", "spark"], description="Who does the tasks"),
+}
+COMMON = {
+    "start_date": datetime(2026, 1, 1, tzinfo=UTC),
+    "catchup": False,
+    "max_active_runs": 1,
+    "params": PARAMS,
+    "tags": ["kafka", "pylog"],
+    # A run that is tried again goes on where the first one stopped.
+    "default_args": {"retries": 2, "retry_delay": timedelta(minutes=10)},
+}
+WHERE = ["{{ params.root }}", "--role", "{{ params.role }}"]
+RECORDED = ["--ledger", "{{ params.ledger }}", "--engine", "{{ params.engine }}"]
+PROGRAM = "{{ params.program }}"
+
+with DAG("pylog_nightly", schedule="0 2 * * *", **COMMON):
+    PylogOperator(
+        task_id="run",
+        program=PROGRAM,
+        arguments=["run", *WHERE, *RECORDED, "--max-duration", "4h"],
+    )
+
+with DAG("pylog_retention", schedule="30 8,14,20 * * *", **COMMON):
+    PylogOperator(task_id="retain", program=PROGRAM, arguments=["retain", *WHERE, *RECORDED])
+
+with DAG("pylog_verify", schedule="0 12 * * 0", **COMMON):
+    PylogOperator(
+        task_id="verify",
+        program=PROGRAM,
+        arguments=["verify", *WHERE, *RECORDED, "--deep", "--fail-on", "error"],
+    )
