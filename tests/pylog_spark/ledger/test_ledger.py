@@ -10,6 +10,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from pylog_spark.engines.choice import Local, Place
@@ -23,7 +24,7 @@ from pylog_spark.operations.purge import purge
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.undo import undo
 from pylog_spark.options import JobOptions
-from pylog_spark.rows import rows_to_batch
+from pylog_spark.rows import rows_to_batch, spark_frame
 from pylog_spark.schemas import RESULT
 from storage_core.clock import ManualClock
 from storage_core.errors import ConfigError, GuardRefusedError, StorageError
@@ -251,6 +252,14 @@ def test_each_engine_goes_on_with_the_ledger_of_the_other(spark, tmp_path, first
         read_table(spark, location, LedgerTable.RESULTS).toArrow().to_pylist(),
     ):
         assert sorted(row["topic"] for row in rows) == ["a", "b", "c"]
+    # Row for row what one engine alone would have written.
+    alone = pa.concat_tables([result_rows("a"), result_rows("b"), result_rows("c")])
+    assert_df_equality(
+        read_table(spark, location, LedgerTable.RESULTS),
+        spark_frame(spark, alone),
+        ignore_row_order=True,
+        ignore_metadata=True,
+    )
     left = deltalake.DeltaTable(f"{location}/results")
     assert left.transaction_version("r/results") == 2
     assert left.schema() == made.schema()
