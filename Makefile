@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow bench scale s3 spread check wheel lock clean
+.PHONY: help setup run fmt lint types imports test crash nights kills fuzz brokers notebooks airflow docs bench scale s3 spread check wheel lock clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -96,6 +96,9 @@ notebooks: $(VENV)/.for-notebooks ## Execute notebooks/ and keep what they show 
 airflow: $(VENV)/.for-all $(AIRFLOW)/.created ## Parse, render and run jobs/dags in a real Airflow, in an environment of its own (five minutes)
 	PYLOG_AIRFLOW=$(abspath $(AIRFLOW)) $(RUN) pytest -m airflow tests/airflow $(PYTEST)
 
+docs: $(VENV)/.for-docs ## Build the site from docs/ and from what the program declares, to build/docs
+	$(RUN) sphinx --fail-on-warning --keep-going --quiet --builder html docs build/docs
+
 bench: $(VENV)/.for-all ## Measure, beside Apache Kafka on the same machine
 	$(RUN) pytest -m bench -s $(PYTEST)
 
@@ -137,6 +140,10 @@ $(VENV)/.for-run: $(VENV)/.created $(SETTINGS)
 $(VENV)/.for-all: $(VENV)/.created $(SETTINGS)
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[local,test,dev]'
 	@touch $(VENV)/.for-run $@
+
+$(VENV)/.for-docs: $(VENV)/.for-all
+	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[docs]'
+	@touch $@
 
 $(VENV)/.for-notebooks: $(VENV)/.for-all
 	$(RUN) pip install --quiet --use-pep517 --constraint $(LOCK) --editable '.[notebooks]'

@@ -1,7 +1,7 @@
 """Kafka's log files for people who write Python: what is there, and its records as Arrow.
 
 This module is the public face of reading: it stays as it is, names are only added. It needs no
-Spark, no broker and no Kafka client; it writes nothing and takes no lock.
+Spark, no broker and no Kafka client; it writes nothing and takes no lock. ::
 
     from storage_core import kafka_log
 

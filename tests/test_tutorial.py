@@ -1,0 +1,56 @@
+"""``docs/tutorial.md``: its commands run one after the other, as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TUTORIAL = (REPOSITORY / "docs" / "tutorial.md").read_text()
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
+# What is there already where this test runs.
+INSTALL = {
+    "python3 -m venv .venv",
+    ".venv/bin/pip install --quiet .",
+    ". .venv/bin/activate",
+}
+# By a piece of a block: what its reader sees.
+SEEN = {
+    "pylog inspect": "orders-by-id-1",
+    "pylog explain": "due: ",
+    "pylog dump": "order-2026-",
+    "pylog verify": "harmless  INDEX_PREALLOCATED",
+    "pylog run ": "13 done, 2 skipped",
+    "pylog runs": "possible",
+    "pylog doctor": "pylog recover",
+    "pylog recover": "clickstream-0",
+    "kafka_log": "624 keys",
+}
+
+
+def test_the_tutorial_runs_from_its_first_line_to_its_last(tmp_path: Path):
+    (tmp_path / "tests").symlink_to(REPOSITORY / "tests")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    left_out, seen = set(), {}
+    for language, text in BLOCKS:
+        lines = [line for line in text.splitlines() if line not in INSTALL]
+        left_out |= set(text.splitlines()) & INSTALL
+        program = [sys.executable, "-"] if language == "python" else ["bash", "-e"]
+        ended = subprocess.run(
+            program,
+            input="\n".join(lines),
+            cwd=tmp_path,
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == 0, (text, ended.stdout, ended.stderr)
+        assert ended.stderr == "", text
+        for piece, words in SEEN.items():
+            if piece in text:
+                seen[piece] = words in ended.stdout
+                assert seen[piece], ended.stdout
+    assert left_out == INSTALL
+    assert seen.keys() == SEEN.keys()
