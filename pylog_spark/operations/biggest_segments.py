@@ -46,10 +46,12 @@ def segments_after_run(
     names_of: dict[str, list[str]] = defaultdict(list)
     for location, name in sorted(sizes, key=lambda key: (-sizes[key], key))[:most]:
         names_of[location].append(name)
-    chosen = [root for root in roots if root.location in names_of]
-    catalogs = build_catalogs(chosen, options)
+    # Of all roots: one of a broker's has its cluster's metadata, the others' too.
+    catalogs = build_catalogs(roots, options)
     rows = []
-    for root in chosen:
+    for root in roots:
+        if root.location not in names_of:
+            continue
         is_managed = root.role is Role.MANAGED
         view = inspect_root(MANAGED_PREFIX + root.location if is_managed else root.location)
         config_of = catalogs[root.location].config_for

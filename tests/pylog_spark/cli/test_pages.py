@@ -155,6 +155,20 @@ def test_what_cannot_be_looked_at_after_a_run_is_a_sentence(pylog, monkeypatch, 
     assert "They cannot be looked at: /logs: is gone" in page.read_text()
 
 
+def test_the_metadata_of_another_log_directory_of_the_broker_counts(pylog, tmp_path):
+    root = unpack_broker(tmp_path / "log")
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(root / "meta.properties", other)
+    (root / "clickstream-1").rename(other / "clickstream-1")
+    page = tmp_path / "page.html"
+    command = ("retain", root, other, *LATER.split(), "--dry-run", "--topics", "clickstream")
+    result = pylog(*command, "--high-watermark", "log-end", "--report", page)
+    assert result.exit_code in {0, 3}, result.stderr
+    text = sections_of(page)["Segments of the biggest partitions"]
+    assert re.search(r'aria-label="[^"]*other: clickstream-1, [^"]+, expired"', text)
+
+
 @pytest.mark.parametrize("name", ["inspect", "survey", "doctor", "verify"])
 def test_a_page_does_not_lie_among_somebodys_files(pylog, tmp_path, name: str):
     root = unpack_broker(tmp_path / "log")

@@ -13,6 +13,8 @@ from storage_core.maintenance.inspection import inspect_partition, inspect_root
 from storage_core.maintenance.partition_state import PartitionState
 from storage_core.maintenance.segment_states import observe_segments, segment_states
 from storage_core.store import FileInfo
+from tests.kit.builders import some_batches
+from tests.kit.directories import SegmentSpec, write_partition
 from tests.kit.golden_broker import broker_origin, unpack_broker
 
 NOW_MS = 1_000_000
@@ -83,6 +85,29 @@ def test_the_first_that_holds_is_the_state(config, checkpoint, expected):
 def test_of_a_segment_without_a_timestamp_the_age_of_the_file_counts():
     config = deleted(retention_ms=NOW_MS - 250)
     assert states_of(config, timestamps=(NO_TIMESTAMP, 200, 300, 400))[0] == "kept"
+
+
+def test_of_a_segment_without_a_time_index_the_age_of_the_file_counts(tmp_path: Path):
+    segments = [
+        SegmentSpec(base_offset=base, batches=some_batches(count=1, records=10, base_offset=base))
+        for base in (0, 10)
+    ]
+    path = write_partition(tmp_path / "orders-0", segments)
+    path.joinpath(f"{0:020}.timeindex").unlink()
+    view = inspect_root(tmp_path)
+    (entry,) = view.entries
+    written_ms = path.joinpath(f"{0:020}.log").stat().st_mtime_ns // 1_000_000
+    found = {}
+    for age_ms in (1_000, 10_000):
+        rows = observe_segments(
+            view,
+            entry,
+            entry.topic_partition,
+            config=deleted(retention_ms=5_000),
+            now_ms=written_ms + age_ms,
+        )
+        found[age_ms] = [(row["newest_timestamp"], row["state"]) for row in rows]
+    assert [rows[0] for rows in found.values()] == [(None, "kept"), (None, "expired")]
 
 
 def test_which_segments_of_a_tiered_topic_were_uploaded_is_not_guessed():
