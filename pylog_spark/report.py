@@ -135,14 +135,20 @@ def _number(name: str) -> Callable[[Row], str]:
     return lambda row: number_text(row.get(name))
 
 
+def _value(name: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get(name)
+
+
 def number_column(heading: str, name: str, *, rank: int) -> Column:
     """Return a column of counts or offsets."""
-    return Column(heading=heading, cell=_number(name), rank=rank, is_number=True)
+    return Column(
+        heading=heading, cell=_number(name), value=_value(name), rank=rank, is_number=True
+    )
 
 
 def size_column(heading: str, name: str, *, rank: int) -> Column:
     """Return a column of bytes."""
-    return Column(heading=heading, cell=_bytes(name), rank=rank, is_number=True)
+    return Column(heading=heading, cell=_bytes(name), value=_value(name), rank=rank, is_number=True)
 
 
 def time_column(heading: str, name: str, *, rank: int) -> Column:
@@ -152,7 +158,7 @@ def time_column(heading: str, name: str, *, rank: int) -> Column:
         at = row.get(name)
         return NOTHING if at is None else time_text(at)[:19]
 
-    return Column(heading=heading, cell=cell, rank=rank)
+    return Column(heading=heading, cell=cell, value=_value(name), rank=rank)
 
 
 def _status_style(row: Row) -> str:
@@ -180,6 +186,7 @@ RESULT_TABLE: Final = TextTable(
         Column(
             heading="segments",
             cell=lambda row: _change(row["segments_before"], row["segments_after"]),
+            value=_value("segments_before"),
             rank=5,
             is_number=True,
         ),
@@ -202,6 +209,7 @@ PLAN_TABLE: Final = TextTable(
         Column(
             heading="ratio",
             cell=lambda row: f"{row['cleanable_ratio']:.2f}",
+            value=_value("cleanable_ratio"),
             rank=2,
             is_number=True,
         ),
@@ -238,11 +246,12 @@ RETENTION_TABLE: Final = TextTable(
         Column(
             heading="log start",
             cell=lambda row: _change(row["old_log_start_offset"], row["log_start_offset"]),
+            value=_value("log_start_offset"),
             rank=4,
             is_number=True,
         ),
         number_column("percent", "percent", rank=9),
         Column(heading="kept by", cell=lambda row: row["blocked_by"] or "", rank=2),
-        Column(heading="for still", cell=_kept_for, rank=5),
+        Column(heading="for still", cell=_kept_for, value=_value("wait_ms"), rank=5),
     ),
 )

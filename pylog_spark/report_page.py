@@ -1,226 +1,284 @@
-"""Pages to be read or sent, one HTML file each: what a look found, what a run did."""
+"""Pages to be read, printed or sent: one HTML file each, which fetches nothing and trusts nobody.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Tables are those of a terminal (``text_table``), with all columns and rows; a click on a heading
+sorts by it. Whatever a row says is escaped. A policy in the page itself lets a browser run and
+apply nothing but the script and the style sheet that are kept here, known by their digests, and
+load nothing at all. Light or dark is the reader's choice; on paper it is light.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-import pyarrow as pa
-
-from pylog_spark.report import (
-    error_text,
-    number_text,
-    partition_name,
-    refusal_text,
-    size_text,
-    summary_line,
-)
 from pylog_spark.text import printable
-from pylog_spark.text_table import has_several_roots
+from pylog_spark.text_table import NOTHING, Column, Row, TextTable, has_several_roots
 
+# Names of colours: of texts, of lines, and of what pictures show. Pictures refer to them by name,
+# so that one drawing serves light, dark and paper.
 _STYLE: Final = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; }
-table { border-collapse: collapse; margin: 1em 0 2em; }
-th, td { text-align: left; padding: .2em .8em; border-bottom: 1px solid #ddd; vertical-align: top; }
-.fatal, .error { color: #b00020; font-weight: bold; } .warn { color: #8a5a00; }
-.harmless, .info, .skipped { color: #666; } .failed { color: #b00020; }
+:root {
+  color-scheme: light dark;
+  --paper: #ffffff; --ink: #1f2328; --dim: #656d76; --line: #d8dee4; --link: #0550ae;
+  --red: #b3101b; --yellow: #855a00; --green: #116329; --cyan: #0b5c77;
+  --clean: #4f9d69; --dirty: #d98a29; --expired: #c9504f; --active: #4a7fc1; --kept: #9aa4af;
+  --before: #9aa4af; --after: #4a7fc1;
+  --fatal: #7d1128; --error: #c9504f; --warn: #d98a29; --harmless: #9aa4af; --info: #4a7fc1;
+}
+@media screen and (prefers-color-scheme: dark) { :root {
+  --paper: #14171b; --ink: #dde2e8; --dim: #949ea9; --line: #363c44; --link: #79b8ff;
+  --red: #ff8a80; --yellow: #e3b341; --green: #6fd08c; --cyan: #6cc7e6; --fatal: #e05a7d;
+} }
+body { background: var(--paper); color: var(--ink); font: 14px/1.45 system-ui, sans-serif;
+  margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin: 0 0 .3rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .5rem; }
+a { color: var(--link); } p { margin: .4rem 0; overflow-wrap: anywhere; }
+.lead { font-size: 1.05rem; } .note, figcaption { color: var(--dim); }
+pre { border: 1px solid var(--line); margin: .4rem 0; overflow-x: auto; padding: .4rem .8rem; }
+nav a { margin-right: 1rem; white-space: nowrap; }
+figure { margin: 1rem 0 1.6rem; overflow-x: auto; }
+svg { display: block; height: auto; margin-top: .3rem; max-width: 100%; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; margin: .5rem 0 1rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .9rem .25rem 0; text-align: left;
+  vertical-align: top; }
+td { white-space: nowrap; } .number { text-align: right; }
+.long { min-width: 11rem; overflow-wrap: anywhere; white-space: normal; }
+th button { all: unset; cursor: pointer; font-weight: 600; white-space: nowrap; }
+th button:focus-visible { outline: 2px solid var(--link); }
+th[aria-sort=ascending] button::after { content: " \\2191"; }
+th[aria-sort=descending] button::after { content: " \\2193"; }
+tr:target { outline: 2px solid var(--link); }
+.bold { font-weight: 600; } .dim { color: var(--dim); } .red { color: var(--red); }
+.yellow { color: var(--yellow); } .green { color: var(--green); } .cyan { color: var(--cyan); }
+@media print {
+  body { font-size: 9pt; margin: 0; max-width: none; } nav { display: none; }
+  thead { display: table-header-group; } tr, figure { break-inside: avoid; }
+  td { overflow-wrap: anywhere; white-space: normal; } h2 { break-after: avoid; }
+  .wide, figure { overflow: visible; } a { color: inherit; }
+}
+"""
+_NUMBER: Final = "number"
+_LONG: Final = "long"
+# Rows are sorted by the numbers of a column where it has any, else by its texts; what has no value
+# stands last, whichever way.
+_SCRIPT: Final = """
+"use strict";
+const valueOf = (row, place) => {
+  const cell = row.cells[place], number = cell.dataset.value;
+  if (number !== undefined) return number === "" ? null : Number(number);
+  return cell.textContent === "" || cell.textContent === "-" ? null : cell.textContent;
+};
+const compare = (a, b) =>
+  typeof a === "number" ? a - b : a.localeCompare(b, undefined, {numeric: true});
+for (const button of document.querySelectorAll("th button")) {
+  button.addEventListener("click", () => {
+    const heading = button.closest("th"), place = heading.cellIndex;
+    const body = heading.closest("table").tBodies[0];
+    const isUp = heading.getAttribute("aria-sort") !== "ascending";
+    for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", isUp ? "ascending" : "descending");
+    const rows = Array.from(body.rows, row => [valueOf(row, place), row]);
+    rows.sort(([a], [b]) => {
+      if (a === null || b === null) return (a === null) - (b === null);
+      return isUp ? compare(a, b) : compare(b, a);
+    });
+    body.append(...rows.map(([, row]) => row));
+  });
+}
 """
 
 
-class RunPage(Protocol):
-    """What the page of a run is made of."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTable:
+    """A table of a page.
 
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        ...
+    Attributes:
+        table: Which; a sentence about a row is its last column but for ``more``.
+        rows: All of them. Where their ``root`` differs, that is a column, too.
+        more: Columns behind those of the table.
+        links: By the heading of a column, where a row's cell leads: the name of a row's anchor on
+            the same page, None for nowhere.
+        anchor: Name of a row's anchor; None for none.
+    """
 
-    @property
-    def action(self) -> str:
-        """What was asked for."""
-        ...
-
-    @property
-    def dry_run(self) -> bool:
-        """Whether nothing was to be written."""
-        ...
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a reader should know of the run as a whole."""
-        ...
-
-    @property
-    def results(self) -> pa.Table:
-        """Rows of ``schemas.RESULT``."""
-        ...
-
-    @property
-    def cuts(self) -> pa.Table:
-        """Rows of ``schemas.CUT``."""
-        ...
+    table: TextTable
+    rows: Sequence[Row]
+    more: tuple[Column, ...] = ()
+    links: Mapping[str, Callable[[Row], str | None]] = field(default_factory=dict)
+    anchor: Callable[[Row], str] | None = None
 
 
-class FindingCounts(Protocol):
-    """How many findings there are of a code and severity."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A picture of a page.
 
-    @property
-    def severity(self) -> str:
-        """How bad they are."""
-        ...
+    Attributes:
+        svg: The drawing, from whoever draws it safely (``pictures``): it is taken as it is.
+        caption: What it shows.
+    """
 
-    @property
-    def code(self) -> str:
-        """Their code."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        ...
+    svg: str
+    caption: str
 
 
-class FindingReport(Protocol):
-    """What a page is made of."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to be copied."""
 
-    @property
-    def run_id(self) -> str:
-        """The run."""
-        ...
-
-    @property
-    def counts(self) -> Sequence[FindingCounts]:
-        """Findings by severity and code, worst first."""
-        ...
-
-    @property
-    def findings(self) -> Sequence[Mapping[str, Any]]:
-        """The worst findings."""
-        ...
-
-    @property
-    def results(self) -> pa.Table:
-        """A row a partition."""
-        ...
+    text: str
 
 
-def write_page(path: Path, *, title: str, report: FindingReport) -> None:
+Block = str | Figure | PageTable | Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading and what stands below it; without that, the heading is left out, too."""
+
+    heading: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: Its name, in the window as well.
+        lead: The first sentence: what a reader has to know if he reads no further.
+        notes: What he should know besides.
+        sections: The rest.
+    """
+
+    title: str
+    lead: str
+    notes: Sequence[str] = ()
+    sections: Sequence[Section] = ()
+
+
+def write_page(path: Path, page: Page) -> None:
     """Write a page; one that is there is replaced.
 
     Raises:
         OSError: The file cannot be written.
     """
-    counts = [(count.severity, count.code, number_text(count.count)) for count in report.counts]
-    names, roots = _root_cells([*report.findings, *report.results.to_pylist()])
-    findings = [
+    # Python's own name for a half of a character is no UTF-8; ``printable`` has spelled them out.
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(_html(page))
+
+
+def _html(page: Page) -> Iterator[str]:
+    policy = "; ".join(
         (
-            row["severity"],
-            *roots(row),
-            row["code"],
-            "" if row["topic"] is None else partition_name(row),
-            row["file"],
-            number_text(row["position"]),
-            number_text(row["offset"]),
-            row["message"],
-            row["fix"],
+            "default-src 'none'",
+            f"script-src {_digest(_SCRIPT)}",
+            f"style-src {_digest(_STYLE)}",
+            "base-uri 'none'",
+            "form-action 'none'",
         )
-        for row in report.findings
-    ]
-    results = [
-        (
-            row["status"],
-            *roots(row),
-            partition_name(row),
-            number_text(row["segments_before"]),
-            size_text(row["bytes_before"]),
-            number_text(row["records_before"]),
-            error_text(row),
-        )
-        for row in report.results.to_pylist()
-    ]
-    told = ("code", "partition", "file", "position", "offset", "found", "what to do")
-    parts = [
-        f"<h1>{escape(title)}</h1><p>Run {escape(report.run_id)}</p>",
-        f"<h2>Findings by kind</h2>{_table(('severity', 'code', 'count'), counts)}",
-        f"<h2>The worst {len(findings)} findings</h2>"
-        + _table(("severity", *names, *told), findings),
-        "<h2>Partitions</h2>"
-        + _table(("status", *names, "partition", "segments", "size", "records", "error"), results),
-    ]
-    _write(path, title, parts)
-
-
-def write_run_page(path: Path, report: RunPage) -> None:
-    """Write the page of a run; one that is there is replaced.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    rows = report.results.to_pylist()
-    what = "dry run, nothing was written" if report.dry_run else f"run {report.run_id}"
-    title, told = f"pylog {report.action}", summary_line(rows) + refusal_text(rows)
-    parts = [
-        f"<h1>{escape(title)}</h1><p>{escape(what)}: {escape(told)}</p>",
-        "".join(f"<p>{escape(printable(note))}</p>" for note in report.notes),
-    ]
-    root, roots = _root_cells(rows)
-    if report.cuts.num_rows:
-        cuts = [
-            (
-                cut["status"],
-                *roots(cut),
-                partition_name(cut),
-                cut["file"],
-                number_text(cut["position"]),
-                size_text(cut["size_bytes"]),
-                number_text(cut["records"]),
-                cut["reason"],
-                cut["salvaged_to"] or "",
-            )
-            for cut in report.cuts.to_pylist()
-        ]
-        names = ("status", *root, "partition", "file", "from", "size", "records", "why", "saved to")
-        parts.append(f"<h2>What recovery cuts</h2>{_table(names, cuts)}")
-    results = [
-        (
-            row["status"],
-            *roots(row),
-            partition_name(row),
-            row["action"],
-            size_text(row["bytes_before"]),
-            size_text(row["bytes_after"]),
-            number_text(row["records_before"]),
-            number_text(row["records_after"]),
-            error_text(row) or row["reason"] or "",
-        )
-        for row in rows
-    ]
-    names = ("status", *root, "partition", "action", "bytes", "after", "records", "after", "why")
-    parts.append(f"<h2>Partitions</h2>{_table(names, results)}")
-    _write(path, title, parts)
-
-
-def _root_cells(
-    rows: Iterable[Mapping[str, Any]],
-) -> tuple[tuple[str, ...], Callable[[Mapping[str, Any]], tuple[str, ...]]]:
-    """Return the heading of a column of roots, and what fills it; nothing for one root alone."""
-    if not has_several_roots(rows):
-        return (), lambda _: ()
-    return ("root",), lambda row: (str(row["root"]),)
-
-
-def _write(path: Path, title: str, parts: Iterable[str]) -> None:
-    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{_STYLE}</style>"
-    page = f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
-    path.write_text(page, encoding="utf-8")
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr class='{escape(row[0])}'>"
-        + "".join(f"<td>{escape(printable(str(cell)))}</td>" for cell in row)
-        + "</tr>"
-        for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{escape(policy, quote=False)}">\n'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    yield '<meta name="referrer" content="no-referrer">\n'
+    yield f"<title>{_text(page.title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n"
+    yield f"<h1>{_text(page.title)}</h1>\n"
+    yield f'<p class="lead">{_text(page.lead)}</p>\n'
+    for note in page.notes:
+        yield f'<p class="note">{_text(note)}</p>\n'
+    sections = [section for section in page.sections if section.blocks]
+    if len(sections) > 1:
+        links = (
+            f'<a href="#section-{number}">{_text(section.heading)}</a>'
+            for number, section in enumerate(sections)
+        )
+        yield f"<nav>{' '.join(links)}</nav>\n"
+    for number, section in enumerate(sections):
+        yield f'<h2 id="section-{number}">{_text(section.heading)}</h2>\n'
+        for block in section.blocks:
+            yield from _block(block)
+    yield f"<script>{_SCRIPT}</script>\n</body></html>\n"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case str():
+            yield f"<p>{_text(block)}</p>\n"
+        case Command():
+            yield f"<pre>{_text(block.text)}</pre>\n"
+        case Figure():
+            yield f"<figure><figcaption>{_text(block.caption)}</figcaption>{block.svg}</figure>\n"
+        case PageTable():
+            yield from _table(block)
+
+
+def _table(block: PageTable) -> Iterator[str]:
+    columns = _columns(block)
+    yield '<div class="wide"><table><thead><tr>'
+    for column in columns:
+        heading = f"<button>{_text(column.heading)}</button>"
+        yield f"<th{_class(_NUMBER * column.is_number)}>{heading}</th>"
+    yield "</tr></thead><tbody>\n"
+    for row in block.rows:
+        anchor = "" if block.anchor is None else f' id="{_text(block.anchor(row))}"'
+        cells = "".join(_cell(column, row, block.links.get(column.heading)) for column in columns)
+        yield f"<tr{anchor}>{cells}</tr>\n"
+    yield "</tbody></table></div>\n"
+
+
+def _columns(block: PageTable) -> list[Column]:
+    """Return the columns of a table; of those that a terminal may leave out, the empty ones go."""
+    table = block.table
+    root = [Column(heading="root", cell=lambda row: str(row.get("root")), folds=True)]
+    columns = [*(root if has_several_roots(block.rows) else ()), *table.columns]
+    note = []
+    if table.note is not None:
+        note = [
+            Column(
+                heading=table.note_heading,
+                cell=table.note,
+                rank=1,
+                folds=True,
+                style=table.note_style,
+            )
+        ]
+    return [
+        column
+        for column in (*columns, *note, *block.more)
+        if not column.rank or _has_value(column, block.rows)
+    ]
+
+
+def _has_value(column: Column, rows: Iterable[Row]) -> bool:
+    return any(cell and cell != NOTHING for cell in map(column.cell, rows))
+
+
+def _cell(column: Column, row: Row, link: Callable[[Row], str | None] | None) -> str:
+    text = _text(column.cell(row))
+    target = None if link is None else link(row)
+    if target is not None:
+        text = f'<a href="#{_text(target)}">{text}</a>'
+    value = ""
+    if column.value is not None:
+        number = column.value(row)
+        value = f' data-value="{"" if number is None else number}"'
+    # A style is one of this program's own, such as "bold red".
+    names = (column.style(row), _NUMBER * column.is_number, _LONG * column.folds)
+    classes = " ".join(name for name in names if name)
+    return f"<td{_class(classes)}{value}>{text}</td>"
+
+
+def _class(names: str) -> str:
+    return f' class="{names}"' if names else ""

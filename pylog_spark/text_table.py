@@ -47,6 +47,7 @@ class Column:
     Attributes:
         heading: Its first line.
         cell: Text of a row; ``-`` or nothing where the row has no value.
+        value: What a row is sorted by, a number or None; None where that is the cell's text.
         rank: Columns of the highest rank go first where room is short; those of 0 always stay.
         is_number: Whether it is flush right.
         folds: Whether it holds names that may be long: these fold before other columns go.
@@ -55,6 +56,7 @@ class Column:
 
     heading: str
     cell: Callable[[Row], str]
+    value: Callable[[Row], float | None] | None = None
     rank: int = 0
     is_number: bool = False
     folds: bool = False

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
+from pylog_spark.cli.page_parts import finding_sections, picture_notes, table_section
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.exit_code import ExitCode
@@ -16,7 +17,7 @@ from pylog_spark.operations.doctor import diagnose
 from pylog_spark.operations.verify_report import VerifyRequest
 from pylog_spark.options.broker import broker_config
 from pylog_spark.options.choices import FailOn
-from pylog_spark.options.declared import DEEP, FAIL_ON, ROOTS, SHOW
+from pylog_spark.options.declared import DEEP, FAIL_ON, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
 from pylog_spark.report import (
     PARTITION,
@@ -26,8 +27,10 @@ from pylog_spark.report import (
     size_column,
     size_text,
 )
+from pylog_spark.report_page import Command, Page, Section, write_page
+from pylog_spark.run.guards import check_outside
 from pylog_spark.tasks.diagnosis import Diagnosis
-from pylog_spark.text_table import TextTable, write_paragraphs, write_table
+from pylog_spark.text_table import Row, TextTable, write_paragraphs, write_table
 from storage_core.catalog.roles import Role, guess_role, local_path
 from storage_core.errors import ConfigError
 from storage_core.maintenance.verification.findings import Severity
@@ -65,6 +68,7 @@ def _prepare(line: CommandLine) -> Call[None]:
     options = load_options(line)
     places = _check_places(line[ROOTS], options.role)
     roots = resolve_roots(places, said=options.role)
+    check_outside(REPORT.label, line[REPORT], roots)
     return Call(line=line, options=options, subject=None, roots=roots)
 
 
@@ -84,7 +88,34 @@ def _show(call: Call[None], diagnosis: Diagnosis) -> int:
         typer.echo(json_line("diagnosis", _describe(diagnosis, shown)))
     else:
         _write(diagnosis, shown, is_wide=call.is_wide)
+    page = call.line[REPORT]
+    if page is not None:
+        write_page(page, doctor_page(diagnosis))
     return _exit_code(diagnosis, call.line[FAIL_ON])
+
+
+def doctor_page(diagnosis: Diagnosis) -> Page:
+    """Return the page of a diagnosis."""
+    verdict = diagnosis.verdict
+    commands = [Command(command) for command in verdict.commands]
+    failed = [
+        f"{partition_name(row)} in {row['root']} could not be verified: {row['error']}"
+        for row in diagnosis.failed
+    ]
+    return Page(
+        title="pylog doctor",
+        lead=verdict.headline,
+        notes=[*verdict.reasons, *picture_notes()],
+        sections=[
+            Section(heading="What to run", blocks=commands),
+            Section(heading="Log directories", blocks=[*map(_root_line, diagnosis.roots), *failed]),
+            Section(heading="What a broker's start would do", blocks=_start_lines(diagnosis)),
+            table_section(
+                "Partition by partition", _FORECAST_TABLE, _worth_telling(diagnosis.forecasts)
+            ),
+            *finding_sections(diagnosis.counts, diagnosis.findings),
+        ],
+    )
 
 
 def _check_places(roots: Sequence[str], role: Role | None) -> list[Path]:
@@ -160,7 +191,7 @@ def _write(diagnosis: Diagnosis, shown: int, *, is_wide: bool) -> None:
         write_counts(console, diagnosis.counts, diagnosis.findings)
 
 
-def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> None:
+def _start_lines(diagnosis: Diagnosis) -> list[str]:
     start, pace = diagnosis.start, diagnosis.pace
     rate = f"{size_text(round(pace.bytes_per_second))}/s a reader"
     basis = "as measured" if pace.is_measured else "assumed: too little was read to measure"
@@ -178,12 +209,21 @@ def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> No
             f"a directory; `pylog recover` about {start.our_seconds:.1f} s with {pace.our_tasks} "
             f"tasks ({rate}, {basis})."
         )
-    write_paragraphs(console, lines, is_wide=is_wide)
-    worth = [
+    return lines
+
+
+def _worth_telling(forecasts: Sequence[Row]) -> list[Row]:
+    """Return the partitions with which a broker's start would do more than open them."""
+    return [
         row
-        for row in diagnosis.forecasts
+        for row in forecasts
         if row.get("cut_bytes") or row.get("error") or row.get("rebuilt_segments")
     ]
+
+
+def _write_start(diagnosis: Diagnosis, console: Console, *, is_wide: bool) -> None:
+    write_paragraphs(console, _start_lines(diagnosis), is_wide=is_wide)
+    worth = _worth_telling(diagnosis.forecasts)
     if worth:
         console.print()
         left = len(worth) - _SHOWN_FORECASTS

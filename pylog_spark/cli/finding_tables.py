@@ -42,7 +42,7 @@ FINDING_TABLE: Final = TextTable(
     note=lambda row: row["message"],
     note_heading="found",
 )
-_COUNT_TABLE: Final = TextTable(
+COUNT_TABLE: Final = TextTable(
     columns=(
         _SEVERITY,
         Column(heading="code", cell=lambda row: row["code"]),
@@ -66,7 +66,7 @@ def write_counts(
         findings: Those that are known; not all of them, perhaps.
     """
     names = ("severity", "code", "count")
-    write_table(console, _COUNT_TABLE, [dict(zip(names, of, strict=True)) for of in counts])
+    write_table(console, COUNT_TABLE, [dict(zip(names, of, strict=True)) for of in counts])
     fixes: dict[str, str] = {}
     for row in findings:
         fixes.setdefault(row["code"], row["fix"])

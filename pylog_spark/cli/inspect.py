@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -18,6 +19,7 @@ from pylog_spark.options.declared import (
     EXCLUDE,
     OUTPUT,
     PER_TOPIC,
+    REPORT,
     ROOTS,
     SEGMENTS,
     TOPICS,
@@ -43,6 +45,7 @@ from pylog_spark.text_table import (
     write_table,
 )
 from storage_core.catalog.log_directories import DirectoryKind, SubDirectory
+from storage_core.catalog.roles import Role
 from storage_core.clock import SystemClock
 from storage_core.errors import PylogError
 from storage_core.maintenance.inspection import (
@@ -51,11 +54,12 @@ from storage_core.maintenance.inspection import (
     inspect_root,
     inspect_segments,
 )
-from storage_core.roots.open_root import map_over_root
+from storage_core.roots.open_root import LogRoot, map_over_root
+from storage_core.store.open_objects import MANAGED_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class Look:
     """One root as it was looked at.
 
     Attributes:
@@ -76,6 +80,9 @@ def inspect_roots(line: CommandLine) -> int:
         StorageError: A root cannot be listed.
     """
     now_ms = SystemClock().now_ms()
+    page = line[REPORT]
+    if page is not None:
+        _check_page(page, line[ROOTS])
     as_json = line[OUTPUT] is OutputFormat.JSON
     looks = []
     for root in line[ROOTS]:
@@ -84,18 +91,33 @@ def inspect_roots(line: CommandLine) -> int:
         if as_json:
             _write_json(look)
     rows = [row for look in looks for row in look.rows]
-    totals = _totals_by_topic(rows, line[BY]) if line[PER_TOPIC] else []
+    totals = totals_by_topic(rows, line[BY]) if line[PER_TOPIC] else []
     if as_json:
         for total in totals:
             typer.echo(json_line("topic", total))
     else:
         _write_tables(line, looks, totals)
+    if page is not None:
+        from pylog_spark.cli.inspect_page import write_inspect_page  # noqa: PLC0415  # pictures
+
+        write_inspect_page(page, looks, now_ms=now_ms)
     is_whole = not any(look.view.row["errors"] for look in looks)
     is_whole &= all(row["error"] is None for row in rows)
     return ExitCode.DONE if is_whole else ExitCode.PARTLY_FAILED
 
 
-def _look(line: CommandLine, root: str, now_ms: int) -> _Look:
+def _check_page(page: Path, roots: Sequence[str]) -> None:
+    """Refuse a page that could not be written, or that would lie among somebody's files."""
+    from pylog_spark.cli.runner import check_file_place  # noqa: PLC0415  # whoever wants no page
+    from pylog_spark.run.guards import check_outside  # noqa: PLC0415  # whoever wants no page
+
+    check_file_place(REPORT.label, page)
+    places = (root.removeprefix(MANAGED_PREFIX) for root in roots)
+    log_roots = [LogRoot(location=place, role=Role.MIRROR, is_said=False) for place in places]
+    check_outside(REPORT.label, page, log_roots)
+
+
+def _look(line: CommandLine, root: str, now_ms: int) -> Look:
     with said_as("ROOT", root):
         view = inspect_root(root)
     entries = [entry for entry in view.entries if _is_asked_for(entry, line[TOPICS], line[EXCLUDE])]
@@ -105,7 +127,7 @@ def _look(line: CommandLine, root: str, now_ms: int) -> _Look:
     if line[SEGMENTS]:
         segments = map_over_root(view.files, _segments, entries)
     order = _order(rows, line[BY])
-    return _Look(view=view, rows=[rows[n] for n in order], segments=[segments[n] for n in order])
+    return Look(view=view, rows=[rows[n] for n in order], segments=[segments[n] for n in order])
 
 
 def _order(rows: Sequence[Row], by: InspectOrder | None) -> list[int]:
@@ -122,7 +144,7 @@ def _order(rows: Sequence[Row], by: InspectOrder | None) -> list[int]:
     return sorted(range(len(rows)), key=key)
 
 
-def _totals_by_topic(rows: Sequence[Row], by: InspectOrder | None) -> list[Row]:
+def totals_by_topic(rows: Sequence[Row], by: InspectOrder | None) -> list[Row]:
     """Return a row a topic: its partitions added up, over all roots."""
     of_topic: dict[str, list[Row]] = {}
     for row in rows:
@@ -170,7 +192,7 @@ def _segments(entry: SubDirectory) -> list[Row]:
         return []  # the partition's own row carries the error
 
 
-def _write_json(look: _Look) -> None:
+def _write_json(look: Look) -> None:
     typer.echo(json_line("log_directory", look.view.row))
     for row, of_partition in zip(look.rows, look.segments, strict=True):
         typer.echo(json_line("partition", row))
@@ -178,12 +200,12 @@ def _write_json(look: _Look) -> None:
             typer.echo(json_line("segment", segment))
 
 
-def _write_tables(line: CommandLine, looks: Sequence[_Look], totals: Sequence[Row]) -> None:
+def _write_tables(line: CommandLine, looks: Sequence[Look], totals: Sequence[Row]) -> None:
     console = Console()
     are_topics_chosen = bool(line[TOPICS] or line[EXCLUDE])
     rows: list[Row] = []
     for look in looks:
-        write_paragraphs(console, [_headline(look.view)], is_wide=line[WIDE])
+        write_paragraphs(console, [headline(look.view)], is_wide=line[WIDE])
         for error in look.view.row["errors"]:
             console.print(Text(f"  {printable(error)}", style="bold red"), soft_wrap=True)
         if not look.rows:
@@ -194,14 +216,14 @@ def _write_tables(line: CommandLine, looks: Sequence[_Look], totals: Sequence[Ro
         return
     is_wide = line[WIDE]
     if totals:
-        write_table(console, _table(_TOPIC_TABLE, line[BY]), totals, is_wide=is_wide)
+        write_table(console, _table(TOPIC_TABLE, line[BY]), totals, is_wide=is_wide)
     else:
-        table = _table(_PARTITION_TABLE, line[BY])
+        table = _table(PARTITION_TABLE, line[BY])
         order = _order(rows, line[BY]) if len(looks) > 1 else range(len(rows))
         segments = [of_partition for look in looks for of_partition in look.segments]
         lines = [line for n in order for line in (rows[n], *_lines_of(rows[n], segments[n]))]
         write_table(console, table, lines, is_wide=is_wide)
-    write_paragraphs(console, _footer(looks, rows), is_wide=is_wide)
+    write_paragraphs(console, footer(looks, rows), is_wide=is_wide)
 
 
 def _lines_of(row: Row, segments: Iterable[Row]) -> Iterator[Row]:
@@ -220,7 +242,8 @@ def _table(table: TextTable, by: InspectOrder | None) -> TextTable:
     return replace(table, columns=tuple(columns))
 
 
-def _footer(looks: Sequence[_Look], rows: Sequence[Row]) -> list[str]:
+def footer(looks: Sequence[Look], rows: Sequence[Row]) -> list[str]:
+    """Return the sums of all partitions as a sentence, and what is to be said of single roots."""
     total = _total(rows)
     text = f"{len(rows)} directories, {size_text(total['size_bytes'])}"
     text += f" and {size_text(total['index_bytes'])} of indexes"
@@ -242,7 +265,8 @@ def _footer(looks: Sequence[_Look], rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _headline(view: RootView) -> str:
+def headline(view: RootView) -> str:
+    """Return in a sentence what a root is."""
     row = view.row
     facts = [
         f"looks like {row['guessed_role']}",
@@ -299,14 +323,20 @@ _HEADING_OF: Final = {
 _COMMON_COLUMNS: Final = (
     number_column("segments", "segments", rank=4),
     size_column("size", "size_bytes", rank=1),
-    Column(heading="dirty", cell=_ratio, rank=2, is_number=True),
+    Column(
+        heading="dirty",
+        cell=_ratio,
+        value=lambda row: row["dirty_ratio"],
+        rank=2,
+        is_number=True,
+    ),
     time_column("oldest", "oldest_timestamp", rank=6),
     time_column("newest", "newest_timestamp", rank=5),
     size_column("indexes", "index_bytes", rank=9),
     size_column("dirty bytes", "dirty_bytes", rank=12),
     size_column("to recover", "recovery_bytes", rank=13),
 )
-_PARTITION_TABLE: Final = TextTable(
+PARTITION_TABLE: Final = TextTable(
     columns=(
         Column(heading="partition", cell=_name, folds=True),
         Column(heading="policy", cell=_policy, rank=3),
@@ -320,7 +350,7 @@ _PARTITION_TABLE: Final = TextTable(
     note_heading="remarks",
     note_style=lambda row: "bold red" if row.get("error") else "",
 )
-_TOPIC_TABLE: Final = TextTable(
+TOPIC_TABLE: Final = TextTable(
     columns=(
         Column(heading="topic", cell=lambda row: row["topic"], folds=True),
         number_column("partitions", "partitions", rank=3),

@@ -1,21 +1,30 @@
 """The jobs that recover, retain and compact, a saved plan that is applied, and what they print."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.page_parts import (
+    figures,
+    history_section,
+    picture_notes,
+    segment_section,
+    table_section,
+)
 from pylog_spark.cli.progress_line import ProgressLine
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.apply import ApplyOptions, apply_saved, options_of
+from pylog_spark.operations.biggest_segments import segments_after_run
 from pylog_spark.operations.compact import compact
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.recover import recover
 from pylog_spark.operations.retain import retain
+from pylog_spark.options import JobOptions
 from pylog_spark.options.declared import (
     DRY_RUN,
     ENGINE,
@@ -30,6 +39,7 @@ from pylog_spark.options.declared import (
     TRASH,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.pictures import MOST_ROWS, before_and_after, dirty_ratios
 from pylog_spark.report import (
     CUT_TABLE,
     PLAN_TABLE,
@@ -41,13 +51,14 @@ from pylog_spark.report import (
     refused_deletions,
     summary_line,
 )
-from pylog_spark.report_page import write_run_page
+from pylog_spark.report_page import Page, Section, write_page
 from pylog_spark.run.guards import check_outside, check_recovery, check_roots
 from pylog_spark.run.plan_file import SavedPlan, read_plan_file
 from pylog_spark.run.plan_table import RowKey, row_key
 from pylog_spark.run.run_report import RunReport
-from pylog_spark.schemas import ALLOWED_BY, Reason
+from pylog_spark.schemas import ALLOWED_BY, Reason, Status
 from pylog_spark.text_table import write_table
+from storage_core.roots.open_root import LogRoot
 
 
 def _prepare(line: CommandLine) -> Call[list[str]]:
@@ -130,8 +141,54 @@ def show_run(call: Call[Any], report: RunReport) -> int:
     write_report(report, as_json=call.as_json, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
-        write_run_page(page, report)
+        write_page(page, run_page(report, call.roots, call.options))
     return report.exit_code
+
+
+def run_page(report: RunReport, roots: Sequence[LogRoot], options: JobOptions) -> Page:
+    """Return the page of a run.
+
+    Args:
+        report: Of the run.
+        roots: Its log directories, which are looked at again: the segments of the biggest
+            partitions are those that lie there now.
+        options: Its options.
+    """
+    rows = report.results.to_pylist()
+    worked_on = [row for row in rows if row["status"] in {Status.DONE, Status.PLANNED}]
+    what = "Dry run, nothing was written" if report.dry_run else f"Run {report.run_id}"
+    retentions = [row for row in report.retentions.to_pylist() if is_notable_retention(row)]
+    ratios = report.plans.select(["root", "topic", "partition", "directory", "cleanable_ratio"])
+    return Page(
+        title=f"pylog {report.action}",
+        lead=f"{what}: {summary_line(rows)}{refusal_text(rows)}",
+        notes=[*report.notes, *picture_notes()],
+        sections=[
+            Section(
+                heading="Bytes before and after",
+                blocks=figures(before_and_after(worked_on, is_planned=report.dry_run)),
+            ),
+            segment_section(
+                lambda: segments_after_run(roots, options, rows, most=MOST_ROWS),
+                now_ms=options.now_ms,
+            ),
+            Section(
+                heading="Dirty ratios, before the run",
+                blocks=figures(
+                    dirty_ratios(ratios.to_pylist(), lambda row: row["cleanable_ratio"])
+                ),
+            ),
+            table_section(
+                "What would be compacted",
+                PLAN_TABLE,
+                report.planned_rows() if report.dry_run else [],
+            ),
+            table_section("What recovery cuts", CUT_TABLE, report.cuts.to_pylist()),
+            table_section("What retention removes", RETENTION_TABLE, retentions),
+            table_section("Partitions", RESULT_TABLE, rows),
+            history_section(options.ledger),
+        ],
+    )
 
 
 def write_report(report: RunReport, *, as_json: bool, is_wide: bool = False) -> None:

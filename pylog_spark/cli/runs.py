@@ -39,7 +39,7 @@ def show_runs(line: CommandLine) -> int:
             typer.echo(json_line("past_run", row))
         return ExitCode.DONE
     console = Console()
-    write_table(console, _RUN_TABLE, rows, is_wide=line[WIDE])
+    write_table(console, RUN_TABLE, rows, is_wide=line[WIDE])
     write_lines(console, _footer(runs, options.trash))
     return ExitCode.DONE
 
@@ -81,7 +81,7 @@ def _note(row: Row) -> str:
     return "; ".join(part for part in (row["error"] or "", died) if part)
 
 
-_RUN_TABLE: Final = TextTable(
+RUN_TABLE: Final = TextTable(
     columns=(
         Column(heading="run", cell=lambda row: row["run_id"]),
         Column(heading="action", cell=lambda row: row["action"]),
@@ -93,7 +93,7 @@ _RUN_TABLE: Final = TextTable(
         size_column("after", "bytes_after", rank=5),
         Column(heading="undo", cell=_undo, rank=1),
         time_column("started", "started_ms", rank=8),
-        Column(heading="took", cell=_duration, rank=7),
+        Column(heading="took", cell=_duration, value=lambda row: row["duration_ms"], rank=7),
         Column(heading="roots", cell=lambda row: ", ".join(row["roots"]), rank=9),
     ),
     note=_note,

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import typer
 from rich.console import Console
 
+from pylog_spark.cli.page_parts import figures, picture_notes, table_section
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.ingest import check_places, ingest
@@ -19,12 +20,14 @@ from pylog_spark.options.declared import (
     IN_PLACE,
     MANAGED,
     MIRROR,
+    REPORT,
     ROOTS,
     SETTLE,
     SYNC_STOPPED,
     TARGET,
 )
 from pylog_spark.options.option import CommandLine
+from pylog_spark.pictures import bytes_by_state, dirty_ratios
 from pylog_spark.report import (
     PARTITION,
     REASON,
@@ -34,6 +37,8 @@ from pylog_spark.report import (
     size_column,
     summary_line,
 )
+from pylog_spark.report_page import Page, Section, write_page
+from pylog_spark.run.guards import check_outside
 from pylog_spark.schemas import Action, Reason, Status
 from pylog_spark.text_table import SHOWN_ROWS, Column, Row, TextTable, write_table
 from storage_core.maintenance.ingest.partition import IngestRules
@@ -111,6 +116,7 @@ def _materialize(call: Call[None], place: Any) -> TransferReport:
 def _prepare_survey(line: CommandLine) -> Call[list[str]]:
     options = load_options(line.with_switch(DRY_RUN))
     roots = resolve_roots(line[ROOTS], said=options.role)
+    check_outside(REPORT.label, line[REPORT], roots)
     locations = [root.location for root in roots]
     return Call(line=line, options=options, subject=locations, roots=roots)
 
@@ -119,6 +125,43 @@ def _survey(call: Call[list[str]], place: Any) -> TransferReport:
     report = survey(place, call.line[ROOTS], call.options)
     report = report.with_empty_roots(call.subject, are_topics_chosen=call.are_topics_chosen)
     return report.with_unknown_configs()
+
+
+def _show_survey(call: Call[Any], report: TransferReport) -> int:
+    page = call.line[REPORT]
+    if page is not None:
+        write_page(page, survey_page(report))
+    return _show(call, report)
+
+
+def survey_page(report: TransferReport) -> Page:
+    """Return the page of a survey."""
+    rows = report.details.to_pylist()
+    counts = summary_line(
+        report.results.select(["status", "bytes_before", "bytes_after"]).to_pylist()
+    )
+    return Page(
+        title="pylog survey",
+        lead=f"By listings alone, nothing was written: {counts}",
+        notes=[*report.notes, *picture_notes()],
+        sections=[
+            Section(heading="What is due", blocks=figures(bytes_by_state(rows, _bytes_by_state))),
+            Section(
+                heading="Dirty ratios",
+                blocks=figures(dirty_ratios(rows, lambda row: row["cleanable_ratio"])),
+            ),
+            table_section("Partitions", _TABLES[report.action], rows),
+        ],
+    )
+
+
+def _bytes_by_state(row: Row) -> dict[str, int]:
+    expired = row["removable_bytes"] or 0
+    # What is clean or dirty may expire, too: that counts once.
+    left = (row["bytes"] or 0) - expired
+    dirty = min(row["cleanable_bytes"] or 0, left)
+    clean = min(row["clean_bytes"] or 0, left - dirty)
+    return {"expired": expired, "dirty": dirty, "clean": clean, "kept": left - dirty - clean}
 
 
 def _show(call: Call[Any], report: TransferReport) -> int:
@@ -196,6 +239,6 @@ SURVEY: Final = Work(
     name="survey",
     prepare=_prepare_survey,
     operate=_survey,
-    show=_show,
+    show=_show_survey,
     tasks=Tasks.HERE_IF_FEW,
 )

@@ -8,14 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from pylog_spark.cli.finding_tables import FINDING_TABLE, write_counts
+from pylog_spark.cli.page_parts import (
+    finding_sections,
+    history_section,
+    picture_notes,
+    table_section,
+)
 from pylog_spark.cli.runner import Call, Tasks, Work, load_options
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.verify import verify
 from pylog_spark.operations.verify_report import VerifyReport, VerifyRequest
 from pylog_spark.options.declared import DEEP, FAIL_ON, LIVE, REPORT, ROOTS, SHOW
 from pylog_spark.options.option import CommandLine
-from pylog_spark.report import json_line, partition_name, size_text
-from pylog_spark.report_page import write_page
+from pylog_spark.report import RESULT_TABLE, json_line, partition_name, size_text
+from pylog_spark.report_page import Page, write_page
 from pylog_spark.run.guards import check_ledger, check_outside
 from pylog_spark.text import printable
 from pylog_spark.text_table import has_several_roots, write_paragraphs, write_table
@@ -48,9 +54,34 @@ def _show(call: Call[list[str]], report: VerifyReport) -> int:
         _write_tables(report, is_wide=call.is_wide)
     page = call.line[REPORT]
     if page is not None:
-        write_page(page, title="pylog verify", report=report)
+        write_page(page, verify_page(report, ledger=call.options.ledger))
     report.release()
     return report.exit_code
+
+
+def verify_page(report: VerifyReport, *, ledger: str | None) -> Page:
+    """Return the page of a verification.
+
+    Args:
+        report: What was found.
+        ledger: Where runs are written down; None for nowhere.
+    """
+    counts = [(count.severity, count.code, count.count) for count in report.counts]
+    total = sum(count for _, _, count in counts)
+    return Page(
+        title="pylog verify",
+        lead=(
+            f"Run {report.run_id}: {report.summary.done} partitions, "
+            f"{size_text(report.read_bytes)} were read, "
+            f"{f'{total:,} findings' if total else 'nothing found'}."
+        ),
+        notes=[*report.notes, *picture_notes()],
+        sections=[
+            *finding_sections(counts, report.findings),
+            table_section("Partitions", RESULT_TABLE, report.results.to_pylist()),
+            history_section(ledger),
+        ],
+    )
 
 
 def _write_json(report: VerifyReport) -> None:

@@ -438,7 +438,7 @@ REPORT: Final = Option[Path | None](
     default=None,
     panel=OUTPUT_AND_PLACE,
     metavar="FILE.html",
-    help="Write a page to be read or sent.",
+    help="Write a page to be read, printed or sent: pictures and tables, one file.",
 )
 OUTPUT: Final = Option[OutputFormat](
     name="output",

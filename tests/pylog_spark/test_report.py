@@ -1,10 +1,8 @@
 """Result rows as a person and a program read them."""
 
-import html
 import io
 import json
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +25,6 @@ from pylog_spark.report import (
     size_text,
     summary_line,
 )
-from pylog_spark.report_page import write_page, write_run_page
-from pylog_spark.rows import rows_to_batch
 from pylog_spark.schemas import CUT, FINDING, PLAN, RESULT, RETENTION
 from pylog_spark.text_table import write_table
 
@@ -253,36 +249,6 @@ def test_counts_of_findings_let_no_name_and_no_fix_through_as_it_is():
     assert text.count(SHOWN) >= 2
     assert not {"\x1b", "\u202e"} & set(text)
     assert "hunter2" not in text
-
-
-@dataclass(frozen=True)
-class Page:
-    """A run, or what a look found, of nothing but hostile texts."""
-
-    results: pa.Table
-    cuts: pa.Table
-    findings: list[dict[str, Any]]
-    run_id: str = "run"
-    action: str = "compact"
-    dry_run: bool = False
-    notes: tuple[str, ...] = (HOSTILE,)
-    counts: tuple[Any, ...] = ()
-
-
-def test_no_page_runs_what_a_name_or_an_error_says(tmp_path):
-    def table(schema: pa.Schema) -> pa.Table:
-        return pa.Table.from_batches([rows_to_batch(schema, [hostile_row(schema)])])
-
-    finding = hostile_row(FINDING) | {"root": HOSTILE}
-    page = Page(table(RESULT), table(CUT), [finding])
-    write_run_page(tmp_path / "run.html", page)
-    write_page(tmp_path / "look.html", title="look", report=page)
-    for name in ("run.html", "look.html"):
-        text = (tmp_path / name).read_bytes().decode("utf-8")
-        assert html.escape(SHOWN) in text
-        assert "<script" not in text
-        assert not {"\x1b", "\u202e"} & set(text)
-        assert "hunter2" not in text
 
 
 def test_json_of_hostile_texts_is_utf8_and_keeps_whole_characters():

@@ -5,12 +5,14 @@ import os
 
 import pytest
 
+from pylog_spark.cli.jobs import run_page
+from pylog_spark.cli.verify import verify_page
 from pylog_spark.discovery import resolve_roots
 from pylog_spark.operations.nightly import run_nightly
 from pylog_spark.operations.survey import survey
 from pylog_spark.operations.verify import verify
 from pylog_spark.report import json_line
-from pylog_spark.report_page import write_page, write_run_page
+from pylog_spark.report_page import write_page
 from pylog_spark.source import register
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
@@ -27,7 +29,8 @@ DONE = sorted((name, step, "done") for name in SMALL for step in ("compact", "re
 def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spark, tmp_path):
     crashed = crashed_directory(tmp_path / "log", SMALL)
     add_hostile_names(crashed.path, f"{SMALL[0]}-0")
-    report = run_nightly(spark, [crashed.path], crashed.with_options(now_ms=FIRST_ROUNDS_MS))
+    options = crashed.with_options(now_ms=FIRST_ROUNDS_MS)
+    report = run_nightly(spark, [crashed.path], options)
     rows = report.results.to_pylist()
     steps = [(r["topic"], r["action"], r["status"]) for r in rows if r["topic"] is not None]
     assert sorted(steps) == DONE
@@ -37,10 +40,11 @@ def test_a_directory_name_that_is_not_utf8_is_a_row_and_the_others_are_done(spar
     assert f"{SPELLED_OUT}: expected <topic>-<partition>" in errors
     assert len(errors) == len(NOT_UTF8 + STEERING)
     page = tmp_path / "page.html"
-    write_run_page(page, report)
+    roots = resolve_roots([crashed.path], said=Role.BROKER)
+    write_page(page, run_page(report, roots, options))
     shown = page.read_text(encoding="utf-8")
     assert SPELLED_OUT in shown
-    assert "<script>" not in shown
+    assert shown.count("<script>") == 1
     assert "\x1b" not in shown
 
 
@@ -57,7 +61,7 @@ def test_whoever_only_looks_finds_such_names_too(spark, tmp_path):
     assert (Code.DIRECTORY_FOREIGN, f"{crashed.path}/{SPELLED_OUT}") in files
     assert (Code.FILE_UNKNOWN, rf"{crashed.path}/{SMALL[0]}-0/\xff.log") in files
     page = tmp_path / "page.html"
-    write_page(page, title="verify", report=report)
+    write_page(page, verify_page(report, ledger=None))
     assert SPELLED_OUT in page.read_text(encoding="utf-8")
     register(spark)
     records = spark.read.format("kafka-log").option("subscribe", SMALL[0]).load(str(crashed.path))

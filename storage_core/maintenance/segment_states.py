@@ -1,0 +1,119 @@
+"""What would become of each segment of a partition: what retention and the cleaner say of it.
+
+By listings, small files and the last entries of time indexes alone, as ``survey`` decides: no
+record is read.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from storage_core.catalog.log_directories import SubDirectory
+from storage_core.config import LogConfig
+from storage_core.filenames import TopicPartition
+from storage_core.formats.batch_v2 import NO_TIMESTAMP
+from storage_core.maintenance.compaction.candidates import CleanRequest
+from storage_core.maintenance.inspection import RootView, inspect_segments
+from storage_core.maintenance.partition_state import PartitionState
+from storage_core.maintenance.survey import survey_partition
+from storage_core.roots.open_root import partition_checkpoints
+from storage_core.store import FileInfo, open_store
+
+Row = dict[str, Any]
+
+
+class SegmentState(enum.StrEnum):
+    """What would become of a segment; the first that holds counts."""
+
+    EXPIRED = "expired"  # retention would remove it now
+    ACTIVE = "active"  # the last one: no cleaner touches it
+    CLEAN = "clean"  # of a compacted topic, all of it below the first dirty offset
+    DIRTY = "dirty"  # of a compacted topic, from the segment that holds that offset on
+    KEPT = "kept"  # nothing is due, or nobody says what the topic's config is
+
+
+def observe_segments(
+    view: RootView,
+    entry: SubDirectory,
+    partition: TopicPartition,
+    *,
+    config: LogConfig | None,
+    now_ms: int,
+) -> list[Row]:
+    """Return the segments of a partition as ``inspect_segments`` does, each with its ``state``.
+
+    Args:
+        view: Its log directory.
+        entry: The directory of the partition.
+        partition: Its name.
+        config: Of its topic; None where nobody says it.
+        now_ms: The run's clock, epoch milliseconds.
+
+    Raises:
+        PylogError: The directory cannot be read.
+    """
+    rows = list(inspect_segments(entry))
+    if not rows:
+        return []
+    store = open_store(entry.path)
+    checkpoints = partition_checkpoints(store, partition, lambda: view.checkpoints)
+    request = CleanRequest(
+        now_ms=now_ms,
+        high_watermark=checkpoints.high_watermark,
+        log_start_offset=checkpoints.log_start_offset,
+        cleaner_checkpoint=checkpoints.cleaner_offset,
+    )
+    newest = {row["base_offset"]: row["newest_timestamp"] for row in rows}
+    state = PartitionState.of_listing(
+        store.location,
+        [FileInfo(row["file"], row["size_bytes"], row["modified_ms"]) for row in rows],
+        log_start_checkpoint=request.log_start_offset,
+        high_watermark=request.high_watermark,
+        max_timestamps={base: NO_TIMESTAMP if at is None else at for base, at in newest.items()},
+    )
+    states = segment_states(state, config, request)
+    identity = {
+        "root": view.row["root"],
+        "topic": partition.topic,
+        "partition": partition.partition,
+    }
+    return [
+        {**identity, **row, "state": found.value} for row, found in zip(rows, states, strict=True)
+    ]
+
+
+def segment_states(
+    state: PartitionState, config: LogConfig | None, request: CleanRequest
+) -> Sequence[SegmentState]:
+    """Return what would become of each segment, in their order.
+
+    Args:
+        state: At least one segment, with the last timestamps of time indexes.
+        config: Of the topic; None where nobody says it. Of a tiered one it is not asked: which of
+            its segments were uploaded cannot be seen here.
+        request: The run's clock, and the partition's checkpoints.
+    """
+    expired: frozenset[int] = frozenset()
+    first_dirty = request.cleaner_checkpoint
+    if config is not None and not config.remote_storage_enable:
+        survey = survey_partition(state, config, request)
+        expired = frozenset(one.segment.base_offset for one in survey.retention.removals)
+        cleanable = survey.cleanable
+        first_dirty = None if cleanable is None else cleanable.first_dirty_offset
+    ends = [segment.base_offset for segment in state.segments[1:]]
+    below = [
+        _state(segment.base_offset, end, expired=expired, first_dirty=first_dirty)
+        for segment, end in zip(state.segments, ends, strict=False)
+    ]
+    active = state.active_segment.base_offset in expired
+    return [*below, SegmentState.EXPIRED if active else SegmentState.ACTIVE]
+
+
+def _state(
+    base_offset: int, end_offset: int, *, expired: frozenset[int], first_dirty: int | None
+) -> SegmentState:
+    if base_offset in expired:
+        return SegmentState.EXPIRED
+    if first_dirty is None:
+        return SegmentState.KEPT
+    return SegmentState.CLEAN if end_offset <= first_dirty else SegmentState.DIRTY
