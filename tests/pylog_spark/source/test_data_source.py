@@ -155,7 +155,7 @@ def test_registering_twice_changes_nothing(spark, read):
         ({"subcribe": "events"}, "did you mean subscribe?"),
         ({"mine": "a", "yours": "b"}, "mine, yours: unknown"),
         ({"subscribe": "nothing"}, "no such topic"),
-        ({"view": "batches"}, "there is only: records"),
+        ({"view": "bathces"}, "there are: records, batches"),
     ],
     ids=str,
 )
