@@ -38,6 +38,8 @@ _MAX_OFFSETS: Final = "maxOffsetsPerTrigger"
 # What Spark's Kafka source takes and what means nothing where there is no client, or no stream.
 _CLIENT_PREFIXES: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
 _CLIENT_NAMES: Final = frozenset({"groupidprefix", "minoffsetspertrigger", "maxtriggerdelay"})
+# A property of a catalog's table, which Spark hands over where one is created.
+_TABLE_PROPERTY: Final = "provider"
 _NAMES: Final = (
     "path",
     "paths",
@@ -208,6 +210,12 @@ def _canonical_names(options: Mapping[str, str]) -> tuple[dict[str, str], tuple[
 
     Spark hands them over in lower case.
     """
+    if _TABLE_PROPERTY in options:
+        reason = (
+            "Spark forgets the options of a table whose source is in Python; "
+            "CREATE TEMPORARY VIEW ... USING `kafka-log` OPTIONS (...) keeps them"
+        )
+        raise ConfigError("CREATE TABLE", None, reason)
     by_lower = {name.lower(): name for name in _NAMES}
     texts: dict[str, str] = {}
     without_meaning: list[str] = []
