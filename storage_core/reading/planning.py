@@ -39,7 +39,8 @@ from storage_core.log.settled_store import SettledStore, settle
 from storage_core.reading.ranges import ReadRange, report_gap
 from storage_core.reading.request import EARLIEST, LATEST, Bound, ReadRequest
 from storage_core.records.payload import DEFAULT_LIMITS
-from storage_core.roots.open_root import find_root
+from storage_core.roots.broker import BrokerRoot
+from storage_core.roots.open_root import find_root, map_over_root
 from storage_core.roots.root import Root
 from storage_core.store import LogStore, ManagedStore, open_store
 from storage_core.store.open_objects import is_url
@@ -56,6 +57,7 @@ _ON_ITS_WAY_MS: Final = 15 * 60 * 1000
 _log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +159,9 @@ def plan_ranges(request: ReadRequest, *, now_ms: int) -> list[ReadRange]:
         ChangedWhileReadError: A partition was changed again and again while it was looked at.
         PylogError: A log cannot be read.
     """
-    return [
-        wanted
-        for planner, log in _list_logs(request, now_ms)
-        for wanted in planner.plan(log, planner.ranges) or []
-    ]
+    logs = _list_logs(request, now_ms)
+    ranges = _look_at_each(logs, lambda planner, log: planner.plan(log, planner.ranges))
+    return [wanted for of_log in ranges for wanted in of_log or []]
 
 
 def find_offsets(
@@ -183,11 +183,15 @@ def find_offsets(
     Raises:
         PylogError: As of ``plan_ranges``.
     """
-    found = (
-        (log.partition, planner.plan(log, partial(planner.offsets, reached)))
-        for planner, log in _list_logs(request, now_ms)
+    logs = _list_logs(request, now_ms)
+    found = _look_at_each(
+        logs, lambda planner, log: planner.plan(log, partial(planner.offsets, reached))
     )
-    return {partition: offsets for partition, offsets in found if offsets is not None}
+    return {
+        log.partition: offsets
+        for (_, log), offsets in zip(logs, found, strict=True)
+        if offsets is not None
+    }
 
 
 def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Log]]:
@@ -198,17 +202,36 @@ def _list_logs(request: ReadRequest, now_ms: int) -> list[tuple["_Planner", _Log
     planners = {
         place.root.location: _Planner(place.root, request, now_ms) for place in chosen.values()
     }
-    logs = [
-        (planners[place.root.location], _list_log(partition, place.location))
+    places = [
+        (planners[place.root.location], (partition, place.location))
         for partition, place in chosen.items()
     ]
+    listed = _look_at_each(places, lambda _, place: _list_log(*place))
     for planner in planners.values():
         planner.read_checkpoints()
-    for partition in chosen.keys() - {log.partition for _, log in logs if log is not None}:
+    logs = []
+    for (planner, (partition, _)), log in zip(places, listed, strict=True):
+        if log is not None:
+            logs.append((planner, log))
+            continue
         offset = request.starting.offset_of(partition) or 0
         if offset > 0 and request.fail_on_data_loss:
             raise OffsetOutOfRangeError(str(partition), offset, 0, 0)
-    return [(planner, log) for planner, log in logs if log is not None]
+    return logs
+
+
+def _look_at_each(
+    items: Sequence[tuple["_Planner", T]], look: Callable[["_Planner", T], R]
+) -> list[R]:
+    """Return what a look at each of some things finds, in their order.
+
+    On an object store several at once: each answer takes its time.
+    """
+    roots = [planner.root for planner, _ in items]
+    slowest = next((root for root in roots if not isinstance(root, BrokerRoot)), None)
+    if slowest is None:
+        return [look(planner, item) for planner, item in items]
+    return map_over_root(slowest, lambda pair: look(*pair), items)
 
 
 class _Planner:
@@ -216,17 +239,20 @@ class _Planner:
 
     Checkpoints are read after the listings that they are for: whoever removes segments raises the
     log start first, so that no listing with some of them left is taken for the whole log.
+
+    Attributes:
+        root: Whose partitions they are.
     """
 
     def __init__(self, root: Root, request: ReadRequest, now_ms: int) -> None:
-        self._root = root
+        self.root = root
         self._request = request
         self._now_ms = now_ms
         self._checkpoints = Checkpoints()
 
     def read_checkpoints(self) -> None:
         """Read what the root's files say of logs that were listed."""
-        self._checkpoints = read_checkpoints(self._root, [LOG_START_FILE, CLEANER_FILE])
+        self._checkpoints = read_checkpoints(self.root, [LOG_START_FILE, CLEANER_FILE])
 
     def plan(self, listed: _Log, work: Callable[[_Log], T]) -> T | None:
         """Return what some work makes of a partition, None where its log is gone by now.

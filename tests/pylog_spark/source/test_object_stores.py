@@ -1,6 +1,7 @@
 """Reading mirrors at URLs and managed roots: the records of a local directory, and no others."""
 
 import pickle
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from pylog_spark.source.data_source import KafkaLogReader
 from pylog_spark.source.options import parse_options
 from storage_core.catalog.roles import Role
 from storage_core.errors import ConfigError
+from storage_core.reading import planning
 from storage_core.reading.planning import plan_ranges
 from storage_core.reading.ranges import read_range
 from storage_core.roots.open_root import find_root, open_root
@@ -152,3 +154,18 @@ def test_views_of_a_mirror_and_of_a_managed_root_have_what_the_directory_has(
     for path in (mirror, twin.location, f"managed+{twin.location}"):
         assert without_times(rows_of_view(path, view)) == expected
     assert expected
+
+
+def test_partitions_of_an_object_store_are_planned_several_at_once(mirror, monkeypatch):
+    """An answer takes its time there: both are asked for before either has come."""
+    expected = records(ranges(mirror))
+    both = threading.Barrier(len(NAMES), timeout=60)
+    for name in ("_list_log", "_find_extent"):
+        look = getattr(planning, name)
+
+        def wait_and_look(*arguments, look=look):
+            both.wait()
+            return look(*arguments)
+
+        monkeypatch.setattr(planning, name, wait_and_look)
+    assert records(ranges(mirror)) == expected
